@@ -1,0 +1,3 @@
+"""Weft: ordinary imperative PyTorch, run as whole compiled programs."""
+
+__version__ = "0.1.0.dev0"

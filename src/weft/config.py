@@ -1,0 +1,146 @@
+"""The environment -> one frozen table of options, read once.
+
+No other module of Weft reads the environment. Every option is one row of OPTIONS; a `WEFT_*` name that has no row is
+an error, because a misspelt option that does nothing costs an afternoon.
+"""
+
+import difflib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from weft.errors import UsageError
+
+PREFIX = "WEFT_"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every option of Weft, with the value it has when the environment says nothing."""
+
+    target: str = "native"
+    cache_dir: Path | None = None
+    engine: str = "async"
+    threads: int = 0
+    log: str = "quiet"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One environment variable: its name, the field it sets, how its text is read and what it is for."""
+
+    name: str
+    field: str
+    read: Callable[[str], object]
+    accepts: str
+    sentence: str
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Give a reader that accepts exactly these words."""
+
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+def count(text: str) -> int:
+    """Read a whole number that is not negative."""
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def folder(text: str) -> Path:
+    """Read the path of a folder, with `~` for the home folder."""
+    return Path(text).expanduser()
+
+
+TARGETS = ("native", "avx512", "avx2", "generic")
+ENGINES = ("async", "serial")
+LOG_LEVELS = ("quiet", "info", "debug")
+
+OPTIONS = (
+    Option("WEFT_TARGET", "target", one_of(*TARGETS), " | ".join(TARGETS), "instructions that compiled code may use"),
+    Option("WEFT_CACHE_DIR", "cache_dir", folder, "a folder", "where compiled code and measurements are kept"),
+    Option("WEFT_ENGINE", "engine", one_of(*ENGINES), " | ".join(ENGINES), "serial runs each task at once, to debug"),
+    Option("WEFT_THREADS", "threads", count, "a number, 0 for all cores", "how many cores Weft may use"),
+    Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
+)
+
+
+def read_config(environment: Mapping[str, str]) -> Config:
+    """Read every `WEFT_*` variable of an environment; an unknown name or a bad value is a UsageError."""
+    options = {option.name: option for option in OPTIONS}
+    values: dict[str, object] = {}
+    for name in sorted(environment):
+        if not name.startswith(PREFIX):
+            continue
+        if name not in options:
+            raise unknown_option(name)
+        option = options[name]
+        try:
+            values[option.field] = option.read(environment[name])
+        except ValueError as error:
+            raise UsageError(
+                f"{name} is {environment[name]!r}",
+                why=f"it accepts {option.accepts}: {option.sentence}",
+                fix=f"set one of these, or unset {name}",
+            ) from error
+    values.setdefault("cache_dir", default_cache_dir(environment))
+    return replace(Config(), **values)  # type: ignore[arg-type]  # each row's reader returns its field's type
+
+
+def unknown_option(name: str) -> UsageError:
+    """Describe a `WEFT_*` name that no row of OPTIONS has."""
+    names = [option.name for option in OPTIONS]
+    close = difflib.get_close_matches(name, names, n=1)
+    return UsageError(
+        f"{name} is set in the environment, but Weft has no such option",
+        why="the options are " + ", ".join(names),
+        fix=f"did you mean {close[0]}?" if close else f"unset {name}",
+    )
+
+
+def default_cache_dir(environment: Mapping[str, str]) -> Path:
+    """Give the folder for caches where WEFT_CACHE_DIR is not set: the desktop convention, then ~/.cache."""
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "weft"
+
+
+_lock = threading.Lock()  # Held only to read or swap _current: never while waiting for anything else.
+_current: Config | None = None
+
+
+def config() -> Config:
+    """Give the options in force; the environment is read at the first call."""
+    global _current  # noqa: PLW0603  # the one cached value of this process
+    with _lock:
+        if _current is None:
+            _current = read_config(os.environ)
+        return _current
+
+
+@contextmanager
+def overrides(**changes: object) -> Iterator[Config]:
+    """Change options, by field name, in every thread until the block ends: for tests."""
+    global _current  # noqa: PLW0603  # the one cached value of this process
+    known = {field.name for field in fields(Config)}
+    if unknown := sorted(set(changes) - known):
+        raise UsageError(f"no such option: {', '.join(unknown)}", why="the options are " + ", ".join(sorted(known)))
+    before = config()
+    after = replace(before, **changes)  # type: ignore[arg-type]  # tests give the field's own type
+    with _lock:
+        _current = after
+    try:
+        yield after
+    finally:
+        with _lock:
+            _current = before

@@ -1,0 +1,88 @@
+"""What went wrong -> one message of a fact, a place, a reason and a remedy.
+
+The class of an error says whose fault it is; its text has one format everywhere:
+
+    net.forward branches on the value of a tensor
+      where model.py:41   if x.sum() > 0:
+      why   hybridize runs Python once; the branch would be frozen to what it was today
+      fix   use torch.where(x.sum() > 0, a, b)
+"""
+
+import linecache
+import os
+import sys
+from pathlib import Path
+
+LONGEST_CODE = 120
+
+
+class WeftError(Exception):
+    """Base of every error Weft raises on purpose: a fact, and where, why and fix where they are known."""
+
+    def __init__(self, fact: str, *, where: str | None = None, why: str | None = None, fix: str | None = None) -> None:
+        # Only the fact goes to args: pickle and copy call cls(*args) and then restore the other attributes by name.
+        super().__init__(fact)
+        self.fact = fact
+        self.where = where
+        self.why = why
+        self.fix = fix
+
+    def parts(self) -> tuple[tuple[str, str | None], ...]:
+        """Give the labelled parts that follow the fact, in the order they are printed."""
+        return (("where", self.where), ("why", self.why), ("fix", self.fix))
+
+    def __str__(self) -> str:
+        lines = [self.fact]
+        for label, text in self.parts():
+            if text:
+                lines.append(f"  {label:<5} " + text.replace("\n", "\n        "))
+        return "\n".join(lines)
+
+
+class UsageError(WeftError, ValueError):
+    """The caller's fault: Weft was asked for something that has no meaning."""
+
+
+class UnsupportedError(WeftError, NotImplementedError):
+    """Nobody's fault: valid PyTorch that cannot run as a whole program, with the way around it."""
+
+
+class ExecutionError(WeftError, RuntimeError):
+    """The machine's fault, or the data's: a correct program failed while it ran."""
+
+
+class InternalError(WeftError, RuntimeError):
+    """Weft's own fault; `folder`, where known, holds what reproduces it."""
+
+    folder: str | None = None
+
+    @classmethod
+    def with_folder(cls, fact: str, folder: str | os.PathLike[str], *, where: str | None = None) -> "InternalError":
+        """Make an error that points at a folder which reproduces it."""
+        error = cls(
+            fact,
+            where=where,
+            why="this is a mistake in Weft, not in your program",
+            fix=f"please report it with the folder {os.fspath(folder)}, which reproduces it",
+        )
+        error.folder = os.fspath(folder)
+        return error
+
+
+def short_path(filename: str) -> str:
+    """Shorten a path to what a reader needs: relative to the working folder or to an import folder, else the name."""
+    path = Path(filename)
+    if not path.is_absolute():
+        return filename
+    roots = [Path.cwd(), *(Path(entry) for entry in sys.path if entry)]
+    inside = [path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root)]
+    return min(inside, key=len, default=path.name)
+
+
+def source_line(filename: str, line: int) -> str:
+    """Name a place in source code with its text: `model.py:41   if x.sum() > 0:`."""
+    code = linecache.getline(filename, line).strip()
+    if len(code) > LONGEST_CODE:
+        code = code[: LONGEST_CODE - 3] + "..."
+    place = f"{short_path(filename)}:{line}"
+    return f"{place}   {code}" if code else place
