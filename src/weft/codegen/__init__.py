@@ -1,0 +1,1 @@
+"""Kernels described by the plan -> LLVM text -> machine code."""
