@@ -67,15 +67,14 @@ class Target:
                 fix="set WEFT_TARGET to one of these, or unset it",
             )
         wanted = levels[level]
-        if missing := [feature for feature in wanted.needs if not self.has(feature)]:
+        # "generic" is what every processor of the architecture has, also where LLVM could not list the features.
+        if level != "generic" and (missing := [feature for feature in wanted.needs if not self.has(feature)]):
             raise UsageError(
                 f"this processor ({self.cpu}) cannot run {level} code",
                 why="it lacks " + ", ".join(missing),
                 fix="choose a lower level, or unset WEFT_TARGET",
             )
-        return replace(
-            self, name=level, cpu=wanted.cpu, features=wanted.features, vector_bytes=wanted.vector_bytes
-        )
+        return replace(self, name=level, cpu=wanted.cpu, features=wanted.features, vector_bytes=wanted.vector_bytes)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,66 @@
+# What a newcomer and the checks run. Each target first makes .venv, unless it is there and up to date.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+PYTEST_OPTIONS ?= -n 2
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check lint types layers conformance bench install clean
+
+help:
+	@echo "make demo         run two networks imperatively and as programs, and compare"
+	@echo "make test         run the tests"
+	@echo "make check        style, types, layers, then the tests: what CI runs"
+	@echo "make conformance  compare every PyTorch operator's samples with eager PyTorch (long)"
+	@echo "make bench        measure against eager PyTorch and other compilers (long)"
+	@echo "make clean        remove .venv and caches"
+
+demo: $(INSTALLED)
+	@$(PYTHON) examples/demo.py
+
+# One thread an operator: the test processes already fill the cores.
+test: $(INSTALLED)
+	@OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(PYTEST_OPTIONS)
+
+# One after the other even under `make -j`, and the tests last: the closing line is theirs.
+check: $(INSTALLED)
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory types
+	@$(MAKE) --no-print-directory layers
+	@$(MAKE) --no-print-directory test
+
+lint: $(INSTALLED)
+	@$(PYTHON) -m ruff check .
+	@$(PYTHON) -m ruff format --check .
+
+types: $(INSTALLED)
+	@$(PYTHON) -m mypy
+
+layers: $(INSTALLED)
+	@$(VENV)/bin/lint-imports
+
+conformance: $(INSTALLED)
+	@$(PYTHON) -m tests.conformance
+
+bench: $(INSTALLED)
+	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	@$(PYTHON) bench/run.py
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(PYTHON) || { \
+	  for candidate in python3.11 python3.12 python3.13 python3 python3.10; do \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then found=$$candidate; break; fi; \
+	  done; \
+	  test -n "$$found" || { echo "Weft needs Python 3.10 or newer: install python3.11, then run make again"; exit 1; }; \
+	  echo "making $(VENV) with $$found: the first time this downloads PyTorch"; \
+	  $$found -m venv $(VENV) || { rm -rf $(VENV); echo "$$found cannot make a venv: install its venv package"; exit 1; }; \
+	}
+	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,48 @@
+"""What every test shares: one thread an operator, a fixed seed, no GPU tests without a GPU, and golden files."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bless", action="store_true", help="rewrite golden files with today's output; read the diff")
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(1)  # several test processes share the cores
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    no_gpu = pytest.mark.skip(reason="needs a CUDA device")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(no_gpu)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Start every test from the same random numbers, whatever ran before."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str, str], None]:
+    """Compare a text with tests/golden/<stage>/<name>.txt; `pytest --bless` writes the file instead."""
+
+    def compare(stage: str, name: str, text: str) -> None:
+        path = GOLDEN / stage / f"{name}.txt"
+        text = text.rstrip("\n") + "\n"
+        if request.config.getoption("--bless"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"there is no golden file {path}; run pytest --bless and read what it writes"
+        assert text == path.read_text(encoding="utf-8"), "if the new text is right, run pytest --bless"
+
+    return compare
