@@ -1,10 +1,12 @@
-"""What every test shares: one thread an operator, a fixed seed, no GPU tests without a GPU, and golden files."""
+"""What every test shares: one thread an operator, a fixed seed, a cache of their own, golden files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from weft.config import overrides
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -30,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def seed() -> None:
     """Start every test from the same random numbers, whatever ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep compiled code of the tests out of the user's cache, and the user's out of the tests."""
+    with overrides(cache_dir=tmp_path_factory.mktemp("cache")):
+        yield
 
 
 @pytest.fixture

@@ -53,7 +53,8 @@ def test_a_logical_device_of_the_processor_lives_in_the_one_memory() -> None:
 
 def test_every_core_is_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    names = [str(device) for device in all_devices()]
+    with overrides(threads=0):
+        names = [str(device) for device in all_devices()]
     assert names == [*(f"cpu:{index}" for index in range(host_target().cores)), "cuda:0", "cuda:1"]
 
 

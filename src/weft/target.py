@@ -126,7 +126,15 @@ def cross_target(arch: str, level: str = "generic") -> Target:
         raise UsageError(f"Weft cannot compile for {arch} {level}", why=f"it compiles for {known}")
     wanted = LEVELS[arch][level]
     return Target(
-        f"{arch}-{level}", TRIPLES[arch], wanted.cpu, wanted.features, wanted.vector_bytes, *CACHE_SIZES.values(), 1
+        name=f"{arch}-{level}",
+        triple=TRIPLES[arch],
+        cpu=wanted.cpu,
+        features=wanted.features,
+        vector_bytes=wanted.vector_bytes,
+        l1_bytes=CACHE_SIZES[1],
+        l2_bytes=CACHE_SIZES[2],
+        l3_bytes=CACHE_SIZES[3],
+        cores=1,
     )
 
 
@@ -143,8 +151,17 @@ def _host(level: str) -> Target:
     features = tuple(f"{'+' if on else '-'}{feature}" for feature, on in sorted(present.items()))
     if width == LEVELS["x86_64"]["avx512"].vector_bytes:
         features = (*features, FULL_WIDTH)
-    caches = [cache_bytes(number) for number in CACHE_SIZES]
-    return Target("native", triple, llvm.get_host_cpu_name(), features, width, *caches, usable_cores())
+    return Target(
+        name=level,
+        triple=triple,
+        cpu=llvm.get_host_cpu_name(),
+        features=features,
+        vector_bytes=width,
+        l1_bytes=cache_bytes(1),
+        l2_bytes=cache_bytes(2),
+        l3_bytes=cache_bytes(3),
+        cores=usable_cores(),
+    )
 
 
 def host_features() -> dict[str, bool]:

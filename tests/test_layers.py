@@ -1,0 +1,132 @@
+"""The rules of the source that linters do not know, such as who may touch PyTorch's private corners."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "weft"
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE = 400
+VAGUE_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
+
+# Imported where they are used, because a user may not have installed them.
+OPTIONAL = {"IPython", "jax", "matplotlib", "onnx", "onnxruntime", "onnxscript", "openvino", "rich"}
+
+# Non-public parts of PyTorch, and the only files a new release of PyTorch can break through them.
+PRIVATE_TORCH_FILES = {"trace/capture.py", "codegen/library.py"}
+PRIVATE_TORCH_EVERYWHERE = {
+    "torch.utils._pytree",  # how torch.export itself flattens arguments: stable for years, and without a public twin
+    "torch._check",  # public in all but name: PyTorch documents it
+}
+# What engine may know of Weft: it orders tasks by what they read and write, and knows nothing of graphs.
+BELOW_ENGINE = {"config", "devices", "engine", "errors", "target"}
+
+
+def place(file: Path) -> str:
+    return file.relative_to(SOURCE).as_posix()
+
+
+def nodes(file: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(file.read_text(encoding="utf-8"), filename=str(file)))
+
+
+def imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def dotted(node: ast.AST) -> str:
+    """Spell an attribute chain: `torch._C._jit`."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def reads_environment(file: Path) -> bool:
+    return any(
+        name in {"os.environ", "os.environb", "os.getenv"}
+        for node in nodes(file)
+        for name in (*imported(node), dotted(node))
+    )
+
+
+def imports_inside_functions(file: Path) -> list[str]:
+    functions = (node for node in nodes(file) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inner = (name for function in functions for node in ast.walk(function) for name in imported(node))
+    return [name for name in inner if name.split(".")[0] not in OPTIONAL]
+
+
+def private_torch(file: Path) -> set[str]:
+    names = {name for node in nodes(file) for name in (*imported(node), dotted(node))}
+    private = {name for name in names if re.match(r"(torch|functorch)(\.\w+)*?\._[a-zA-Z]", name)}
+    return {name for name in private if not any(name.startswith(known) for known in PRIVATE_TORCH_EVERYWHERE)}
+
+
+def test_only_config_reads_the_environment() -> None:
+    assert [place(file) for file in FILES if reads_environment(file)] == ["config.py"]
+
+
+def test_imports_stand_at_the_top_except_of_optional_packages() -> None:
+    assert {place(file): found for file in FILES if (found := imports_inside_functions(file))} == {}
+
+
+def test_private_corners_of_torch_are_touched_in_two_files_only() -> None:
+    found = {place(file): private_torch(file) for file in FILES if place(file) not in PRIVATE_TORCH_FILES}
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+def test_the_engine_knows_nothing_of_graphs() -> None:
+    names = {
+        name for file in FILES if place(file).startswith("engine/") for node in nodes(file) for name in imported(node)
+    }
+    assert {name for name in names if name.startswith("weft.") and name.split(".")[1] not in BELOW_ENGINE} == set()
+
+
+def test_every_file_says_its_purpose_in_its_first_line() -> None:
+    trees = {place(file): ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+    assert [file for file, tree in trees.items() if not ast.get_docstring(tree)] == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {place(file): len(file.read_text(encoding="utf-8").splitlines()) for file in FILES}
+    assert {file: length for file, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_no_file_has_a_name_that_says_nothing() -> None:
+    assert [place(file) for file in FILES if file.stem in VAGUE_NAMES or file.parent.name in VAGUE_NAMES] == []
+
+
+def test_nothing_is_left_to_do_later() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    assert [place(file) for file in FILES if marks.search(file.read_text(encoding="utf-8"))] == []
+
+
+def test_the_source_is_written_in_english() -> None:
+    other_scripts = re.compile(r"[\u0400-\u1fff\u3040-\uffef]")
+    assert [place(file) for file in FILES if other_scripts.search(file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "check", "found"),
+    [
+        ("import os\nx = os.environ['A']", reads_environment, True),
+        ("from os import getenv", reads_environment, True),
+        ("import os\nx = os.path", reads_environment, False),
+        ("def f():\n    import weft.ir", imports_inside_functions, ["weft.ir"]),
+        ("def f():\n    import rich.table", imports_inside_functions, []),
+        ("import torch._dynamo", private_torch, {"torch._dynamo"}),
+        ("import torch\nx = torch._C", private_torch, {"torch._C"}),
+        ("import torch.utils._pytree as pytree", private_torch, set()),
+        ("import torch\nx = torch.nn", private_torch, set()),
+    ],
+)
+def test_the_checks_themselves_find_what_they_look_for(text: str, check, found: object, tmp_path: Path) -> None:
+    file = tmp_path / "example.py"
+    file.write_text(text, encoding="utf-8")
+    assert check(file) == found
