@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from weft.config import overrides
 
@@ -17,6 +18,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)  # several test processes share the cores
+    settings.register_profile("weft", deadline=None)  # timing is bench's business; pytest-timeout ends what hangs
+    settings.load_profile("weft")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
