@@ -1,0 +1,1 @@
+"""The Graph: a small immutable language that says what to compute."""

@@ -1,0 +1,267 @@
+"""The op table: every operator of the Graph language is one row, and everything else is derived from it.
+
+The meaning of an elementwise row is the PyTorch function of that name on operands of one shape and one dtype:
+broadcasting (`expand`) and promotion (`cast`) are values of their own. NaN, signed zero and integer wrap are PyTorch's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from weft.errors import InternalError, UsageError
+from weft.ir import op_types as rules
+from weft.ir import op_types_windows as windows
+from weft.ir.attributes import Attribute, attributes
+from weft.ir.graph import Place, Value
+from weft.ir.op_types import ARITHMETIC, BITS, BOOLEAN, FLOATING, INTEGERS, REAL, Attributes, TypeRule
+from weft.ir.torch_targets import effect_of_target
+from weft.ir.types import Type
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One row: name, number of operands (None: any), rule of the result's type (None: declared), meaning."""
+
+    name: str
+    arity: int | None
+    infer: TypeRule | None
+    meaning: str
+    attributes: tuple[Attribute, ...] = ()
+    commutative: bool = False
+    elementwise: bool = False
+    effect: str | None = None  # "random": draws from or sets a generator; "order": must keep its place
+
+
+def table(*rows: Op) -> dict[str, Op]:
+    """Collect rows by name; a name given twice is a mistake."""
+    found: dict[str, Op] = {}
+    for row in rows:
+        if row.name in found:
+            raise InternalError(f"two rows for the op {row.name}")
+        found[row.name] = row
+    return found
+
+
+def elementwise(name: str, arity: int, infer: TypeRule, meaning: str, *, commutative: bool = False) -> Op:
+    """Make a row without attributes whose every result element comes from the operands' elements at its place."""
+    return Op(name, arity, infer, meaning, commutative=commutative, elementwise=True)
+
+
+float_type = rules.same_type(FLOATING)
+number_type = rules.same_type(ARITHMETIC)
+integer_type = rules.same_type(INTEGERS)
+bits_type = rules.same_type(BITS)
+real_type = rules.same_type(REAL)
+compare_type = rules.truth_type(REAL)
+question_type = rules.truth_type(FLOATING)
+SPREAD = attributes(dimensions="integers", keep="truth")
+PLACE = attributes(dimension="integer_or_None", keep="truth")
+ALONG = attributes(dimension="integer")
+CONVOLUTION = attributes(stride="integers", padding="integers", dilation="integers", groups="integer")
+CONVOLUTION_GRADIENT = (*attributes(shape="integers"), *CONVOLUTION)
+WINDOW = attributes(kernel_size="integers", stride="integers", padding="integers")
+MAX_POOL = (*WINDOW, *attributes(dilation="integers", ceil_mode="truth"))
+AVERAGE_POOL = (
+    *WINDOW,
+    *attributes(ceil_mode="truth", count_include_pad="truth", divisor_override="integer_or_None"),
+)
+
+OPS = table(
+    # What is not computed by Weft's own code.
+    Op("constant", 0, None, "a tensor known in advance; nobody changes it", attributes(tensor="tensor")),
+    Op(
+        "number",
+        None,
+        None,
+        "Python arithmetic: `operator` of `arguments`, which are operands or numbers",
+        attributes(operator="text", arguments="arguments"),
+    ),
+    Op("scalar", 1, rules.scalar_type, "a Python number as a tensor of no dimensions", attributes(dtype="dtype")),
+    Op("library", None, None, "what a PyTorch operator that writes nothing gives", attributes(call="call")),
+    Op(
+        "update",
+        None,
+        None,
+        "what a PyTorch operator that writes gives when run on private copies: its fresh results, then each new base",
+        attributes(call="call"),
+    ),
+    Op("item", 1, None, "one of several results", attributes(index="integer")),
+    Op("random_state", 0, None, "a device's generator state now", attributes(device="device"), effect="random"),
+    Op(
+        "set_random_state",
+        1,
+        rules.no_type,
+        "gives a device's generator a state",
+        attributes(device="device"),
+        effect="random",
+    ),
+    # One operand, element by element.
+    elementwise("neg", 1, number_type, "-x"),
+    elementwise("abs", 1, number_type, "x without its sign"),
+    elementwise("sign", 1, number_type, "-1, 0 or 1"),
+    elementwise("floor", 1, float_type, "the largest whole number not above x"),
+    elementwise("ceil", 1, float_type, "the smallest whole number not below x"),
+    elementwise("trunc", 1, float_type, "the whole part of x"),
+    elementwise("round", 1, float_type, "the nearest whole number, halves to even"),
+    elementwise("sqrt", 1, float_type, "square root"),
+    elementwise("rsqrt", 1, float_type, "1 / sqrt(x)"),
+    elementwise("reciprocal", 1, float_type, "1 / x"),
+    elementwise("exp", 1, float_type, "e to the power x"),
+    elementwise("exp2", 1, float_type, "2 to the power x"),
+    elementwise("expm1", 1, float_type, "exp(x) - 1, exact near 0"),
+    elementwise("log", 1, float_type, "natural logarithm"),
+    elementwise("log2", 1, float_type, "logarithm to the base 2"),
+    elementwise("log10", 1, float_type, "logarithm to the base 10"),
+    elementwise("log1p", 1, float_type, "log(1 + x), exact near 0"),
+    elementwise("sin", 1, float_type, "sine"),
+    elementwise("cos", 1, float_type, "cosine"),
+    elementwise("tan", 1, float_type, "tangent"),
+    elementwise("sinh", 1, float_type, "hyperbolic sine"),
+    elementwise("cosh", 1, float_type, "hyperbolic cosine"),
+    elementwise("tanh", 1, float_type, "hyperbolic tangent"),
+    elementwise("asin", 1, float_type, "inverse sine"),
+    elementwise("acos", 1, float_type, "inverse cosine"),
+    elementwise("atan", 1, float_type, "inverse tangent"),
+    elementwise("asinh", 1, float_type, "inverse hyperbolic sine"),
+    elementwise("acosh", 1, float_type, "inverse hyperbolic cosine"),
+    elementwise("atanh", 1, float_type, "inverse hyperbolic tangent"),
+    elementwise("erf", 1, float_type, "the error function"),
+    elementwise("erfc", 1, float_type, "1 - erf(x), exact far out"),
+    elementwise("sigmoid", 1, float_type, "1 / (1 + exp(-x))"),
+    elementwise("relu", 1, number_type, "max(x, 0)"),
+    elementwise("isnan", 1, question_type, "whether x is not a number"),
+    elementwise("isinf", 1, question_type, "whether x is infinite"),
+    elementwise("logical_not", 1, compare_type, "whether x is zero"),
+    elementwise("bitwise_not", 1, bits_type, "every bit flipped"),
+    # Two operands and more, element by element.
+    elementwise("add", 2, number_type, "x + y", commutative=True),
+    elementwise("sub", 2, number_type, "x - y"),
+    elementwise("mul", 2, number_type, "x * y", commutative=True),
+    elementwise("div", 2, float_type, "x / y"),
+    elementwise("floor_div", 2, number_type, "floor(x / y)"),
+    elementwise("remainder", 2, number_type, "x - y * floor(x / y), with the sign of y"),
+    elementwise("fmod", 2, number_type, "x - y * trunc(x / y), with the sign of x"),
+    elementwise("pow", 2, number_type, "x to the power y"),
+    elementwise("atan2", 2, float_type, "the angle of the point (y, x)"),
+    elementwise("minimum", 2, real_type, "the smaller of both; NaN if either is", commutative=True),
+    elementwise("maximum", 2, real_type, "the larger of both; NaN if either is", commutative=True),
+    elementwise("eq", 2, compare_type, "x == y", commutative=True),
+    elementwise("ne", 2, compare_type, "x != y", commutative=True),
+    elementwise("lt", 2, compare_type, "x < y"),
+    elementwise("le", 2, compare_type, "x <= y"),
+    elementwise("gt", 2, compare_type, "x > y"),
+    elementwise("ge", 2, compare_type, "x >= y"),
+    elementwise("logical_and", 2, compare_type, "whether neither is zero", commutative=True),
+    elementwise("logical_or", 2, compare_type, "whether not both are zero", commutative=True),
+    elementwise("logical_xor", 2, compare_type, "whether exactly one is zero", commutative=True),
+    elementwise("bitwise_and", 2, bits_type, "bits set in both", commutative=True),
+    elementwise("bitwise_or", 2, bits_type, "bits set in either", commutative=True),
+    elementwise("bitwise_xor", 2, bits_type, "bits set in exactly one", commutative=True),
+    elementwise("shift_left", 2, integer_type, "x * 2 ** y"),
+    elementwise("shift_right", 2, integer_type, "floor(x / 2 ** y)"),
+    elementwise("select", 3, rules.select_type, "the second operand where the first is true, else the third"),
+    Op("cast", 1, rules.cast_type, "the same numbers in another dtype", attributes(dtype="dtype"), elementwise=True),
+    Op(
+        "iota",
+        0,
+        rules.iota_type,
+        "each element's position along `dimension`",
+        attributes(shape="integers", dimension="integer", dtype="dtype"),
+    ),
+    # Reductions: over `dimensions`, which may be none or all; `keep` leaves them with size 1.
+    Op("sum", 1, rules.reduction_type(ARITHMETIC, of_nothing=True), "the sum, in the operand's dtype", SPREAD),
+    Op("prod", 1, rules.reduction_type(ARITHMETIC, of_nothing=True), "the product, in the operand's dtype", SPREAD),
+    Op("min", 1, rules.reduction_type(REAL, of_nothing=False), "the smallest; NaN if any is", SPREAD),
+    Op("max", 1, rules.reduction_type(REAL, of_nothing=False), "the largest; NaN if any is", SPREAD),
+    Op("any", 1, rules.reduction_type(BOOLEAN, of_nothing=True), "whether any is true", SPREAD),
+    Op("all", 1, rules.reduction_type(BOOLEAN, of_nothing=True), "whether all are true", SPREAD),
+    Op("argmax", 1, rules.position_type, "where the largest is; in all elements if `dimension` is None", PLACE),
+    Op("argmin", 1, rules.position_type, "where the smallest is; in all elements if `dimension` is None", PLACE),
+    # Moving elements.
+    Op("reshape", 1, rules.reshape_type, "the same elements, row by row", attributes(shape="integers")),
+    Op("permute", 1, rules.permute_type, "dimensions in another order", attributes(order="integers")),
+    Op("expand", 1, rules.expand_type, "dimensions of size 1 and new ones repeated", attributes(shape="integers")),
+    Op(
+        "slice",
+        1,
+        rules.slice_type,
+        "every step-th element from start to before stop, in each dimension",
+        attributes(start="integers", stop="integers", step="integers"),
+    ),
+    Op(
+        "pad",
+        1,
+        rules.pad_type,
+        "low more elements before and high after, in each dimension, all equal to value",
+        attributes(low="integers", high="integers", value="number"),
+    ),
+    Op("concat", None, rules.concat_type, "operands one after the other along `dimension`", ALONG),
+    Op("reverse", 1, rules.reverse_type, "dimensions run through backwards", attributes(dimensions="integers")),
+    Op("gather", 2, rules.gather_type, "x[..., index[i, j, k], ...] at each i, j, k of the index", ALONG),
+    Op("scatter", 3, rules.scatter_type, "x with x[..., index[i, j, k], ...] replaced by source[i, j, k]", ALONG),
+    Op("scatter_add", 3, rules.scatter_type, "x with source[i, j, k] added to x[..., index[i, j, k], ...]", ALONG),
+    Op("take", 2, rules.take_type, "slices of x at the places of a list", ALONG),
+    # Products, convolutions, pooling.
+    Op("matmul", 2, windows.matmul_type, "[..., m, k] times [..., k, n], leading dimensions in parallel"),
+    Op("convolution", 2, windows.convolution_type, "of input and weight, without bias", CONVOLUTION),
+    Op(
+        "convolution_input_gradient",
+        2,
+        windows.convolution_input_gradient_type,
+        "of output gradient and weight, for an input of `shape`",
+        CONVOLUTION_GRADIENT,
+    ),
+    Op(
+        "convolution_weight_gradient",
+        2,
+        windows.convolution_weight_gradient_type,
+        "of input and output gradient, for a weight of `shape`",
+        CONVOLUTION_GRADIENT,
+    ),
+    Op("max_pool", 1, windows.max_pool_type, "the largest of each window, and its index in the plane", MAX_POOL),
+    Op(
+        "max_pool_gradient",
+        3,
+        windows.max_pool_gradient_type,
+        "of output gradient, input and the indices of max_pool",
+        MAX_POOL,
+    ),
+    Op("average_pool", 1, windows.average_pool_type, "the mean of each window", AVERAGE_POOL),
+    Op(
+        "average_pool_gradient",
+        2,
+        windows.average_pool_gradient_type,
+        "of output gradient and input",
+        AVERAGE_POOL,
+    ),
+)
+
+
+def infer_type(op: str, operands: tuple[Value, ...], given: Attributes) -> Type:
+    """The type that an op's rule gives; UsageError with the op's name where operands or attributes do not fit."""
+    row = OPS[op]
+    if row.infer is None:
+        raise UsageError(f"{op}: the type of its result must be declared")
+    if row.arity is not None and len(operands) != row.arity:
+        raise UsageError(f"{op} takes {row.arity} operands, not {len(operands)}")
+    try:
+        return row.infer([operand.type for operand in operands], given)
+    except UsageError as error:
+        raise UsageError(f"{op}: {error.fact}", fix=error.fix) from None
+
+
+def build(op: str, *operands: Value, place: Place | None = None, type: Type | None = None, **given: Any) -> Value:  # noqa: A002 - the field's name
+    """Make a value: build("add", x, y) or build("sum", x, dimensions=(0,), keep=False); `type` overrides the rule's."""
+    declared = infer_type(op, operands, given) if type is None else type
+    return Value(op, operands, declared, MappingProxyType(given), place)
+
+
+def effect_of(value: Value) -> str | None:
+    """What computing a value does besides giving its result: "random", "order", or nothing (None).
+
+    Values with an effect keep their order among each other and are kept when nobody uses them.
+    """
+    call = value.attributes.get("call")
+    return OPS[value.op].effect if call is None else effect_of_target(call.target)
