@@ -1,0 +1,178 @@
+"""Products equal torch's at every size around the blocking, on every target, however the tiles are split."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
+
+from weft.codegen.gemm import emit_gemm
+from weft.codegen.pack import emit_pack
+from weft.plan.epilogue import Epilogue, Operand, Step, number, operand, result
+from weft.plan.kernel_gemm import (
+    GemmKernel,
+    GemmSchedule,
+    Matrix,
+    PackedMatrix,
+    PackKernel,
+    choose_schedule,
+    packed_size,
+    panels,
+)
+from weft.target import Target
+
+TARGETS = targets()
+IDS = [target.name for target in TARGETS]
+SIZES = [
+    (1, 1, 1), (1, 17, 5), (2, 16, 16), (3, 15, 33), (5, 31, 17), (8, 64, 48), (13, 7, 65), (17, 33, 50),
+    (31, 63, 15), (33, 2, 64), (64, 65, 63), (65, 1, 31), (0, 3, 5), (3, 0, 5), (3, 5, 0),
+]  # fmt: skip
+BIAS = Operand((), 0, 1)
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
+
+
+def product(size: tuple[int, int, int], schedule: GemmSchedule, **fields: object) -> GemmKernel:
+    rows, inner, columns = size
+    plain = GemmKernel(
+        name="product",
+        element="f32",
+        batch=(),
+        rows=rows,
+        columns=columns,
+        inner=inner,
+        left=Matrix((), inner, 1),
+        right=Matrix((), columns, 1),
+        out=Matrix((), columns, 1),
+        epilogue=Epilogue(),
+        schedule=schedule,
+    )
+    return replace(plain, **fields)
+
+
+def run(target: Target, kernel: GemmKernel, *tensors: torch.Tensor) -> None:
+    call = compiled(target, lambda module: emit_gemm(module, kernel))
+    call("product", *tensors, begin=0, end=kernel.tile_count)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_a_product_with_a_packed_weight_equals_linear(target: Target, size: tuple[int, int, int]) -> None:
+    rows, inner, columns = size
+    schedule = choose_schedule("f32", (rows, columns, inner), target)
+    kernel = product(size, schedule, right=PackedMatrix(()), epilogue=Epilogue(bias=BIAS))
+    pack = PackKernel(
+        "pack", "f32", (), inner, columns, Matrix((), 1, inner), (), schedule.lanes, panels(columns, schedule)
+    )
+    x, weight, bias = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(columns)
+    packed, whole_packed = guarded(packed_size(columns, inner, schedule))
+    out, whole = guarded(rows, columns)
+    call = compiled(target, lambda module: emit_gemm(module, kernel), lambda module: emit_pack(module, pack))
+    call("pack", packed, weight, begin=0, end=pack.tile_count)
+    call("product", out, x, packed, bias, begin=0, end=kernel.tile_count)
+    linear = torch.nn.functional.linear
+    assert_as_exact_as_eager(out, linear(x, weight, bias), linear(x.double(), weight.double(), bias.double()))
+    assert_untouched(whole)
+    assert_untouched(whole_packed)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("element", DTYPES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_product_reads_operands_in_place_from_any_rows(target: Target, element: str, transposed: bool) -> None:
+    size, dtype = (19, 37, 43), DTYPES[element]
+    left = Matrix((), 1, 19) if transposed else Matrix((), 37, 1)
+    kernel = product(size, choose_schedule(element, (19, 43, 37), target), element=element, left=left)
+    x = torch.randn(37, 19, dtype=dtype).t() if transposed else torch.randn(19, 37, dtype=dtype)
+    y = torch.randn(37, 43, dtype=dtype)
+    out, whole = guarded(19, 43, dtype=dtype)
+    run(target, kernel, out, x, y)
+    torch.testing.assert_close(out, x @ y)
+    assert_untouched(whole)
+
+
+@pytest.mark.parametrize("rows_outside", [False, True])
+@pytest.mark.parametrize("unroll, chains", [(1, 1), (2, 2), (4, 2), (6, 3)])
+def test_parts_of_the_sum_add_up(rows_outside: bool, unroll: int, chains: int) -> None:
+    target = TARGETS[0]
+    schedule = replace(
+        choose_schedule("f32", (20, 70, 103), target),
+        block_rows=3,
+        block_vectors=2,
+        inner_block=16,
+        rows_outside=rows_outside,
+        unroll=unroll,
+        chains=chains,
+    )
+    x, y, bias = torch.randn(20, 103), torch.randn(103, 70), torch.randn(70)
+    kernel = product((20, 103, 70), schedule, epilogue=Epilogue(bias=BIAS, steps=(Step("relu", (result(0),)),)))
+    out, _ = guarded(20, 70)
+    run(target, kernel, out, x, y, bias)
+    torch.testing.assert_close(out, (x @ y + bias).relu())
+
+
+def test_any_split_of_the_tiles_gives_the_same_bits() -> None:
+    target = TARGETS[0]
+    schedule = replace(
+        choose_schedule("f32", (50, 200, 100), target), block_rows=4, tile_row_blocks=3, tile_panels=1, inner_block=40
+    )
+    kernel = product((50, 100, 200), schedule)
+    x, y = torch.randn(50, 100), torch.randn(100, 200)
+    call = compiled(target, lambda module: emit_gemm(module, kernel))
+    together, apart = torch.empty(50, 200), torch.empty(50, 200)
+    call("product", together, x, y, begin=0, end=kernel.tile_count)
+    for tile in reversed(range(kernel.tile_count)):
+        call("product", apart, x, y, begin=tile, end=tile + 1)
+    assert kernel.tile_count > 8
+    assert torch.equal(together, apart)
+
+
+def test_a_batch_repeats_an_operand_whose_stride_is_0() -> None:
+    target = TARGETS[0]
+    schedule = choose_schedule("f32", (5, 20, 9), target)
+    kernel = product(
+        (5, 9, 20),
+        schedule,
+        batch=(2, 3),
+        left=Matrix((3 * 45, 45), 9, 1),
+        right=Matrix((0, 180), 20, 1),
+        out=Matrix((300, 100), 20, 1),
+    )
+    x, y = torch.randn(2, 3, 5, 9), torch.randn(3, 9, 20)
+    out, whole = guarded(2, 3, 5, 20)
+    run(target, kernel, out, x, y)
+    torch.testing.assert_close(out, x @ y)
+    assert_untouched(whole)
+
+
+def test_accumulation_adds_to_what_is_there_before_the_epilogue() -> None:
+    target = TARGETS[0]
+    kernel = product(
+        (7, 11, 21),
+        choose_schedule("f32", (7, 21, 11), target),
+        accumulate=True,
+        epilogue=Epilogue(steps=(Step("mul", (result(0), number(2.0))),)),
+    )
+    x, y, out = torch.randn(7, 11), torch.randn(11, 21), torch.randn(7, 21)
+    expected = (out + x @ y) * 2
+    run(target, kernel, out, x, y)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+def test_an_epilogue_reads_residuals_and_columns_with_their_strides(target: Target) -> None:
+    epilogue = Epilogue(
+        operands=(Operand((), 45, 1), Operand((), 1, 0), Operand((), 1, 7)),
+        steps=(
+            Step("add", (result(0), operand(0))),
+            Step("mul", (result(1), operand(1))),
+            Step("sub", (result(2), operand(2))),
+            Step("relu", (result(3),)),
+        ),
+    )
+    kernel = product((7, 11, 37), choose_schedule("f32", (7, 37, 11), target), epilogue=epilogue)
+    x, y = torch.randn(7, 11), torch.randn(11, 37)
+    residual, scale, other = torch.randn(7, 45)[:, :37], torch.randn(7, 1), torch.randn(37, 7).t()
+    out, whole = guarded(7, 37)
+    run(target, kernel, out, x, y, residual, scale, other)
+    torch.testing.assert_close(out, ((x @ y + residual) * scale - other).relu())
+    assert_untouched(whole)
