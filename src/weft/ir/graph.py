@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -85,3 +85,14 @@ class Graph:
             for operand in dict.fromkeys(value.operands):
                 users[operand].append(value)
         return users
+
+
+def replace_operands(values: Iterable[Value], replacements: dict[Value, Value]) -> tuple[Value, ...]:
+    """Copies of values that read the replacements; `replacements` comes back holding every value that was copied."""
+    rebuilt: list[Value] = []
+    for value in values:
+        operands = tuple(replacements.get(operand, operand) for operand in value.operands)
+        if operands != value.operands:
+            replacements[value] = replace(value, operands=operands)
+        rebuilt.append(replacements.get(value, value))
+    return tuple(rebuilt)
