@@ -49,5 +49,5 @@ class Attribute:
 
 
 def attributes(**kinds: str) -> tuple[Attribute, ...]:
-    """Describe attributes by name: attributes(keep="truth")."""
+    """Describe attributes by keywords: the name and, with _ for spaces, the kind."""
     return tuple(Attribute(name, kind.replace("_", " ")) for name, kind in kinds.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
+import numpy as np
 import torch
 
 from weft.ir.types import CPU, TensorType, row_major, type_of
@@ -57,4 +57,4 @@ def _numbers(tensor: torch.Tensor) -> list[Any]:
 
 def _shortest(number: Any, dtype: torch.dtype) -> Any:
     """The number with the fewest digits that is the same in float32: 0.1, not 0.10000000149011612."""
-    return float(str(numpy.float32(number))) if dtype is torch.float32 else number
+    return float(str(np.float32(number))) if dtype is torch.float32 else number

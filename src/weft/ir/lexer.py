@@ -22,7 +22,9 @@ class Limits:
 class ParseError(UsageError):
     """Text that is not a Graph: where in the text, and what was expected there."""
 
-    def __init__(self, fact: str, *, line: int = 0, column: int = 0, expected: str = "", why: str | None = None) -> None:
+    def __init__(
+        self, fact: str, *, line: int = 0, column: int = 0, expected: str = "", why: str | None = None
+    ) -> None:
         super().__init__(
             fact,
             where=f"line {line}, column {column} of the graph's text" if line else None,

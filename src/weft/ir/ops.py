@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.errors import InternalError, UsageError
+from weft.ir import library
 from weft.ir import op_types as rules
 from weft.ir import op_types_windows as windows
 from weft.ir.attributes import Attribute, attributes
 from weft.ir.graph import Place, Value
 from weft.ir.op_types import ARITHMETIC, BITS, BOOLEAN, FLOATING, INTEGERS, REAL, Attributes, TypeRule
-from weft.ir.torch_targets import effect_of_target
 from weft.ir.types import Type
 
 
@@ -88,15 +88,8 @@ OPS = table(
         attributes(call="call"),
     ),
     Op("item", 1, None, "one of several results", attributes(index="integer")),
-    Op("random_state", 0, None, "a device's generator state now", attributes(device="device"), effect="random"),
-    Op(
-        "set_random_state",
-        1,
-        rules.no_type,
-        "gives a device's generator a state",
-        attributes(device="device"),
-        effect="random",
-    ),
+    Op("random_state", 0, None, "the state of the CPU's default generator now", effect="random"),
+    Op("set_random_state", 1, rules.no_type, "gives the CPU's default generator a state", effect="random"),
     # One operand, element by element.
     elementwise("neg", 1, number_type, "-x"),
     elementwise("abs", 1, number_type, "x without its sign"),
@@ -253,7 +246,10 @@ def infer_type(op: str, operands: tuple[Value, ...], given: Attributes) -> Type:
 
 
 def build(op: str, *operands: Value, place: Place | None = None, type: Type | None = None, **given: Any) -> Value:  # noqa: A002 - the field's name
-    """Make a value: build("add", x, y) or build("sum", x, dimensions=(0,), keep=False); `type` overrides the rule's."""
+    """Make a value with the type of the op's rule, or with `type` where the rule gives none or the layout differs.
+
+    >>> total = build("sum", build("add", x, y), dimensions=(0,), keep=False)
+    """
     declared = infer_type(op, operands, given) if type is None else type
     return Value(op, operands, declared, MappingProxyType(given), place)
 
@@ -264,4 +260,8 @@ def effect_of(value: Value) -> str | None:
     Values with an effect keep their order among each other and are kept when nobody uses them.
     """
     call = value.attributes.get("call")
-    return OPS[value.op].effect if call is None else effect_of_target(call.target)
+    if call is None:
+        return OPS[value.op].effect
+    if library.is_random(call.target):
+        return "random"
+    return "order" if library.has_effect(call.target) else None

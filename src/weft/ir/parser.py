@@ -85,7 +85,8 @@ class _Parser:
         op = self.reader.expect("word", "an op")
         if op.text not in OPS:
             raise self.reader.error("an op of weft/ir/ops.py", op)
-        operands, given = self.forms.get(op.text, lambda _: self._plain(op))(declared)
+        form = self.forms.get(op.text)
+        operands, given = self._plain(op) if form is None else form(declared)
         place = self._place()
         return self._keep(name, Value(op.text, operands, declared, MappingProxyType(given) or NO_ATTRIBUTES, place))
 

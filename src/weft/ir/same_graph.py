@@ -24,7 +24,9 @@ def same_graph(left: Graph, right: Graph) -> bool:
     for graph in (left, right):
         numbers |= {value: number for number, value in enumerate((*graph.inputs, *graph.values))}
     pairs = zip((*left.inputs, *left.values), (*right.inputs, *right.values), strict=True)
-    return all(same_value(one, other, numbers) for one, other in pairs) and _ends(left, numbers) == _ends(right, numbers)
+    if not all(same_value(one, other, numbers) for one, other in pairs):
+        return False
+    return equal(_ends(left, numbers), _ends(right, numbers))
 
 
 def same_value(left: Value, right: Value, numbers: dict[Value, int]) -> bool:
@@ -54,8 +56,11 @@ def _meaning(value: Value, numbers: dict[Value, int]) -> dict[str, Any]:
     """The operands and attributes of a value, with every operand replaced by its number."""
     operands = [numbers[operand] for operand in value.operands]
 
+    def number(leaf: Any) -> Any:
+        return ("operand", operands[leaf.index]) if isinstance(leaf, Operand) else leaf
+
     def resolved(argument: Any) -> Any:
-        return map_arguments(argument, lambda leaf: ("operand", operands[leaf.index]) if isinstance(leaf, Operand) else leaf)
+        return map_arguments(argument, number)
 
     attributes = dict(value.attributes)
     if value.op == "number":
@@ -63,7 +68,7 @@ def _meaning(value: Value, numbers: dict[Value, int]) -> dict[str, Any]:
     call = attributes.get("call")
     if not isinstance(call, Call):
         return {**attributes, "operands": operands}
-    written = tuple((operands[place.base], _owner(call.written, place.base), _path(place.path)) for place in call.written)
+    written = [(operands[place.base], _owner(call.written, place.base), _path(place.path)) for place in call.written]
     keywords = tuple((name, resolved(argument)) for name, argument in call.keywords)
     return {**attributes, "call": (call.target, resolved(call.arguments), keywords, written)}
 
@@ -78,6 +83,6 @@ def _path(path: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _ends(graph: Graph, numbers: dict[Value, int]) -> Any:
-    results = [(numbers[result.value], repr(_path(result.path))) for result in graph.results]
-    writes = [(numbers[write.input], repr(_path(write.path)), numbers[write.value]) for write in graph.writes]
+    results = [(numbers[result.value], _path(result.path)) for result in graph.results]
+    writes = [(numbers[write.input], _path(write.path), numbers[write.value]) for write in graph.writes]
     return results, writes

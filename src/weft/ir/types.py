@@ -126,7 +126,9 @@ def contiguous(dtype: torch.dtype, shape: tuple[int, ...], device: torch.device 
 def type_of(tensor: torch.Tensor) -> TensorType:
     """The type of a torch tensor (real or fake)."""
     if tensor.layout is not torch.strided:
-        raise UsageError(f"a {tensor.layout} tensor has no Graph type", fix="use strided tensors, or keep this part eager")
+        fix = "use strided tensors, or keep this part eager"
+        raise UsageError(f"a {tensor.layout} tensor has no Graph type", fix=fix)
     if tensor.dtype not in DTYPE_NAMES:
-        raise UsageError(f"tensors of {tensor.dtype} have no Graph type", fix="use one of: " + ", ".join(DTYPES_BY_NAME))
+        fix = "use one of: " + ", ".join(DTYPES_BY_NAME)
+        raise UsageError(f"tensors of {tensor.dtype} have no Graph type", fix=fix)
     return TensorType(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device)
