@@ -1,0 +1,179 @@
+"""A task that fails -> the variables it poisons, and the error for whoever waits.
+
+A failing task poisons what it writes. A task that reads a poisoned variable is skipped and poisons what it writes
+with the same failure; one that overwrites a variable without reading it heals it. Which failure a wait raises is
+decided by the order of pushes, not by which worker was faster, so a program fails the same way every time.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal, NoReturn, cast
+
+from weft.engine.task import Task, Var
+from weft.errors import ExecutionError, UsageError
+
+ErrorRule = Literal["every", "once"]
+ERROR_RULES = {
+    "every": "a poisoned variable raises at every wait",
+    "once": "a failure is raised by one wait and then forgotten, as MXNet has it",
+}
+
+
+def check_rule(rule: str) -> ErrorRule:
+    """Accept the name of an error rule, or say which there are."""
+    if rule not in ERROR_RULES:
+        why = "; ".join(f"{name}: {sentence}" for name, sentence in ERROR_RULES.items())
+        raise UsageError(f"errors={rule!r} is no rule for errors", why=why)
+    return cast("ErrorRule", rule)
+
+
+class Failure:
+    """One task that failed: its error, its place, and the variables that are poisoned by it."""
+
+    __slots__ = ("error", "inherited", "number", "reported", "title", "traceback", "variables", "where")
+
+    def __init__(self, error: BaseException, task: Task) -> None:
+        self.error = error
+        # Raising an exception again lengthens its traceback: the original is kept apart, without the engine's frame.
+        self.traceback: TracebackType | None = error.__traceback__ and error.__traceback__.tb_next
+        self.number = task.number
+        self.title = task.title()
+        self.where = task.where()
+        self.reported = False
+        self.inherited = False  # of a task that only the parent of this process runs: no business of `waitall`
+        self.variables: weakref.WeakSet[Var] = weakref.WeakSet()
+
+    def exception(self, others: Iterable["Failure"] = ()) -> ExecutionError:
+        """Make the error to raise: a new one for each wait, caused by the task's own with its own traceback."""
+        why = f"it raised {type(self.error).__name__}: {self.error}".rstrip(": ")
+        for other in others:
+            why += f"\nalso failed: the task {other.title}, pushed at {other.where}"
+        raised = ExecutionError(f"the task {self.title} failed", where=self.where, why=why)
+        raised.__cause__ = self.error.with_traceback(self.traceback)
+        return raised
+
+
+class Failures:
+    """Every failure of one engine that poisons a variable, or that nobody has been told of.
+
+    While it is empty, running a task costs one look at `known`. Workers change it while others wait and raise: each
+    change is one operation on a dict or a set, and the order of tasks keeps two workers off one variable.
+    """
+
+    def __init__(self, rule: str) -> None:
+        self.rule = check_rule(rule)
+        self.known: dict[int, Failure] = {}
+        self.closed = False  # after `drop_what_is_queued`, no task may start
+        self.failed = 0
+        self.skipped = 0
+        self._dropped: Failure | None = None
+
+    def record(self, task: Task, error: BaseException) -> Failure:
+        """Remember that a task failed, and poison what it writes."""
+        failure = Failure(error, task)
+        self.known[failure.number] = failure
+        self.failed += 1
+        self.poison(task.writes, failure)
+        return failure
+
+    def skips(self, task: Task) -> bool:
+        """Tell whether a task must not run; if so, what it writes is poisoned like what it reads."""
+        failure = self._dropped_with(task) if self.closed else self.first_of(task.reads)
+        if failure is None:
+            return False
+        self.skipped += 1
+        self.poison(task.writes, failure)
+        return True
+
+    def heal(self, variables: Iterable[Var]) -> None:
+        """Let variables that were written anew forget a failure."""
+        for variable in variables:
+            failure = variable.failure
+            if failure is not None:
+                failure.variables.discard(variable)
+                variable.failure = None
+                self._forget_if_told_and_harmless(cast("Failure", failure))
+
+    def first_of(self, variables: Iterable[Var]) -> Failure | None:
+        """Find the earliest pushed failure that poisons one of these variables."""
+        found = {cast("Failure", variable.failure) for variable in variables if variable.failure is not None}
+        return min(found, key=lambda failure: failure.number, default=None)
+
+    def raise_for(self, variables: Iterable[Var], rule: str | None = None) -> None:
+        """Raise what a wait for these variables must raise, if anything."""
+        failure = self.first_of(variables)
+        if failure is not None:
+            self.raise_for_one(failure, rule)
+
+    def raise_for_one(self, failure: Failure, rule: str | None = None) -> NoReturn:
+        """Raise a failure, and treat it as told."""
+        self._tell([failure], rule)
+        raise failure.exception()
+
+    def poison(self, variables: Iterable[Var], failure: Failure) -> None:
+        """Make variables raise this failure, in the place of what they held."""
+        for variable in variables:
+            if variable.failure is not None:
+                variable.failure.variables.discard(variable)
+            variable.failure = failure
+            failure.variables.add(variable)
+
+    def raise_first(self, rule: str | None = None) -> None:
+        """Raise the earliest failure of all, naming the others, if there is any: what `waitall` does."""
+        for failure in self.known.copy().values():
+            self._forget_if_told_and_harmless(failure)  # its variables may have been collected as garbage
+        failures = sorted(self._to_tell(), key=lambda failure: failure.number)
+        if failures:
+            self._tell(failures, rule)
+            raise failures[0].exception(others=failures[1:])
+
+    def _to_tell(self) -> list[Failure]:
+        return [failure for failure in self.known.copy().values() if not failure.inherited]
+
+    def print_untold(self) -> None:
+        """Print, when the engine ends, each error that no wait has raised."""
+        for failure in sorted(self.known.copy().values(), key=lambda failure: failure.number):
+            if not failure.reported:
+                failure.reported = True
+                print("weft: an error that nobody waited for:", file=sys.stderr)  # noqa: T201  # the last chance
+                sys.excepthook(ExecutionError, failure.exception(), None)
+
+    def drop_what_is_queued(self) -> None:
+        """Make every task that has not started fail: the engine closes."""
+        self.closed = True
+
+    def _dropped_with(self, task: Task) -> Failure:
+        # One failure for all dropped tasks: closing was the user's wish, so it is not printed as an unheard error.
+        if self._dropped is None:
+            self._dropped = self.record(task, ExecutionError("the engine was closed before this task could run"))
+            self._dropped.reported = True
+        return self._dropped
+
+    def _tell(self, failures: list[Failure], rule: str | None) -> None:
+        once = (self.rule if rule is None else check_rule(rule)) == "once"
+        for failure in failures:
+            failure.reported = True
+            if once:
+                self.heal(list(failure.variables))
+                self.known.pop(failure.number, None)
+
+    def _forget_if_told_and_harmless(self, failure: Failure) -> None:
+        if failure.reported and not failure.variables:
+            self.known.pop(failure.number, None)
+
+
+def execute(task: Task, failures: Failures) -> None:
+    """Run one task, or skip it, and bring the failures up to date; never raises."""
+    if (failures.known or failures.closed) and failures.skips(task):
+        return
+    call = task.call
+    assert call is not None, "a task that is not retired has its callable"
+    try:
+        call()
+    except BaseException as error:  # noqa: BLE001  # whatever ends a task is told to whoever waits for what it writes
+        failures.record(task, error)
+        return
+    if failures.known:
+        failures.heal(task.writes)

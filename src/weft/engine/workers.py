@@ -1,0 +1,111 @@
+"""A lane and a pool -> a thread that runs their tasks, and sleeps while there are none."""
+
+import threading
+from _thread import LockType, allocate_lock
+from collections import deque
+from typing import Protocol
+
+from weft.engine.lanes import Lane, Pool, choose
+from weft.engine.task import Inbox, Task
+
+WORKING = threading.local()  # `worker`: the worker whose thread this is
+
+
+class Core(Protocol):
+    """What a worker needs of its engine."""
+
+    inbox: Inbox
+    stopping: bool
+
+    def perform(self, task: Task, worker: "Worker") -> None:
+        """Run a task and see to all that follows from it being done."""
+
+    def advance(self) -> None:
+        """Link what was pushed and retire what is done, unless another thread is doing so."""
+
+
+class Worker:
+    """One thread, started when it is first needed, that serves a lane and its device's pool.
+
+    It sleeps at its gate: a lock that `wake` opens and that the worker closes by passing. An open gate is a promise of
+    one more look for work. To sleep, a worker writes itself into the lists of sleepers and then looks once more: what
+    arrived before could wake nobody, what arrives after wakes it.
+    """
+
+    def __init__(self, core: Core, lane: Lane, pool: Pool) -> None:
+        self.core = core
+        self.lane = lane
+        self.pool = pool
+        self.task: Task | None = None  # the one it is running, if any
+        self.waits_for: Task | None = None  # the one which that task waits for, if it does
+        self.replaced = False  # another worker has taken over the lane: finish the task, then end
+        self.thread: threading.Thread | None = None
+        self._unstarted: deque[None] = deque([None])  # taken by whoever starts the thread
+        self._seat: deque[None] = deque([None])  # taken by the thread: there is one, even after an interrupted start
+        self._gate: LockType = allocate_lock()
+        self._gate.acquire()
+        lane.sleepers[self] = None
+        pool.sleepers[self] = None
+
+    def wake(self) -> bool:
+        """Wake this worker if it sleeps, starting its thread the first time; tell whether this call did."""
+        try:
+            self._gate.release()
+            opened = True
+        except RuntimeError:
+            opened = False  # it was open: somebody else's wake, which the worker has not yet come to see
+        if self._unstarted:
+            self._start()
+        return opened
+
+    def end(self) -> None:
+        """Let the thread end, if it ever began: the engine has set `stopping`."""
+        self._unstarted.clear()
+        self.wake()
+
+    def _start(self) -> None:
+        try:
+            self._unstarted.pop()
+        except IndexError:
+            return  # another thread starts it
+        try:
+            # A daemon: a program that is leaving is not kept by a task that never ends. The engine's own end, which
+            # comes before daemons are stopped, has finished what was queued.
+            threading.Thread(target=self._run, name=f"weft {self.lane.name}", daemon=True).start()
+        except BaseException:
+            self._unstarted.append(None)  # interrupted, or no thread to be had: the next wake tries again
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._seat.pop()
+        except IndexError:
+            return
+        self.thread = threading.current_thread()
+        WORKING.worker = self
+        core, lane, pool = self.core, self.lane, self.pool
+        while not self.replaced:
+            task = choose(lane, pool)
+            if task is not None:
+                self.task = task
+                core.perform(task, self)
+                self.task = None
+            elif core.stopping:
+                return
+            else:
+                self._sleep()
+
+    def _sleep(self) -> None:
+        core = self.core
+        self.lane.sleepers[self] = None
+        self.pool.sleepers[self] = None
+        # Where another thread holds the link lock this does nothing, and that is enough: the holder looks at the
+        # inbox again after releasing it, and wakes us for what it finds.
+        core.advance()
+        if self.lane.head() is None and self.pool.head() is None and not core.stopping:
+            # On the other side: a push to this lane or device, a worker that makes a task of ours ready, or the end of
+            # the engine; all of them open the gate without waiting for anything. Nobody waits for a sleeping worker
+            # without waking it, so this closes no circle.
+            self._gate.acquire()
+        self.lane.sleepers.pop(self, None)
+        self.pool.sleepers.pop(self, None)
