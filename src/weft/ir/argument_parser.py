@@ -128,6 +128,8 @@ def _read_word(reader: Reader, token: Token) -> Any:
         return WORDS[token.text]
     if token.text == "complex":
         return _read_complex(reader, token)
+    if token.text == "generator":
+        raise reader.error("a literal", token, why="a torch.Generator lives only in the process that made it")
     prefix, _, name = token.text.partition(".")
     # Only constants of the torch module itself, by their exact names: nothing is imported, called or looked into.
     found = vars(torch).get(name) if prefix == "torch" else None

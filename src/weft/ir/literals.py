@@ -7,6 +7,7 @@
 | torch.float32, a dtype without a short name, a layout | `f32`, `torch.qint8`, `torch.strided` |
 | a device | `@cuda:0` |
 | a tuple or list | `[1, [2, 3]]` |
+| a torch.Generator, which does not read back: it lives in one process | `generator` |
 | an operand, a written argument, the hole of a view step | `%x`, `!0`, `_` |
 """
 
@@ -33,6 +34,7 @@ LITERALS: dict[type, Callable[[Any], str]] = {
     torch.device: lambda value: f"@{value}",
     torch.layout: str,
     torch.memory_format: str,
+    torch.Generator: lambda _: "generator",
     Hole: lambda _: "_",
     WrittenArgument: lambda value: f"!{value.index}",
 }
