@@ -9,13 +9,9 @@ from weft.ir.ops import effect_of
 
 def has_effect(value: Value) -> bool:
     """Whether computing a value does more than give it: it stays, once, in its place, whoever needs it."""
-    if effect_of(value) is not None:
-        return True
-    call = value.attributes.get("call")
-    if call is None:
-        return False
-    writes_operands = value.op == "library" and bool(library.written_arguments(call.target))
-    return writes_operands or library.has_effect(call.target)
+    if value.op == "library" and library.written_arguments(value.attributes["call"].target):
+        return True  # a write that the Graph does not know of, as legacy batch norm does to its statistics
+    return effect_of(value) is not None
 
 
 def is_reproducible(value: Value) -> bool:

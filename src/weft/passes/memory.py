@@ -4,11 +4,17 @@ Values are pure, so equal values may stand for each other anywhere, except in wh
 separate memory in eager PyTorch must stay separate, and a result that is new memory must not become an input or a
 constant of the program. Values that may be views of one another form a group; two groups may become one as long as the
 caller sees into at most one of them.
+
+as_strided counts from the start of an operand's memory, which no type tells: groups that it looks into are rigid, and
+no value of theirs is replaced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from weft.ir import library
+from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
 
 SHARING_OPS = frozenset({"reshape", "permute", "expand", "slice", "cast", "item"})
@@ -26,6 +32,27 @@ def sources(value: Value) -> tuple[Value, ...]:
     return value.operands
 
 
+def looks_into_memory(target: str) -> bool:
+    """Whether an operator counts from the start of memory, and not from the first element."""
+    return target.startswith("aten.as_strided")
+
+
+def looked_into(graph: Graph) -> Iterator[Value]:
+    """The values whose memory as_strided looks into."""
+    for value in graph.values:
+        call: Call | None = value.attributes.get("call")
+        if call is None:
+            continue
+        if looks_into_memory(call.target):
+            yield from value.operands
+        for place in call.written:
+            if any(looks_into_memory(step.target) for step in place.path):
+                yield value.operands[place.base]
+    for result in graph.results:
+        if any(looks_into_memory(step.target) for step in result.path):
+            yield result.value
+
+
 class Groups:
     """The groups of values that may share memory, kept up to date while a pass replaces values."""
 
@@ -34,8 +61,9 @@ class Groups:
         self._leader: dict[Value, Value] = {value: value for value in (*graph.inputs, *graph.values)}
         self._results = set(graph.roots())
         self._outliving = {*graph.inputs, *constants}  # these two sets hold single values,
-        self._seen_groups = set(self._results)  # these two, leaders of groups
+        self._seen_groups = set(self._results)  # and the next three leaders of groups
         self._outliving_groups = set(self._outliving)
+        self._rigid_groups = set(looked_into(graph))
         for value in graph.values:
             for source in sources(value):
                 self._join(value, source)
@@ -54,13 +82,15 @@ class Groups:
 
     def may_replace(self, value: Value, replacement: Value) -> bool:
         """Whether the caller could not see a difference if `replacement`, old or new, stood for `value`."""
-        group = self._find(value)
+        group, others = self._find(value), self._origin_groups(replacement)
+        if not self._rigid_groups.isdisjoint({group, *others}):
+            return False
         if replacement in self._leader:
             if value in self._results and (replacement in self._results or replacement in self._outliving):
                 return False
         elif replacement.op == "constant" and group in self._seen_groups:
             return False
-        return all(self._may_join(group, other) for other in self._origin_groups(replacement) - {group})
+        return all(self._may_join(group, other) for other in others - {group})
 
     def replace(self, value: Value, replacement: Value) -> None:
         """Let `replacement` stand for `value`, as `may_replace` allows."""
@@ -100,6 +130,6 @@ class Groups:
         if upper is lower:
             return
         self._leader[lower] = upper
-        for groups in (self._seen_groups, self._outliving_groups):
+        for groups in (self._seen_groups, self._outliving_groups, self._rigid_groups):
             if lower in groups:
                 groups.add(upper)
