@@ -1,0 +1,1 @@
+"""Weft against eager PyTorch, sample by sample: `python -m tests.conformance --help`."""

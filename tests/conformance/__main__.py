@@ -1,0 +1,92 @@
+"""The command line of the conformance run: sections and filters -> counts, a report and an exit code."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.conformance.cases import Record, Section, Status
+from tests.conformance.contestants import CONTESTANTS
+from tests.conformance.report import listing, page, passed, table
+from tests.conformance.sections import SECTIONS
+from tests.conformance.sweep import Options, Sweep, Unit
+from tests.conformance.threads import stress_record
+
+REPORT = Path("docs/conformance.md")
+THREAD_CALLS = 100_000
+THREADS = Section("threads", f"{THREAD_CALLS:,} calls of one module from 8 threads", list, lambda _entry: [])
+PROGRESS_SECONDS = 20.0
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    names = [*SECTIONS, THREADS.name, "all"]
+    parser.add_argument("sections", nargs="*", choices=[*names, []], default=["all"], help="sections; default: all")
+    parser.add_argument("--contestant", choices=CONTESTANTS, default="hybridize", help="what is compared with eager")
+    parser.add_argument("--op", action="append", help="only this entry, by its full name; may be repeated")
+    parser.add_argument("--sample", type=int, help="only the sample of this number")
+    parser.add_argument("--limit", type=int, help="at most so many samples of each entry")
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th entry, from the i-th on")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    parser.add_argument("--native", action="store_true", help="accept the error bound of native code")
+    parser.add_argument("--verbose", action="store_true", help="print the traceback of every failure")
+    parser.add_argument("--report", type=Path, help=f"write the page there; a whole run writes {REPORT} anyway")
+    return parser.parse_args(arguments)
+
+
+def units(options: argparse.Namespace, wanted: Sequence[str]) -> list[Unit]:
+    """List what to run: the shard's entries of the wanted sections."""
+    shard, shards = (int(part) for part in options.shard.split("/"))
+    every = [
+        Unit(name, entry)
+        for name in wanted
+        if name in SECTIONS
+        for entry in SECTIONS[name].entries()
+        if options.op is None or entry in options.op
+    ]
+    return every[shard::shards]
+
+
+def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
+    """Run the sections and print failures as they come."""
+    chosen = Options(options.contestant, options.native, options.limit, options.sample)
+    sweep = Sweep(units(options, wanted), chosen, options.jobs)
+    records: list[Record] = []
+    shown = time.monotonic()
+    for record in sweep.records():
+        records.append(record)
+        if record.status.failed:
+            print(f"{record.status.value}: {record.name}\n  {record.detail}", flush=True)
+            if options.verbose:
+                print(record.trace, flush=True)
+        if time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            print(f"{len(records):,} samples, now {record.section} {record.entry}", file=sys.stderr, flush=True)
+    if THREADS.name in wanted:
+        records.append(stress_record(CONTESTANTS[options.contestant], THREAD_CALLS))
+    return records
+
+
+def main() -> int:
+    """Run, print the table, write the report, and fail if anything is wrong."""
+    options = parse()
+    known = [*SECTIONS, THREADS.name]
+    wanted = known if "all" in options.sections else [name for name in known if name in options.sections]
+    records = run(options, wanted)
+    every = [*SECTIONS.values(), THREADS]
+    print(table(records, every))
+    print("\nunsupported\n" + listing(records, Status.UNSUPPORTED))
+    whole = wanted == known and (options.op, options.sample, options.limit, options.shard) == (None, None, None, "0/1")
+    target = options.report or (REPORT if whole and options.contestant == "hybridize" else None)
+    if target is not None:
+        target.write_text(page(records, every), encoding="utf-8")
+        print(f"wrote {target}")
+    if not records:
+        print("nothing matched: see --help for the sections, and the report for the names of entries")
+    return 0 if records and passed(records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

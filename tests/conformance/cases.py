@@ -1,0 +1,90 @@
+"""The words of the conformance run: a section has entries, an entry has trials, a trial ends in a record."""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Contestant = Callable[[Any], Any]
+"""What is examined: turns a function or a module into one that must behave the same."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that one call left behind."""
+
+    error: Exception | None = None
+    result: Any = None
+    arguments: tuple[torch.Tensor, ...] = ()  # every tensor the call was given, as it is after the call
+    state: tuple[torch.Tensor, ...] = ()  # parameters and buffers after the call
+    gradients: tuple[torch.Tensor | None, ...] = ()
+    random_state: torch.Tensor | None = None
+
+
+Player = Callable[[int], Outcome]
+"""One side of a trial: plays the call of that number on fresh arguments from the same seed."""
+
+
+class Rule(enum.Enum):
+    """How values are compared; types, shapes, strides and aliases always are."""
+
+    BITS = "bitwise, any NaN equal to any other"
+    CLOSE = "bitwise, or some roundings apart"
+    SHAPE = "not: the result is uninitialised memory"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One sample: `start` puts a contestant in front of it."""
+
+    start: Callable[[Contestant], Player]
+    rule: Rule = Rule.BITS
+    calls: int = 2  # the first call traces, the others run the program
+    exact_start: Callable[[Contestant], Player] | None = None  # the same sample in float64, for bounded comparison
+    minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure
+
+
+class Status(enum.Enum):
+    """How a trial ended."""
+
+    EQUAL = "equal"
+    BOUNDED = "within bound"
+    UNSUPPORTED = "unsupported"
+    WRONG = "wrong"
+    CRASH = "crash"
+
+    @property
+    def failed(self) -> bool:
+        """Say whether one such record fails the whole run."""
+        return self in (Status.WRONG, Status.CRASH)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The outcome of one trial, as text: it crosses processes."""
+
+    section: str
+    entry: str
+    index: int
+    status: Status
+    detail: str = ""
+    trace: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name the trial as the command line takes it."""
+        return f"{self.section} --op '{self.entry}' --sample {self.index}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table of the report: `trials(entry)` must give the same trials in every process."""
+
+    name: str
+    title: str
+    entries: Callable[[], Sequence[str]]
+    trials: Callable[[str], Sequence[Trial]]
+    notes: tuple[str, ...] = field(default=())

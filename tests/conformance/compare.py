@@ -1,0 +1,126 @@
+"""Two tensors -> equal, within a bound, or a sentence that says what differs."""
+
+from typing import Any
+
+import torch
+
+INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+ULPS = 4  # the "few units in the last place" of the numerics rule
+RELATIVE_FLOOR = 1e-7  # of the whole-model rule
+ROUNDINGS = 512  # sums in another order: so many roundings of the largest element
+QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
+
+
+def same_bits(expected: torch.Tensor, actual: torch.Tensor) -> bool:
+    """Compare values bit by bit, signs of zeros included; any NaN equals any other."""
+    expected, actual = dense(expected), dense(actual)
+    if expected.numel() == 0 or expected.is_meta:
+        return True
+    if expected.is_complex():
+        expected, actual = torch.view_as_real(expected), torch.view_as_real(actual)
+    if not expected.is_floating_point():
+        return torch.equal(expected, actual)
+    integer = INTEGER_OF_SIZE[expected.element_size()]
+    both_nan = expected.double().isnan() & actual.double().isnan()
+    return bool(((expected.view(integer) == actual.view(integer)) | both_nan).all())
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Give a tensor's values in the plain form: strided, not lazily conjugated, not quantized, without autograd."""
+    tensor = tensor.detach()
+    if tensor.dtype in QUANTIZED:
+        return tensor.int_repr()
+    if tensor.layout is not torch.strided:
+        return tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg()
+
+
+def form(tensor: torch.Tensor, *, stride: bool = True) -> dict[str, Any]:
+    """List what two equal tensors share besides their values."""
+    facts: dict[str, Any] = {
+        "type": type(tensor).__name__,
+        "dtype": tensor.dtype,
+        "shape": tuple(tensor.shape),
+        "device": tensor.device,
+        "layout": tensor.layout,
+        "requires_grad": tensor.requires_grad,
+        "conjugated": tensor.is_conj(),
+        "negated": tensor.is_neg(),
+    }
+    if stride and tensor.layout is torch.strided:
+        facts["stride"] = tensor.stride()
+    return facts
+
+
+def form_difference(expected: torch.Tensor, actual: torch.Tensor, *, stride: bool = True) -> str | None:
+    """Say in which facts two tensors differ, values aside; None if in none."""
+    left, right = form(expected, stride=stride), form(actual, stride=stride)
+    parts = [f"{name} is {right.get(name)}, eager's {left[name]}" for name in left if left[name] != right.get(name)]
+    return "; ".join(parts) or None
+
+
+def value_difference(expected: torch.Tensor, actual: torch.Tensor) -> str:
+    """Say how far two tensors of one form are apart, with the first element that differs."""
+    left, right = dense(expected), dense(actual)
+    wide = torch.complex128 if left.is_complex() else torch.float64
+    left, right = left.to(wide).flatten(), right.to(wide).flatten()
+    differs = ~((left == right) & (signs(left) == signs(right)) | (left.isnan() & right.isnan()))
+    place = int(differs.nonzero()[0]) if differs.any() else 0
+    count = int(differs.sum())
+    first = f"element {place} is {right[place].item()!r}, eager's {left[place].item()!r}"
+    return f"{count} of {left.numel()} values differ: {first}"
+
+
+def signs(tensor: torch.Tensor) -> torch.Tensor:
+    """Give the sign bits, that of zero included."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor).signbit().all(dim=-1)
+    return tensor.signbit()
+
+
+def same_rounding(expected: torch.Tensor, actual: torch.Tensor) -> bool:
+    """Accept sums that were added in another order."""
+    left, right = dense(expected), dense(actual)
+    if not (left.is_floating_point() or left.is_complex()):
+        return False
+    if not same_specials(left, right):
+        return False
+    finite = left.isfinite()
+    if not finite.any():
+        return True
+    scale = left[finite].abs().max().clamp(min=torch.finfo(left.dtype).tiny)
+    return bool(((left - right)[finite].abs() <= ROUNDINGS * torch.finfo(left.dtype).eps * scale).all())
+
+
+def same_specials(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Compare where two tensors are NaN, and that their infinities are the same ones."""
+    if left.is_complex():
+        left, right = torch.view_as_real(left), torch.view_as_real(right)
+    same_nan = torch.equal(left.isnan(), right.isnan())
+    infinite = left.isinf()
+    return same_nan and torch.equal(infinite, right.isinf()) and torch.equal(left[infinite], right[infinite])
+
+
+def within_native_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Judge native code: no error against float64 above twice eager's largest plus a few ulps of the element."""
+    actual, eager = dense(actual), dense(eager)
+    if not (eager.is_floating_point() or eager.is_complex()) or not same_specials(eager, actual):
+        return False
+    wide = torch.complex128 if eager.is_complex() else torch.float64
+    exact = dense(exact).to(wide)
+    finite = eager.isfinite() & exact.isfinite()
+    if not finite.any():
+        return True
+    eager_error = (eager.to(wide) - exact)[finite].abs().max()
+    ulps = ULPS * torch.finfo(eager.dtype).eps * exact[finite].abs()
+    smallest = torch.finfo(eager.dtype).smallest_normal * torch.finfo(eager.dtype).eps * ULPS
+    return bool(((actual.to(wide) - exact)[finite].abs() <= 2 * eager_error + ulps + smallest).all())
+
+
+def within_model_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Judge a whole model: a relative root mean square error of at most twice eager's plus 1e-7."""
+    actual, eager, exact = dense(actual).double(), dense(eager).double(), dense(exact).double()
+    scale = exact.square().mean().sqrt()
+    error = (actual - exact).square().mean().sqrt()
+    eager_error = (eager - exact).square().mean().sqrt()
+    return bool(error <= 2 * eager_error + RELATIVE_FLOOR * scale)

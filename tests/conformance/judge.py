@@ -1,0 +1,180 @@
+"""Two players of one trial -> a record: equal, bounded, unsupported, wrong or crashed."""
+
+import math
+import traceback
+from typing import Any
+
+import torch
+from tests.conformance.cases import Contestant, Outcome, Record, Rule, Status, Trial
+from tests.conformance.compare import (
+    form_difference,
+    same_bits,
+    same_rounding,
+    value_difference,
+    within_native_bound,
+)
+from torch.utils import _pytree as pytree
+
+from weft.errors import InternalError, UnsupportedError
+
+MESSAGE_LOST = "another message than eager's"
+
+
+def judge(trial: Trial, contestant: Contestant, record: tuple[str, str, int], *, native: bool = False) -> Record:
+    """Play a trial with eager and with the contestant, call by call, and compare all they leave behind."""
+    section, entry, index = record
+    verdict = _verdict(trial, contestant, native=native)
+    status, detail, trace, notes = verdict
+    if status.failed and trial.minimal is not None:
+        detail = f"{detail}\n{trial.minimal(contestant)}"
+    return Record(section, entry, index, status, detail, trace, notes)
+
+
+def _verdict(trial: Trial, contestant: Contestant, *, native: bool) -> tuple[Status, str, str, tuple[str, ...]]:
+    eager = trial.start(lambda target: target)
+    try:
+        other = trial.start(contestant)
+    except Exception as error:  # noqa: BLE001  wrapping must not fail: it is a crash with the error's text
+        return Status.CRASH, f"wrapping raised {_line(error)}", _trace(error), ()
+    status, notes = Status.EQUAL, []
+    for number in range(trial.calls):
+        expected, actual = eager(number), other(number)
+        if actual.error is not None:
+            ended = _judge_error(expected, actual.error, number)
+            if ended is not None:
+                return ended
+            if not _keeps_message(expected.error, actual.error):
+                notes.append(MESSAGE_LOST)
+            if not torch.equal(_bits(expected.random_state), _bits(actual.random_state)):
+                notes.append("another random state after the error")
+            continue
+        if expected.error is not None:
+            detail = f"call {number + 1} returned, eager raises {_line(expected.error)}"
+            return Status.WRONG, detail, "", ()
+        exact = trial.exact_start(lambda target: target)(number) if native and trial.exact_start else None
+        found = _differences(expected, actual, trial.rule, exact)
+        wrong = [text for text, bounded in found if not bounded]
+        if wrong:
+            return Status.WRONG, f"call {number + 1}: " + "; ".join(wrong[:4]), "", ()
+        if found:
+            status = Status.BOUNDED
+    return status, "", "", tuple(sorted(set(notes)))
+
+
+def _judge_error(expected: Outcome, error: Exception, number: int) -> tuple[Status, str, str, tuple[str, ...]] | None:
+    """Judge an error of the contestant; None if eager raises it too."""
+    if isinstance(error, UnsupportedError):
+        return Status.UNSUPPORTED, reason(error), "", ()
+    if expected.error is None:
+        return Status.CRASH, f"call {number + 1} raised {_line(error)}", _trace(error), ()
+    if isinstance(error, type(expected.error)) and not isinstance(error, InternalError):
+        return None
+    detail = f"call {number + 1} raised {_line(error)}; eager raises {_line(expected.error)}"
+    return Status.WRONG, detail, _trace(error), ()
+
+
+def reason(error: UnsupportedError) -> str:
+    """Give why a sample is unsupported in one line that names no place."""
+    fact = error.fact.splitlines()[0]
+    return f"{fact} ({error.why.splitlines()[0]})" if error.why else fact
+
+
+def _differences(expected: Outcome, actual: Outcome, rule: Rule, exact: Outcome | None) -> list[tuple[str, bool]]:
+    """List what differs; each text with whether the difference is within the rule's bound."""
+    left, left_spec = pytree.tree_flatten(expected.result)
+    right, right_spec = pytree.tree_flatten(actual.result)
+    if left_spec != right_spec:
+        return [(f"the result is built as {right_spec}, eager's as {left_spec}", False)]
+    truth = pytree.tree_leaves(exact.result) if exact is not None and exact.error is None else [None] * len(left)
+    if len(truth) != len(left):
+        truth = [None] * len(left)
+    found: list[tuple[str, bool]] = []
+    for place, (one, two, three) in enumerate(zip(left, right, truth, strict=True)):
+        found += _leaf_differences(f"result {place}", one, two, rule, three)
+    for label, ones, twos in (
+        ("argument", expected.arguments, actual.arguments),
+        ("state", expected.state, actual.state),
+    ):
+        for place, (one, two) in enumerate(zip(ones, twos, strict=True)):
+            found += _leaf_differences(f"{label} {place} after the call", one, two, rule, None)
+    for place, (one, two) in enumerate(zip(expected.gradients, actual.gradients, strict=True)):
+        found += _leaf_differences(f"gradient {place}", one, two, rule, None, stride=False)
+    one_alias, two_alias = alias_relations(expected), alias_relations(actual)
+    found += [
+        (f"result {place} {two or 'aliases nothing'}, eager's {one or 'aliases nothing'}", False)
+        for place, (one, two) in enumerate(zip(one_alias, two_alias, strict=True))
+        if one != two
+    ]
+    if not torch.equal(_bits(expected.random_state), _bits(actual.random_state)):
+        found.append(("the random stream is elsewhere after the call", False))
+    return found
+
+
+def _leaf_differences(
+    label: str, expected: Any, actual: Any, rule: Rule, exact: Any, *, stride: bool = True
+) -> list[tuple[str, bool]]:
+    if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
+        same = type(expected) is type(actual) and _same_plain(expected, actual)
+        return [] if same else [(f"{label} is {actual!r:.80}, eager's {expected!r:.80}", False)]
+    formal = form_difference(expected, actual, stride=stride)
+    if formal is not None:
+        return [(f"{label}: {formal}", False)]
+    if rule is Rule.SHAPE or same_bits(expected, actual):
+        return []
+    bounded = rule is Rule.CLOSE and same_rounding(expected, actual)
+    if not bounded and isinstance(exact, torch.Tensor) and exact.shape == expected.shape:
+        bounded = within_native_bound(actual, expected, exact)
+    return [(f"{label}: {value_difference(expected, actual)}", bounded)]
+
+
+def _same_plain(expected: Any, actual: Any) -> bool:
+    if isinstance(expected, float) and math.isnan(expected):
+        return math.isnan(actual)
+    return bool(expected == actual)
+
+
+def alias_relations(outcome: Outcome) -> list[str]:
+    """Say of each tensor of the result what it shares with arguments, state and earlier results."""
+    given = [*outcome.arguments, *outcome.state]
+    leaves = pytree.tree_leaves(outcome.result)
+    return [_relation(leaf, given, leaves[:place]) for place, leaf in enumerate(leaves)]
+
+
+def _relation(leaf: Any, given: list[torch.Tensor], earlier: list[Any]) -> str:
+    if not isinstance(leaf, torch.Tensor):
+        return ""
+    parts = []
+    for label, others in (("argument", given), ("result", earlier)):
+        same = [place for place, other in enumerate(others) if other is leaf]
+        shares = [place for place, other in enumerate(others) if _storage(other) == _storage(leaf) is not None]
+        if same:
+            parts.append(f"is {label} {same[0]}")
+        elif shares:
+            offset = f" from {leaf.storage_offset()}"
+            parts.append(f"is a {'view' if leaf._is_view() else 'twin'} of {label} {shares}{offset}")
+    return " and ".join(parts)
+
+
+def _storage(tensor: Any) -> int | None:
+    """Identify the memory of a tensor; an address is not enough, since empty tensors have none."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return None
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _bits(state: torch.Tensor | None) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8) if state is None else state
+
+
+def _keeps_message(expected: Exception | None, actual: Exception) -> bool:
+    first = str(expected).strip().splitlines()[:1]
+    return not first or first[0] in str(actual)
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def _trace(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))

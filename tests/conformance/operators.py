@@ -1,0 +1,193 @@
+"""PyTorch's operator database -> the sections over operators."""
+
+import functools
+import random
+import warnings
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Trial
+from tests.conformance.fresh import fresh
+from tests.conformance.play import Call, play
+from tests.conformance.tables import IRREPRODUCIBLE, UNINITIALISED
+from torch.testing._internal import common_methods_invocations as database
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+
+SEEDS_ITSELF = "wrapper_set_seed"  # the database's wrapper for operators whose samples seed inside the call
+
+
+def by_name() -> dict[str, OpInfo]:
+    """Map full names to entries, in the order of names."""
+    return {entry.full_name: entry for entry in sorted(database.op_db, key=lambda entry: entry.full_name)}
+
+
+@functools.cache
+def operators() -> dict[str, OpInfo]:
+    """List the entries, once a process."""
+    return by_name()
+
+
+def seed_everything(name: str) -> None:
+    """Make the samples of an entry the same in every process and every order."""
+    seed = zlib.crc32(name.encode())
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def names(wanted: Callable[[OpInfo], bool]) -> list[str]:
+    """Name the entries a section runs."""
+    return [name for name, entry in operators().items() if wanted(entry)]
+
+
+def sample_list(name: str, generate: Callable[[OpInfo], Iterable[Any]]) -> list[Any]:
+    """Generate all samples of an entry from its own seed."""
+    seed_everything(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(generate(operators()[name]))
+
+
+def float32_samples(name: str) -> list[SampleInput]:
+    """Generate an entry's float32 samples."""
+    return sample_list(name, lambda entry: entry.sample_inputs("cpu", torch.float32, requires_grad=False))
+
+
+def gradient_samples(name: str) -> list[SampleInput]:
+    """Generate an entry's float64 samples that require gradients."""
+    return sample_list(name, lambda entry: entry.sample_inputs("cpu", torch.float64, requires_grad=True))
+
+
+def sample_trial(operator: Callable[..., Any], sample: SampleInput, rule: Rule, *, backward: bool = False) -> Trial:
+    """Make the trial of one sample of one operator."""
+
+    def start(operands: tuple[Any, ...], contestant: Contestant) -> Player:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return operator(*args, **kwargs)
+
+        function = contestant(call)
+
+        def player(_number: int) -> Outcome:
+            args, kwargs = fresh(operands)
+            process = sample.output_process_fn_grad if backward else None
+            return play(Call(function, args, kwargs, backward=backward, process=process))
+
+        return player
+
+    operands = ((sample.input, *sample.args), sample.kwargs)
+    exact = None if backward else functools.partial(start, in_float64(operands))
+    return Trial(functools.partial(start, operands), rule, exact_start=exact)
+
+
+def in_float64(operands: Any) -> Any:
+    """Widen the float32 tensors of a sample, for the exact answer."""
+
+    def widen(leaf: Any) -> Any:
+        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf
+
+    return pytree.tree_map(widen, operands)
+
+
+def value_rule(name: str) -> Rule:
+    """Tell how an entry's values can be compared."""
+    operator = operators()[name].name
+    if operator in IRREPRODUCIBLE:
+        return Rule.CLOSE
+    return Rule.SHAPE if operator in UNINITIALISED else Rule.BITS
+
+
+def value_trials(name: str, pick: Callable[[OpInfo], Callable[..., Any] | None]) -> list[Trial]:
+    """Make the float32 trials of one form of an operator: function, method or in-place method."""
+    operator = pick(operators()[name])
+    assert operator is not None
+    rule = value_rule(name)
+    return [sample_trial(operator, sample, rule) for sample in float32_samples(name)]
+
+
+def gradient_trials(name: str) -> list[Trial]:
+    """Make the float64 trials with a backward pass."""
+    operator = operators()[name].op
+    rule = Rule.SHAPE if value_rule(name) is Rule.SHAPE else Rule.CLOSE
+    return [sample_trial(operator, sample, rule, backward=True) for sample in gradient_samples(name)]
+
+
+def error_trials(name: str) -> list[Trial]:
+    """Make the trials of an entry's declared errors."""
+    operator = operators()[name].op
+    samples = sample_list(name, lambda entry: entry.error_inputs("cpu"))
+    return [sample_trial(operator, error.sample_input, value_rule(name)) for error in samples]
+
+
+def stream_trials(name: str) -> list[Trial]:
+    """Make the trials of a random operator without the seeding inside, so that its own stream is compared."""
+    operator = operators()[name].op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with seeding_outside():
+            return operator(*args, **kwargs)
+
+    return [sample_trial(call, sample, value_rule(name)) for sample in float32_samples(name)]
+
+
+@contextmanager
+def seeding_outside() -> Iterable[None]:
+    """Take the database's own seeding out of its operators: the harness seeds before the call."""
+    wrapper = getattr(database, SEEDS_ITSELF)
+    setattr(database, SEEDS_ITSELF, lambda operator, *args, **kwargs: operator(*args, **kwargs))
+    try:
+        yield
+    finally:
+        setattr(database, SEEDS_ITSELF, wrapper)
+
+
+def takes_float32(entry: OpInfo) -> bool:
+    """Say whether the CPU has the operator in float32."""
+    return bool(entry.supports_dtype(torch.float32, "cpu"))
+
+
+def has_gradient(entry: OpInfo) -> bool:
+    """Say whether the operator has float64 gradients on the CPU."""
+    return bool(entry.supports_autograd) and torch.float64 in entry.supported_backward_dtypes("cpu")
+
+
+def seeds_itself(entry: OpInfo) -> bool:
+    """Say whether the entry's callable seeds the generator inside."""
+    return SEEDS_ITSELF in getattr(getattr(entry.op, "__code__", None), "co_names", ())
+
+
+def form_section(name: str, title: str, pick: Callable[[OpInfo], Callable[..., Any] | None]) -> Section:
+    """Make the section of one form of the operators."""
+    entries = functools.partial(names, lambda entry: takes_float32(entry) and pick(entry) is not None)
+    return Section(name, title, entries, lambda entry: value_trials(entry, pick))
+
+
+def sections() -> Sequence[Section]:
+    """List the sections over operators."""
+    return (
+        form_section("values", "float32 samples of every operator", lambda entry: entry.op),
+        form_section("methods", "the same samples through the tensor method", lambda entry: entry.method_variant),
+        form_section("inplace", "the same samples through the in-place method", lambda entry: entry.inplace_variant),
+        Section(
+            "streams",
+            "random operators, seeded outside the call",
+            functools.partial(names, lambda entry: takes_float32(entry) and seeds_itself(entry)),
+            stream_trials,
+        ),
+        Section(
+            "gradients",
+            "float64 samples, forward and backward",
+            functools.partial(names, has_gradient),
+            gradient_trials,
+        ),
+        Section(
+            "errors",
+            "the database's declared error inputs",
+            functools.partial(names, lambda entry: entry.error_inputs_func is not None),
+            error_trials,
+        ),
+    )

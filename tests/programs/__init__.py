@@ -1,0 +1,1 @@
+"""Random imperative programs: generated, run, shrunk."""

@@ -1,0 +1,41 @@
+import pytest
+from tests.conformance.cases import Status
+from tests.conformance.contestants import CONTESTANTS
+from tests.conformance.programs import record_of, smallest
+from tests.programs.generator import PYTHON_ARGUMENTS, accepted, random_program
+from tests.programs.shrink import shrink
+
+SEEDS = range(40)
+
+
+def test_a_seed_always_gives_the_same_program():
+    assert [random_program(seed) for seed in range(5)] == [random_program(seed) for seed in range(5)]
+
+
+def test_eager_runs_every_program_with_both_sets_of_python_values():
+    assert len(PYTHON_ARGUMENTS) == 2
+    assert all(accepted(random_program(seed)) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("kind", ["rand", ".add_(", "view", "if flag", "torch.float64", "for "])
+def test_programs_contain_what_users_write(kind):
+    assert any(kind in random_program(seed).source for seed in range(300))
+
+
+def test_eager_equals_itself_on_every_program():
+    assert {record_of(random_program(seed), CONTESTANTS["identity"]).status for seed in SEEDS} == {Status.EQUAL}
+
+
+def test_a_failing_program_is_shrunk_to_the_statement_that_fails():
+    program = next(p for p in map(random_program, range(300)) if any("exp" in s for s in p.steps) and len(p.steps) > 5)
+    least = shrink(program, lambda candidate: "exp" in candidate.source)
+    assert len(least.steps) < len(program.steps)
+    assert "exp" in least.source
+    assert accepted(least)
+
+
+def test_the_reproduction_is_a_script_with_the_program_and_its_inputs():
+    program = next(p for p in map(random_program, range(300)) if ".zero_()" in p.source)
+    text = smallest(program, CONTESTANTS["arguments_copied"])
+    assert "weft.hybridize(program)" in text
+    assert "def program(x" in text

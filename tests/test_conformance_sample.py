@@ -1,0 +1,72 @@
+"""A fixed part of the conformance run, over all operators; `make conformance` runs the whole."""
+
+import random
+import warnings
+
+import pytest
+
+from tests.conformance.cases import Section
+from tests.conformance.contestants import CONTESTANTS
+from tests.conformance.judge import judge
+from tests.conformance.report import MOST_UNSUPPORTED
+from tests.conformance.sweep import Options, chosen
+
+SAMPLES_OF_AN_ENTRY = {
+    "values": 4,
+    "inplace": 1,
+    "streams": 1,
+    "gradients": 1,
+    "errors": 1,
+    "modules": 1,
+    "programs": 3,
+}
+    "inplace": 1,
+    "streams": 1,
+    "gradients": 1,
+    "errors": 1,
+    "modules": 1,
+    "programs": 3,
+}
+SHARDS = {"values": 16, "inplace": 2, "streams": 1, "gradients": 8, "errors": 3, "modules": 8, "programs": 2}
+LEAST_VALUES = 2000
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def sections() -> dict[str, Section]:
+    """Import PyTorch's databases only when a test of this file runs: it takes seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tests.conformance.sections import SECTIONS
+    return SECTIONS
+
+
+def pick(section: str, entry: str, count: int) -> list[int]:
+    """Choose an entry's samples: always the same ones, in every process."""
+    size = min(count, SAMPLES_OF_AN_ENTRY[section])
+    return sorted(random.Random(f"{section} {entry}").sample(range(count), size))
+
+
+def run_shard(section: Section, shard: int, shards: int):
+    options = Options(pick=lambda entry, count: pick(section.name, entry, count))
+    for entry in list(section.entries())[shard::shards]:
+        trials = section.trials(entry)
+        for index in chosen(options, entry, len(trials)):
+            yield judge(trials[index], CONTESTANTS[options.contestant], (section.name, entry, index))
+
+
+@pytest.mark.parametrize(("name", "shard"), [(name, i) for name, count in SHARDS.items() for i in range(count)])
+def test_hybridized_samples_equal_eager(name, shard, sections):
+    records = list(run_shard(sections[name], shard, SHARDS[name]))
+    failed = [f"{r.status.value}: {r.name}\n  {r.detail}" for r in records if r.status.failed]
+    assert not failed, "\n".join(failed)
+    unsupported = sum(r.status.value == "unsupported" for r in records)
+    assert unsupported <= max(2, 3 * MOST_UNSUPPORTED * len(records)), "see python -m tests.conformance for the list"
+
+
+def test_the_sample_has_at_least_two_thousand_values(sections):
+    section = sections["values"]
+    counts = [min(SAMPLES_OF_AN_ENTRY["values"], len(section.trials(entry))) for entry in section.entries()]
+    assert all(count > 0 for count in counts)
+    assert sum(counts) >= LEAST_VALUES
