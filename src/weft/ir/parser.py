@@ -124,7 +124,9 @@ class _Parser:
         operands: list[Value] = []
         given: dict[str, Any] = {}
         names = [attribute.name for attribute in OPS[op.text].attributes]
-        more = self.reader.sees("name") or (self.reader.sees("word") and self.reader.next.text in names)
+        # After an op without operands a name begins the next value.
+        operands_follow = self.reader.sees("name") and OPS[op.text].arity != 0
+        more = operands_follow or (self.reader.sees("word") and self.reader.next.text in names)
         while more:
             if self.reader.sees("name") and not given:
                 operands.append(self._known(self.reader.take()))
