@@ -15,10 +15,10 @@ from weft.plan.kernel_gemm import (
     Matrix,
     PackedMatrix,
     PackKernel,
-    choose_schedule,
     packed_size,
     panels,
 )
+from weft.plan.schedule_gemm import choose_schedule
 from weft.target import Target
 
 TARGETS = targets()

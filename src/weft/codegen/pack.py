@@ -5,7 +5,8 @@ Contract of the emitted function: void name(packed*, source*, begin, end), one t
 
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
-from weft.codegen.register import Register
+from weft.codegen.register import Register, constant
+from weft.codegen.register_block import begin_block_function
 from weft.codegen.tiles import choose, first_of, matrix_pointers, panel_kinds
 from weft.plan.kernel_gemm import PackKernel
 
@@ -38,6 +39,7 @@ class PackEmitter:
         self.writer = writer
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.lanes)
+        self.square = ""
 
     def emit(self) -> None:
         """Emit the loop over panels."""
@@ -55,21 +57,23 @@ class PackEmitter:
             choose(writer, panel, stops, lambda i: self._panel(to, of, kinds[i].vectors, kinds[i].tail))
 
     def _panel(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
-        kernel, writer = self.kernel, self.writer
-        if kernel.source.column == 1 or kernel.source.row != 1:
+        """Pack one panel of so many vectors, the last of which has `tail` columns."""
+        kernel, writer, moved = self.kernel, self.writer, self.vectors.moved
+        lanes, row, column = kernel.lanes, kernel.source.row, kernel.source.column
+        if column == 1 or row != 1:
             with writer.loop(0, kernel.inner) as loop:
-                to = self.vectors.moved(packed, (loop.index, vectors * kernel.lanes))
-                of = self.vectors.moved(source, (loop.index, kernel.source.row))
-                self._row(to, of, vectors, tail)
+                self._row(moved(packed, (loop.index, vectors * lanes)), moved(source, (loop.index, row)), vectors, tail)
             return
-        whole = kernel.inner // kernel.lanes
-        with writer.loop(0, whole) as loop:
-            to = self.vectors.moved(packed, (loop.index, vectors * kernel.lanes * kernel.lanes))
-            of = self.vectors.moved(source, (loop.index, kernel.lanes))
-            self._squares(to, of, (vectors, tail, kernel.lanes))
-        if rest := kernel.inner % kernel.lanes:
-            to = self.vectors.address(packed, whole * kernel.lanes * vectors * kernel.lanes)
-            self._squares(to, self.vectors.address(source, whole * kernel.lanes), (vectors, tail, rest))
+        whole, full = kernel.inner // lanes, vectors if tail == lanes else vectors - 1
+        with writer.loop(0, full) as vector, writer.loop(0, whole) as square:
+            to = moved(packed, (vector.index, lanes), (square.index, vectors * lanes * lanes))
+            of = moved(source, (vector.index, lanes * column), (square.index, lanes))
+            writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes})")
+        self._numbers(packed, source, (whole * lanes, kernel.inner), (0, full * lanes, vectors * lanes))
+        if full < vectors:
+            at = full * lanes
+            self._numbers(packed, source, (0, kernel.inner), (at, at + tail, vectors * lanes))
+            self._zeros(packed, (at + tail, vectors * lanes))
 
     def _row(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
         """Copy one row of a panel, its columns side by side or apart."""
@@ -79,14 +83,31 @@ class PackEmitter:
             value = self.vectors.load_apart(self.vectors.address(source, vector * lanes * stride), stride, count)
             self.vectors.store(value, self.vectors.address(packed, vector * lanes))
 
-    def _squares(self, packed: Register, source: Register, shape: tuple[int, int, int]) -> None:
-        """Copy some rows of a panel whose columns each lie side by side: transpose square after square."""
-        vectors, tail, rows = shape
-        lanes, stride = self.kernel.lanes, self.kernel.source.column
-        for vector in range(vectors):
-            count = tail if vector == vectors - 1 else lanes
-            places = [self.vectors.address(source, (vector * lanes + lane) * stride) for lane in range(count)]
-            square = [self.vectors.load(place, rows) for place in places]
-            square += [self.vectors.zero] * (lanes - count)
-            for place, value in enumerate(transposed(self.writer, square)[:rows]):
-                self.vectors.store(value, self.vectors.address(packed, (place * vectors + vector) * lanes))
+    def _numbers(
+        self, packed: Register, source: Register, rows: tuple[int, int], columns: tuple[int, int, int]
+    ) -> None:
+        """Copy some rows of some columns, of a panel of a width, one by one: what is left over at the edges."""
+        first, stop, width = columns
+        with self.writer.loop(*rows) as row, self.writer.loop(first, stop) as column:
+            of = self.vectors.moved(source, (row.index, 1), (column.index, self.kernel.source.column))
+            to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
+            self.writer.store(self.writer.load(self.vectors.element, of), to)
+
+    def _zeros(self, packed: Register, columns: tuple[int, int]) -> None:
+        """Fill the columns up to the width of the panel."""
+        first, width = columns
+        with self.writer.loop(0, self.kernel.inner) as row, self.writer.loop(first, width) as column:
+            to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
+            self.writer.store(constant(self.vectors.element, 0.0), to)
+
+    def _square(self) -> str:
+        """Name the function that transposes one whole square into a panel of a width."""
+        if not self.square:
+            self.square = f"{self.kernel.name}.square"
+            writer = begin_block_function(self.writer.module, self.square, ["ptr", "ptr", "i64"])
+            square, lanes = Vectors(writer, self.kernel.element, self.kernel.lanes), self.kernel.lanes
+            to, of, width = writer.parameters
+            places = [square.address(of, lane * self.kernel.source.column) for lane in range(lanes)]
+            for row, value in enumerate(transposed(writer, [square.load(place) for place in places])):
+                square.store(value, square.moved(to, (width, row)))
+        return self.square

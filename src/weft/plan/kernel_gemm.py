@@ -10,13 +10,8 @@ from math import prod
 from weft.errors import InternalError
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
-from weft.target import Target
 
 ELEMENT_BITS = {"f32": 32, "f64": 64, "bf16": 16}
-WIDE_BYTES = 64  # processors with vectors this wide, and those that are not x86, have 32 vector registers
-MOST_ROWS, MOST_VECTORS = 14, 8
-FUSED_LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to again
-LOOP_CYCLES = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class GemmSchedule:
     `inner_block` numbers of the sum are done before the next register block, partial sums waiting in the output.
     A tile is `tile_row_blocks` by `tile_panels` register blocks; `rows_outside` visits all panels for a row block
     before the next row block. `unroll` steps of the sum are done per turn of the innermost loop, in `chains` separate
-    sums. `pack_left` copies the rows of a block side by side first.
+    sums.
     """
 
     lanes: int
@@ -58,7 +53,6 @@ class GemmSchedule:
     rows_outside: bool
     unroll: int = 1
     chains: int = 1
-    pack_left: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,45 +142,3 @@ class PackKernel:
     def tile_count(self) -> int:
         """Count the panels of all matrices."""
         return prod(self.batch) * self.panels.count
-
-
-def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
-    """Choose the blocks of a product of so many rows, columns and inner steps.
-
-    The register block is the one that a simple count of a core's cycles says is fastest for these sizes.
-    """
-    rows, columns, inner = sizes
-    lanes = target.lanes(ELEMENT_BITS[element])
-    registers = 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
-    shapes = [
-        (block_rows, vectors)
-        for block_rows in range(1, MOST_ROWS + 1)
-        for vectors in range(1, MOST_VECTORS + 1)
-        if block_rows * vectors + vectors + 1 <= registers
-    ]
-    whole = -(-columns // lanes)
-    block_rows, vectors = min(shapes, key=lambda shape: (block_cycles(shape, rows, whole), shape[0] * shape[1]))
-    return GemmSchedule(
-        lanes=lanes,
-        block_rows=block_rows,
-        block_vectors=vectors,
-        inner_block=384,
-        tile_row_blocks=1 << 30,
-        tile_panels=1 << 30,
-        rows_outside=False,
-    )
-
-
-def block_cycles(shape: tuple[int, int], rows: int, vectors: int) -> float:
-    """Estimate the cycles of one step of the sum, over all register blocks of a product."""
-    row_blocks, panel_blocks = cut(rows, shape[0]), cut(vectors, shape[1])
-    return sum(
-        row_count * panel_count * step_cycles(height, width)
-        for height, row_count in ((row_blocks.size, row_blocks.large), (row_blocks.size - 1, row_blocks.small))
-        for width, panel_count in ((panel_blocks.size, panel_blocks.large), (panel_blocks.size - 1, panel_blocks.small))
-    )
-
-
-def step_cycles(height: int, width: int) -> float:
-    """Estimate the cycles of one step in one register block: two multiply-adds or two loads a cycle, four in flight."""
-    return max(height * width / 2, (height + width) / 2, FUSED_LATENCY) + LOOP_CYCLES

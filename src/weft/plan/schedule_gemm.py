@@ -1,0 +1,80 @@
+"""Sizes of a product and a target -> the GemmSchedule that should be fastest there.
+
+The constants were measured on cores with two 512-bit multiply-adds and two loads a cycle; narrower cores order the
+register blocks alike.
+"""
+
+from weft.plan.blocks import cut
+from weft.plan.kernel_gemm import ELEMENT_BITS, GemmSchedule
+from weft.target import Target
+
+WIDE_BYTES = 64  # processors with vectors this wide, and those that are not x86, have 32 vector registers
+SPARE_REGISTERS = 4  # for the numbers of rows; with fewer, LLVM keeps sums in memory
+MOST_ROWS, MOST_VECTORS = 10, 8
+FUSED_IN_FLIGHT = 8  # multiply-adds that must not wait for each other to keep two units busy
+STEP_CYCLES = 0.4  # per step, the turn of the loop
+ROW_CYCLES, VECTOR_CYCLES = 0.13, 0.3  # per number and per vector loaded, although loads have units of their own
+BLOCK_CYCLES = 40.0  # per register block, to begin and end it
+LONGEST_SUM = 256  # steps in one chain of additions: longer ones round worse than what eager does
+LONGEST_SUM_OF_FEW_ROWS = 64  # with up to FEW_ROWS rows eager keeps more and shorter chains
+FEW_ROWS = 4
+TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
+LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
+
+
+def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
+    """Choose how a product of so many rows, columns and steps of the sum is computed."""
+    rows, columns, inner = sizes
+    lanes, number_bytes = target.lanes(ELEMENT_BITS[element]), ELEMENT_BITS[element] // 8
+    vectors = -(-columns // lanes)
+    height, width = register_block(rows, vectors, inner, target)
+    chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
+    longest = LONGEST_SUM if rows > FEW_ROWS else LONGEST_SUM_OF_FEW_ROWS
+    part = max(1, min(inner, longest * chains))
+    panel_bytes = part * width * lanes * number_bytes
+    fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
+    tile_panels = max(1, target.l2_bytes // 2 // max(panel_bytes, 1))
+    cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
+    row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
+    shared = inner * columns * number_bytes > target.l2_bytes // 2
+    most_rows = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // height) if shared else 1)
+    tile_row_blocks = cut(row_blocks, most_rows).size
+    most_panels = tile_panels if shared else max(1, int(TILE_CYCLES / (cycles * tile_row_blocks)))
+    return GemmSchedule(
+        lanes=lanes,
+        block_rows=height,
+        block_vectors=width,
+        inner_block=part,
+        tile_row_blocks=tile_row_blocks,
+        tile_panels=cut(panels, min(tile_panels, most_panels)).size,
+        rows_outside=not fits_l1,
+        unroll=chains,
+        chains=chains,
+    )
+
+
+def register_block(rows: int, vectors: int, inner: int, target: Target) -> tuple[int, int]:
+    """Choose the rows and vectors of a register block by estimated cycles over the whole product."""
+    registers = 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
+    shapes = [
+        (height, width)
+        for height in range(1, MOST_ROWS + 1)
+        for width in range(1, MOST_VECTORS + 1)
+        if height * width + width + SPARE_REGISTERS <= registers
+    ]
+    return min(shapes, key=lambda shape: (product_cycles(shape, rows, vectors, inner), shape[0] * shape[1]))
+
+
+def product_cycles(shape: tuple[int, int], rows: int, vectors: int, inner: int) -> float:
+    """Estimate the cycles of a product in register blocks of a shape and their smaller neighbours."""
+    row_blocks, panels = cut(rows, shape[0]), cut(vectors, shape[1])
+    return sum(
+        row_count * panel_count * (step_cycles(height, width) * inner + BLOCK_CYCLES)
+        for height, row_count in ((row_blocks.size, row_blocks.large), (row_blocks.size - 1, row_blocks.small))
+        for width, panel_count in ((panels.size, panels.large), (panels.size - 1, panels.small))
+    )
+
+
+def step_cycles(height: int, width: int) -> float:
+    """Estimate the cycles of one step of the sum in one register block, of two multiply-adds or loads a cycle."""
+    return max(height * width, height + width) / 2 + ROW_CYCLES * height + VECTOR_CYCLES * width + STEP_CYCLES
