@@ -4,7 +4,6 @@ import random
 import warnings
 
 import pytest
-
 from tests.conformance.cases import Section
 from tests.conformance.contestants import CONTESTANTS
 from tests.conformance.judge import judge
@@ -13,13 +12,6 @@ from tests.conformance.sweep import Options, chosen
 
 SAMPLES_OF_AN_ENTRY = {
     "values": 4,
-    "inplace": 1,
-    "streams": 1,
-    "gradients": 1,
-    "errors": 1,
-    "modules": 1,
-    "programs": 3,
-}
     "inplace": 1,
     "streams": 1,
     "gradients": 1,
