@@ -78,10 +78,13 @@ class Crew:
         worker.waits_for = None
         self.blocked.remove(worker)
 
-    def wake_all(self) -> None:
-        """Wake one worker of every queue that has sleepers."""
-        for queue in list(self.queues.values()):
-            queue.wake()
+    def make_sure(self, pushed: bool) -> None:
+        """Before a wait: finish wakes that a KeyboardInterrupt cut short; `pushed` says that the inbox is not empty."""
+        for worker in list(self.workers):
+            if worker.woken:
+                worker.open_gate()
+        if pushed and not any(worker.awake() or worker.woken for worker in list(self.workers)):
+            self.workers[0].wake()
 
     def stop(self, join: bool) -> None:
         """End the threads; `join` waits for them."""

@@ -134,7 +134,7 @@ class Engine(BaseEngine):
             self._step_aside(worker, task)
         if not task.done:
             # Its push has woken the lane, unless a KeyboardInterrupt came between the two.
-            task.lane.wake()
+            self.crew.make_sure(bool(self.inbox))
             # On the other side: the worker that runs the task. It sets `done` before it looks at `waiters`, and we
             # look in the other order, so one of us sees the other. The task will run, as everything it waits for was
             # pushed before it, and a worker whose task waits has given its lane to another. An interrupt leaves only
@@ -175,7 +175,7 @@ class Engine(BaseEngine):
             barrier.number = limits.pushed
             self.inbox.append(barrier)
         if limits.done != limits.pushed:
-            self.crew.wake_all()  # as in `_block`
+            self.crew.make_sure(bool(self.inbox))  # as in `_block`
             # On the other side: the worker that retires the last task before the barrier. One is not done yet, so a
             # worker will come by the inbox after our look, and find the barrier.
             gate.acquire()
@@ -271,7 +271,7 @@ class Engine(BaseEngine):
         self._push_lock.release()
         self._link_lock.release()
         if self.inbox:
-            self.crew.wake_all()  # what workers left in the inbox while the lock was held
+            self.crew.make_sure(bool(self.inbox))  # what workers left in the inbox while the lock was held
 
     def after_fork_in_child(self) -> None:
         """Begin anew, without tasks and threads; what the parent was computing is poisoned here."""

@@ -51,11 +51,9 @@ class Levels(ABC):
 
     def wake(self) -> None:
         """Wake one worker that has nothing to do, if there is one."""
+        # Only the worker itself leaves the list: it may be awake, and asleep again, before we could cross it off.
         for worker in reversed(list(self.sleepers)):  # the last to fall asleep has the warmest caches
-            # Woken before it is crossed off: a KeyboardInterrupt between the two must not lose a sleeper.
-            woken = worker.wake()
-            self.sleepers.pop(worker, None)
-            if woken:
+            if worker.wake():
                 return
 
 

@@ -3,6 +3,7 @@
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
+from contextlib import suppress
 from typing import Protocol
 
 from weft.engine.lanes import Lane, Pool, choose
@@ -40,6 +41,7 @@ class Worker:
         self.waits_for: Task | None = None  # the one which that task waits for, if it does
         self.replaced = False  # another worker has taken over the lane: finish the task, then end
         self.thread: threading.Thread | None = None
+        self.woken = False  # its gate has been opened, which makes further wakes cheap until it is up
         self._unstarted: deque[None] = deque([None])  # taken by whoever starts the thread
         self._seat: deque[None] = deque([None])  # taken by the thread: there is one, even after an interrupted start
         self._gate: LockType = allocate_lock()
@@ -49,19 +51,29 @@ class Worker:
 
     def wake(self) -> bool:
         """Wake this worker if it sleeps, starting its thread the first time; tell whether this call did."""
-        try:
+        if self.woken:
+            return False
+        # The interpreter handles signals and changes threads after calls, not between these two lines; and were it to,
+        # whoever waits for a task makes sure of the gate (`Crew.make_sure`).
+        self.woken = True
+        self.open_gate()
+        return True
+
+    def awake(self) -> bool:
+        """Tell whether it is up, and so will look at the inbox before it sleeps."""
+        return self not in self.lane.sleepers
+
+    def open_gate(self) -> None:
+        """Make the worker look for work at least once more, starting its thread the first time."""
+        with suppress(RuntimeError):  # it is open already, from an earlier wake
             self._gate.release()
-            opened = True
-        except RuntimeError:
-            opened = False  # it was open: somebody else's wake, which the worker has not yet come to see
         if self._unstarted:
             self._start()
-        return opened
 
     def end(self) -> None:
         """Let the thread end, if it ever began: the engine has set `stopping`."""
         self._unstarted.clear()
-        self.wake()
+        self.open_gate()
 
     def _start(self) -> None:
         try:
@@ -83,6 +95,7 @@ class Worker:
             return
         self.thread = threading.current_thread()
         WORKING.worker = self
+        self._leave_sleepers()
         core, lane, pool = self.core, self.lane, self.pool
         while not self.replaced:
             task = choose(lane, pool)
@@ -107,5 +120,9 @@ class Worker:
             # the engine; all of them open the gate without waiting for anything. Nobody waits for a sleeping worker
             # without waking it, so this closes no circle.
             self._gate.acquire()
+        self._leave_sleepers()
+
+    def _leave_sleepers(self) -> None:
         self.lane.sleepers.pop(self, None)
         self.pool.sleepers.pop(self, None)
+        self.woken = False
