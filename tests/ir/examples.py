@@ -39,7 +39,8 @@ BODIES = {
     "concat": "(%x: f32[2,1], %y: f32[2,2]) { %0: f32[2,3] = concat %x, %y, dimension=1 return %0 }",
     "reverse": "(%x: f32[2,3]) { %0: f32[2,3] = reverse %x, dimensions=[1] return %0 }",
     "gather": "(%x: f32[2,3], %i: i64[1,3]) { %0: f32[1,3] = gather %x, %i, dimension=0 return %0 }",
-    "scatter": "(%x: f32[2,3], %i: i64[1,3], %s: f32[1,3]) { %0: f32[2,3] = scatter %x, %i, %s, dimension=0 return %0 }",
+    "scatter": "(%x: f32[2,3], %i: i64[1,3], %s: f32[1,3]) {"
+    " %0: f32[2,3] = scatter %x, %i, %s, dimension=0 return %0 }",
     "scatter_add": "(%x: f32[2,3], %i: i64[1,3], %s: f32[1,3]) {"
     " %0: f32[2,3] = scatter_add %x, %i, %s, dimension=0 return %0 }",
     "take": "(%x: f32[2,3], %i: i64[2]) { %0: f32[2,2] = take %x, %i, dimension=1 return %0 }",

@@ -1,7 +1,7 @@
-"""Random valid Graphs with hypothesis, for any test that takes a Graph: `@given(graphs())`, then `random_inputs(graph)`.
+"""Random valid Graphs with hypothesis, for any test that takes a Graph: `@given(graphs())`, `random_inputs(graph)`.
 
-Every Graph verifies and runs: small ops of every kind, library calls, updates of views, items, numbers, constants of odd
-layouts, writes into inputs and results that are views. `graphs(calls=False)` leaves out library calls and updates.
+Every Graph verifies and runs: small ops of every kind, library calls, updates of views, items, numbers, constants of
+odd layouts, writes into inputs and results that are views. `graphs(calls=False)` leaves out library calls and updates.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from tests.ir.examples import example, sample_inputs
+
 from weft.errors import InternalError, UsageError
 from weft.ir.graph import Value
 from weft.ir.interpreter import RULES, interpret
 from weft.ir.ops import OPS, Op, build, effect_of, infer_type, table
+from weft.ir.parser import parse_graph
 from weft.ir.printer import print_graph
 from weft.ir.types import contiguous
 from weft.ir.verifier import DECLARED, verify
@@ -115,8 +116,6 @@ def test_a_wrong_number_of_operands_is_refused():
     ],
 )
 def test_effects_of_library_calls_come_from_their_schemas(call, effect):
-    from weft.ir.parser import parse_graph
-
     graph = parse_graph(f"graph g(%x: f32[2]) {{ %0: f32[2] = library {call} return }}")
     assert effect_of(graph.values[0]) == effect
 

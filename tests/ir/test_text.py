@@ -4,8 +4,8 @@ import copy
 
 import torch
 from hypothesis import given
-
 from tests.ir.random_graphs import graphs, random_inputs
+
 from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.printer import constants_of, print_graph
