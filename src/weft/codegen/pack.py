@@ -3,11 +3,13 @@
 Contract of the emitted function: void name(packed*, source*, begin, end), one tile per panel of each matrix.
 """
 
+from math import prod
+
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
 from weft.codegen.register import Register, constant
 from weft.codegen.register_block import begin_block_function
-from weft.codegen.tiles import choose, first_of, matrix_pointers, panel_kinds
+from weft.codegen.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.plan.kernel_gemm import PackKernel
 
 
@@ -51,10 +53,21 @@ class PackEmitter:
             column = writer.multiply(first_of(writer, kernel.panels, panel), kernel.lanes)
             operands = [(packed, kernel.packed_batch), (source, kernel.source.batch)]
             to, of = matrix_pointers(vectors, index, kernel.batch, operands)
-            to = vectors.moved(to, (column, kernel.inner))
+            to = vectors.moved(to, (column, kernel.depth))
             of = vectors.moved(of, (column, kernel.source.column))
             stops = [kind.stop for kind in kinds]
-            choose(writer, panel, stops, lambda i: self._panel(to, of, kinds[i].vectors, kinds[i].tail))
+            choose(writer, panel, stops, lambda i: self._outer(to, of, kinds[i], kernel.outer))
+
+    def _outer(self, packed: Register, source: Register, kind: PanelKind, dims: tuple[tuple[int, int], ...]) -> None:
+        """Pack a panel by its parts along the outer dimensions of the sum."""
+        if not dims:
+            self._panel(packed, source, kind.vectors, kind.tail)
+            return
+        (size, stride), *inside = dims
+        steps = prod(size for size, _ in inside) * self.kernel.inner
+        with self.writer.loop(0, size) as loop:
+            to = self.vectors.moved(packed, (loop.index, steps * kind.vectors * self.kernel.lanes))
+            self._outer(to, self.vectors.moved(source, (loop.index, stride)), kind, tuple(inside))
 
     def _panel(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
         """Pack one panel of so many vectors, the last of which has `tail` columns."""

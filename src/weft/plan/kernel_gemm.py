@@ -10,6 +10,7 @@ from math import prod
 from weft.errors import InternalError
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
+from weft.plan.walk import Walk
 
 ELEMENT_BITS = {"f32": 32, "f64": 64, "bf16": 16}
 
@@ -78,40 +79,27 @@ class GemmKernel:
             raise InternalError(fact, why="its vectors run along the columns, which must be side by side")
 
     @property
-    def row_blocks(self) -> Blocks:
-        """Give the rows, cut into register blocks."""
-        return cut(self.rows, self.schedule.block_rows)
-
-    @property
-    def panels(self) -> Blocks:
-        """Give the columns, counted in vectors and cut into panels."""
-        return panels(self.columns, self.schedule)
-
-    @property
-    def turn_blocks(self) -> Blocks:
-        """Give the turns of the loop over the sum, cut into what is done at a time; `inner % unroll` steps follow."""
-        unroll = self.schedule.unroll
-        return cut(self.inner // unroll, max(self.schedule.inner_block // unroll, 1))
-
-    @property
-    def tile_rows(self) -> int:
-        """Count the tiles above each other."""
-        return -(-self.row_blocks.count // self.schedule.tile_row_blocks)
-
-    @property
-    def tile_columns(self) -> int:
-        """Count the tiles side by side."""
-        return -(-self.panels.count // self.schedule.tile_panels)
-
-    @property
-    def matrices(self) -> int:
-        """Count the products of the batch."""
-        return prod(self.batch)
+    def walk(self) -> Walk:
+        """Give the blocks and tiles; `inner % unroll` steps of the sum follow its turns."""
+        schedule = self.schedule
+        return Walk(
+            matrices=prod(self.batch),
+            lines=1,
+            row_blocks=cut(self.rows, schedule.block_rows),
+            panels=panels(self.columns, schedule),
+            columns=self.columns,
+            lanes=schedule.lanes,
+            parts=cut(self.inner // schedule.unroll, max(schedule.inner_block // schedule.unroll, 1)),
+            part_step=schedule.unroll,
+            tile_row_blocks=schedule.tile_row_blocks,
+            tile_panels=schedule.tile_panels,
+            rows_outside=schedule.rows_outside,
+        )
 
     @property
     def tile_count(self) -> int:
         """Count the tiles; any split of them over calls gives the same bits."""
-        return self.matrices * self.tile_rows * self.tile_columns
+        return self.walk.tile_count
 
 
 def panels(columns: int, schedule: GemmSchedule) -> Blocks:
@@ -126,7 +114,10 @@ def packed_size(columns: int, inner: int, schedule: GemmSchedule) -> int:
 
 @dataclass(frozen=True)
 class PackKernel:
-    """The packing of a right operand, from any strides; arguments are packed, source, begin, end."""
+    """The packing of a right operand, from any strides; arguments are packed, source, begin, end.
+
+    The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each.
+    """
 
     name: str
     element: str
@@ -137,6 +128,12 @@ class PackKernel:
     packed_batch: tuple[int, ...]
     lanes: int
     panels: Blocks
+    outer: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """Count the steps of the whole sum."""
+        return prod(size for size, _ in self.outer) * self.inner
 
     @property
     def tile_count(self) -> int:

@@ -1,0 +1,85 @@
+"""The output pixels of a register block -> the addresses they are written to and those that a window reads for them."""
+
+from weft.codegen.module import FunctionWriter
+from weft.codegen.panel_vectors import ELEMENTS, Vectors
+from weft.codegen.register import Register
+from weft.plan.kernel_conv import ConvKernel
+
+Place = tuple[Register, Register, Register]  # image, row and column of an output pixel
+
+
+class Pixels:
+    """Output pixels one after the other, from a first one counted through all images."""
+
+    def __init__(self, vectors: Vectors, kernel: ConvKernel, first: Register, count: int) -> None:
+        self.vectors = vectors
+        self.kernel = kernel
+        self.first = first
+        self.writer: FunctionWriter = vectors.writer
+        self.places = [self._place(number) for number in range(count)]
+
+    def inputs(self, image: Register) -> list[Register]:
+        """Give where the window of each pixel begins; with padding that may be outside the image."""
+        kernel, layout = self.kernel, self.kernel.input
+        (down, across), (top, left) = kernel.window.stride, kernel.window.padding
+        corner = self.vectors.address(image, -(top * layout.row + left * layout.column))
+        return self._pointers(corner, (layout.image, layout.row * down, layout.column * across))
+
+    def outputs(self, out: Register) -> list[Register]:
+        """Give where each pixel is written."""
+        layout, (height, width) = self.kernel.output, self.kernel.out_size
+        if layout.row == width * layout.column and layout.image == height * layout.row:
+            base = self.vectors.moved(out, (self.first, layout.column))
+            return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
+        return self._pointers(out, (layout.image, layout.row, layout.column))
+
+    def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
+        """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
+        window, layout = self.kernel.window, self.kernel.input
+        down, across = window.dilation[0] * layout.row, window.dilation[1] * layout.column
+        addresses = [self.vectors.moved(pointer, (row, down), (column, across)) for pointer in inputs]
+        if window.padding == (0, 0):
+            return addresses
+        writer, zeros = self.writer, self._zeros()
+        moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
+        return [
+            writer.select(self._inside(place, moved), address, zeros)
+            for place, address in zip(self.places, addresses, strict=True)
+        ]
+
+    def _inside(self, place: Place, moved: list[Register]) -> Register:
+        """Tell whether the image has what a window sees after a move from its corner."""
+        writer, window = self.writer, self.kernel.window
+        conditions = []
+        for axis in (0, 1):
+            corner = writer.add(writer.multiply(place[axis + 1], window.stride[axis]), -window.padding[axis])
+            seen = writer.add(corner, moved[axis])
+            # Compared without signs, what lies before the image is far behind it.
+            conditions.append(writer.compare("icmp ult", seen, writer.integer(self.kernel.in_size[axis])))
+        return writer.binary("and", *conditions)
+
+    def _place(self, number: int) -> Place:
+        """Find a pixel's image, row and column."""
+        writer, (height, width) = self.writer, self.kernel.out_size
+        if number and not self.kernel.schedule.across_rows:
+            image, row, column = self.places_of_first
+            return image, row, writer.add(column, number)
+        image, rest = writer.divide(writer.add(self.first, number), height * width)
+        row, column = writer.divide(rest, width)
+        self.places_of_first = image, row, column
+        return image, row, column
+
+    def _pointers(self, base: Register, strides: tuple[int, int, int]) -> list[Register]:
+        """Move an address to each pixel."""
+        if not self.kernel.schedule.across_rows:
+            first = self.vectors.moved(base, *zip(self.places[0], strides, strict=True))
+            return [self.vectors.address(first, number * strides[2]) for number in range(len(self.places))]
+        return [self.vectors.moved(base, *zip(place, strides, strict=True)) for place in self.places]
+
+    def _zeros(self) -> Register:
+        """Give the address of zeros, as many as a loop over channels reads."""
+        module, kernel = self.writer.module, self.kernel
+        name = f"{kernel.name}.zeros"
+        kind = f"[{kernel.in_channels} x {ELEMENTS[kernel.element]}]"
+        module.declarations.setdefault(name, f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64")
+        return Register("ptr", f"@{name}")

@@ -1,0 +1,135 @@
+"""A convolution -> the kernel that computes it, with every scheduling choice as a field.
+
+Vectors run along the output channels, which lie side by side in the output; the rows of a register block are output
+pixels, so a convolution is a product whose left operand is read where the window says.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from weft.plan.blocks import Blocks, cut
+from weft.plan.epilogue import Epilogue
+from weft.plan.walk import Walk
+
+
+@dataclass(frozen=True)
+class Images:
+    """Where a batch of images lies: strides in elements from image to image, row to row and so on."""
+
+    image: int
+    row: int
+    column: int
+    channel: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a convolution or pooling sees of an image, as (vertical, horizontal)."""
+
+    size: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class ConvSchedule:
+    """How a convolution is computed.
+
+    A register block is `block_pixels` by `block_vectors` vectors of `lanes` channels; `across_rows` lets its pixels
+    run on into the next row and image. `channel_block` input channels are done before the next register block,
+    partial sums waiting in the output. `merge_columns` takes the input's columns and channels in a window as one run
+    of numbers, `unroll` steps a turn; `unroll_rows` repeats that code for each row of the window.
+    Tiles and `pixels_outside` are as for products.
+    """
+
+    lanes: int
+    block_pixels: int
+    block_vectors: int
+    channel_block: int
+    tile_pixel_blocks: int
+    tile_panels: int
+    pixels_outside: bool
+    across_rows: bool = True
+    merge_columns: bool = False
+    unroll: int = 1
+    unroll_rows: bool = False
+
+
+@dataclass(frozen=True)
+class ConvKernel:
+    """One convolution; arguments are out, input, packed weights, the epilogue's inputs, begin, end.
+
+    Channels are counted per group. An epilogue operand's row is an output pixel, counted through all images. With
+    padding the input's channels must lie side by side.
+    """
+
+    name: str
+    element: str
+    images: int
+    groups: int
+    in_channels: int
+    out_channels: int
+    in_size: tuple[int, int]
+    out_size: tuple[int, int]
+    window: Window
+    input: Images
+    output: Images
+    epilogue: Epilogue
+    schedule: ConvSchedule
+
+    @property
+    def run(self) -> int:
+        """Count the numbers that the innermost loop goes through: channels, or channels and columns."""
+        return self.in_channels * (self.window.size[1] if self.schedule.merge_columns else 1)
+
+    @property
+    def depth(self) -> int:
+        """Count the steps of the whole sum."""
+        return self.in_channels * prod(self.window.size)
+
+    @property
+    def walk(self) -> Walk:
+        """Give the blocks and tiles."""
+        schedule, (height, width) = self.schedule, self.out_size
+        lines, length = (1, self.images * height * width) if schedule.across_rows else (self.images * height, width)
+        most = self.run if schedule.merge_columns else schedule.channel_block
+        return Walk(
+            matrices=self.groups,
+            lines=lines,
+            row_blocks=cut(length, schedule.block_pixels),
+            panels=self.panels,
+            columns=self.out_channels,
+            lanes=schedule.lanes,
+            parts=cut(self.run // schedule.unroll, max(most // schedule.unroll, 1)),
+            part_step=schedule.unroll,
+            tile_row_blocks=schedule.tile_pixel_blocks,
+            tile_panels=schedule.tile_panels,
+            rows_outside=schedule.pixels_outside,
+        )
+
+    @property
+    def panels(self) -> Blocks:
+        """Give the output channels, counted in vectors and cut into panels."""
+        return cut(-(-self.out_channels // self.schedule.lanes), self.schedule.block_vectors)
+
+    @property
+    def packed_group(self) -> int:
+        """Count the numbers of the packed weights of one group."""
+        return self.panels.total * self.schedule.lanes * self.depth
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; any split of them over calls gives the same bits."""
+        return self.walk.tile_count
+
+
+def out_size(in_size: tuple[int, int], window: Window) -> tuple[int, int]:
+    """Give the rows and columns of what a window makes of an image."""
+    rows, columns = (
+        max(0, (length + 2 * padding - dilation * (size - 1) - 1) // stride + 1)
+        for length, size, stride, padding, dilation in zip(
+            in_size, window.size, window.stride, window.padding, window.dilation, strict=True
+        )
+    )
+    return rows, columns

@@ -1,0 +1,154 @@
+"""Convolutions equal torch's for any window, layout and group count, on every target, however the tiles are split."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
+from torch.nn.functional import conv2d
+
+from weft.codegen.conv import emit_conv
+from weft.codegen.pack import emit_pack
+from weft.plan.epilogue import Epilogue, Operand, Step, operand, result
+from weft.plan.kernel_conv import ConvKernel, Images, Window, out_size
+from weft.plan.schedule_conv import choose_conv_schedule, pack_conv_weights
+from weft.target import Target
+
+TARGETS = targets()
+IDS = [target.name for target in TARGETS]
+BIAS = Operand((), 0, 1)
+
+
+def channels_last(channels: int, size: tuple[int, int]) -> Images:
+    return Images(size[0] * size[1] * channels, size[1] * channels, channels, 1)
+
+
+def convolution(
+    target: Target,
+    images: int,
+    channels: tuple[int, int, int],
+    in_size: tuple[int, int],
+    window: Window,
+    **fields: object,
+) -> ConvKernel:
+    in_channels, out_channels, groups = channels
+    size = out_size(in_size, window)
+    per_group = in_channels // groups, out_channels // groups
+    plain = ConvKernel(
+        name="conv",
+        element="f32",
+        images=images,
+        groups=groups,
+        in_channels=per_group[0],
+        out_channels=per_group[1],
+        in_size=in_size,
+        out_size=size,
+        window=window,
+        input=channels_last(in_channels, in_size),
+        output=channels_last(out_channels, size),
+        epilogue=Epilogue(bias=BIAS),
+        schedule=choose_conv_schedule("f32", images, per_group, in_size, window, target),
+    )
+    return replace(plain, **fields)
+
+
+def run(target: Target, kernel: ConvKernel, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: torch.Tensor) -> None:
+    """Pack the weights, then compute; x and out as their memory lies."""
+    pack = pack_conv_weights(kernel, "pack", weight.stride())
+    packed, whole = guarded(kernel.groups * kernel.packed_group)
+    call = compiled(target, lambda module: emit_conv(module, kernel), lambda module: emit_pack(module, pack))
+    call("pack", packed, weight, begin=0, end=pack.tile_count)
+    call("conv", out, x, packed, *rest, begin=0, end=kernel.tile_count)
+    assert_untouched(whole)
+
+
+def check(target: Target, kernel: ConvKernel, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Compare a convolution of a channels-last input with torch's."""
+    out, whole = guarded(kernel.images, *kernel.out_size, weight.shape[0])
+    memory = x.contiguous() if kernel.input.channel != 1 else x.permute(0, 2, 3, 1).contiguous()
+    run(target, kernel, out, memory, weight, bias)
+    window = kernel.window
+    options = (window.stride, window.padding, window.dilation, kernel.groups)
+    eager = conv2d(x, weight, bias, *options)
+    exact = conv2d(x.double(), weight.double(), bias.double(), *options)
+    assert_as_exact_as_eager(out.permute(0, 3, 1, 2), eager, exact)
+    assert_untouched(whole)
+
+
+CASES = {
+    "3x3 padded": (2, (16, 33, 1), (7, 9), Window((3, 3), padding=(1, 1))),
+    "3x3 bare": (1, (17, 48, 1), (9, 8), Window((3, 3))),
+    "1x1": (1, (31, 65, 1), (5, 5), Window((1, 1))),
+    "1x1 stride 2": (2, (8, 15, 1), (7, 6), Window((1, 1), stride=(2, 2))),
+    "5x5 from 1 channel": (2, (1, 20, 1), (12, 14), Window((5, 5))),
+    "7x7 stride 2 from 3 channels": (1, (3, 64, 1), (23, 21), Window((7, 7), stride=(2, 2))),
+    "3x3 padded from 1 channel": (1, (1, 20, 1), (9, 9), Window((3, 3), padding=(1, 1))),
+    "dilated": (1, (5, 16, 1), (13, 11), Window((3, 2), padding=(2, 1), dilation=(2, 3))),
+    "uneven": (1, (6, 9, 1), (10, 17), Window((2, 5), stride=(3, 1), padding=(0, 2))),
+    "grouped": (2, (12, 20, 4), (6, 7), Window((3, 3), padding=(1, 1))),
+    "one pixel": (1, (64, 17, 1), (1, 1), Window((3, 3), padding=(1, 1))),
+    "no image": (0, (4, 8, 1), (5, 5), Window((3, 3))),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_convolution_equals_conv2d(target: Target, case: tuple[int, tuple[int, int, int], tuple[int, int], Window]) -> None:
+    images, channels, in_size, window = case
+    kernel = convolution(target, *case)
+    x = torch.randn(images, channels[0], *in_size)
+    weight = torch.randn(channels[1], channels[0] // channels[2], *window.size)
+    check(target, kernel, x, weight, torch.randn(channels[1]))
+
+
+def test_an_input_with_channels_outside_is_read_in_place() -> None:
+    target = TARGETS[0]
+    size, window = (8, 9), Window((3, 3), stride=(2, 1))
+    kernel = convolution(target, 2, (5, 24, 1), size, window, input=Images(5 * 72, 9, 1, 72))
+    kernel = replace(kernel, schedule=replace(kernel.schedule, merge_columns=False, unroll=1, unroll_rows=False))
+    check(target, kernel, torch.randn(2, 5, *size), torch.randn(24, 5, 3, 3), torch.randn(24))
+
+
+def test_parts_of_the_channels_add_up() -> None:
+    target = TARGETS[0]
+    kernel = convolution(target, 1, (40, 24, 1), (6, 5), Window((3, 3), padding=(1, 1)))
+    kernel = replace(kernel, schedule=replace(kernel.schedule, channel_block=12, pixels_outside=True))
+    check(target, kernel, torch.randn(1, 40, 6, 5), torch.randn(24, 40, 3, 3), torch.randn(24))
+
+
+@pytest.mark.parametrize("across_rows", [False, True])
+def test_any_split_of_the_tiles_gives_the_same_bits(across_rows: bool) -> None:
+    target = TARGETS[0]
+    kernel = convolution(target, 2, (8, 40, 1), (9, 11), Window((3, 3), padding=(1, 1)))
+    schedule = replace(kernel.schedule, tile_pixel_blocks=2, tile_panels=1, block_vectors=1, across_rows=across_rows)
+    kernel = replace(kernel, schedule=schedule)
+    x, packed, bias = torch.randn(2, 9, 11, 8), torch.randn(kernel.packed_group), torch.randn(40)
+    call = compiled(target, lambda module: emit_conv(module, kernel))
+    together, apart = torch.empty(2, 9, 11, 40), torch.empty(2, 9, 11, 40)
+    call("conv", together, x, packed, bias, begin=0, end=kernel.tile_count)
+    for tile in reversed(range(kernel.tile_count)):
+        call("conv", apart, x, packed, bias, begin=tile, end=tile + 1)
+    assert kernel.tile_count > 8
+    assert torch.equal(together, apart)
+
+
+def test_a_residual_is_added_before_relu_and_the_output_may_have_a_border() -> None:
+    target = TARGETS[0]
+    size = (6, 7)
+    kernel = convolution(target, 2, (16, 20, 1), size, Window((3, 3), padding=(1, 1)))
+    kernel = replace(
+        kernel,
+        output=Images(8 * 9 * 20, 9 * 20, 20, 1),
+        epilogue=Epilogue(
+            bias=BIAS,
+            operands=(Operand((), 20, 1),),
+            steps=(Step("add", (result(0), operand(0))), Step("relu", (result(1),))),
+        ),
+    )
+    x, weight, bias = torch.randn(2, *size, 16), torch.randn(20, 16, 3, 3), torch.randn(20)
+    residual, bordered = torch.randn(2, *size, 20), torch.zeros(2, 8, 9, 20)
+    run(target, kernel, bordered[:, 1:, 1:], x, weight, bias, residual)
+    expected = conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=1).permute(0, 2, 3, 1) + residual
+    torch.testing.assert_close(bordered[:, 1:7, 1:8], expected.relu())
+    assert bordered[:, 0].abs().sum() == 0
+    assert bordered[:, 7].abs().sum() == 0
