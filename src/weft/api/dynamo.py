@@ -1,0 +1,16 @@
+"""`torch.compile(net, backend="weft")`: Dynamo finds the graphs and their breaks, Weft runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft.api.hybrid import HybridFunction
+
+
+def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """What Dynamo calls with each graph it captured; the program is traced when the graph is first run."""
+    del example_inputs  # their sizes may be symbolic; the first call brings real ones
+    return HybridFunction(module.forward, "eager")

@@ -1,0 +1,47 @@
+"""A hybridized module or function -> a text: its programs, and why each was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft.api.hybrid import hybrid_of
+from weft.trace.signature import Key
+
+
+class Explanation(str):
+    """Text that shows itself as it is, also at the interactive prompt."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def explain(thing: Callable[..., Any]) -> Explanation:
+    """The programs of a hybridized module or function, and what changed each time one more was needed."""
+    hybrid = hybrid_of(thing)
+    programs = [(key, guarded) for key, group in hybrid.programs.items() for guarded in group]
+    lines = [f"{hybrid.name}: {len(programs)} program{'s' if len(programs) != 1 else ''}, {hybrid.traces} traced"]
+    if hybrid.imperative is not None:
+        lines += ["runs imperatively, because", *("  " + line for line in hybrid.imperative.splitlines())]
+    for number, (key, guarded) in enumerate(programs, 1):
+        lines.append(f"  program {number}: {_signature(key)}")
+        lines.append(f"    {guarded.program.summary()}")
+    if hybrid.misses:
+        lines.append("  traced again because")
+        lines += [f"    {sentence}" for sentence in hybrid.misses]
+    return Explanation("\n".join(lines))
+
+
+def _signature(key: Key) -> str:
+    parts = []
+    for leaf in key[1]:
+        if leaf[0] is torch.Tensor:
+            parts.append(f"{str(leaf[1]).removeprefix('torch.')}{list(leaf[2])}")
+        else:
+            parts.append(repr(float.fromhex(leaf[1])) if leaf[0] is float else repr(leaf[-1]))
+    modes = "with gradients" if key[2][0] else "no gradients"
+    return f"({', '.join(parts)}) {modes}"

@@ -1,0 +1,268 @@
+"""A module or function -> the same one, running a traced program for every signature it is called with."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from threading import RLock
+from typing import Any, TypeVar, overload
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from weft.api.guarded import Guarded, guard
+from weft.api.program import Program
+from weft.errors import UnsupportedError, UsageError, WeftError
+from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
+from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
+from weft.trace.state import find_state
+from weft.trace.traced import trace_program
+
+logger = logging.getLogger("weft")
+MOST_PROGRAMS = 32
+
+
+class Hybrid:
+    """Stands in the place of a function, or of a module's forward, and runs its programs."""
+
+    def __init__(self, function: Callable[..., Any], root: Any, name: str, fallback: str | None) -> None:
+        self.function = function
+        self.root = root
+        self.name = name
+        self.fallback = fallback
+        self.programs: OrderedDict[Key, list[Guarded]] = OrderedDict()
+        self.misses: list[str] = []
+        self.traces = 0
+        self.imperative: str | None = None
+        self.lock = RLock()
+        self._warned = False
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the program of this signature; trace one if there is none."""
+        leaves, structure = tree_flatten((arguments, keywords))
+        if self.imperative is not None or traced_elsewhere(leaves):
+            return self.function(*arguments, **keywords)
+        found = self._find(self._key(leaves, structure), leaves)
+        if found is None:
+            found = self._trace(leaves, structure, arguments, keywords)
+            if found is None:
+                return self.function(*arguments, **keywords)
+        return found.program.run(found.inputs(leaves))
+
+    def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
+        """The program that a call with these arguments would run."""
+        leaves, structure = tree_flatten((arguments, keywords))
+        found = self._find(self._key(leaves, structure), leaves) or self._trace(leaves, structure, arguments, keywords)
+        if found is None:
+            raise UnsupportedError(f"{self.name} runs imperatively", why=self.imperative, fix="see weft.explain")
+        return found.program
+
+    def _key(self, leaves: list[Any], structure: TreeSpec) -> Key:
+        return (structure, tuple(map(leaf_key, leaves)), modes_key())
+
+    def _find(self, key: Key, leaves: list[Any]) -> Guarded | None:
+        for guarded in self.programs.get(key, ()):
+            if guarded.miss(leaves) is None:
+                with contextlib.suppress(KeyError):  # another thread may have dropped it just now
+                    self.programs.move_to_end(key)
+                return guarded
+        return None
+
+    def _trace(self, leaves: list[Any], structure: TreeSpec, arguments: Any, keywords: Any) -> Guarded | None:
+        # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
+        with self.lock:
+            key = self._key(leaves, structure)
+            found = self._find(key, leaves)
+            if found is not None:
+                return found
+            self._note_miss(key, leaves)
+            try:
+                found = self._traced(leaves, arguments, keywords)
+            except UnsupportedError as error:
+                if self.fallback is None:
+                    raise
+                self._go_imperative(error)
+                return None
+            self.programs.setdefault(key, []).append(found)
+            self._drop_oldest()
+            return found
+
+    def _traced(self, leaves: list[Any], arguments: Any, keywords: Any) -> Guarded:
+        roots = (self.root, *(leaf for leaf in leaves if callable(leaf)))
+        state = find_state(*roots)
+        grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        try:
+            with torch.inference_mode(False), torch.set_grad_enabled(grad):
+                traced = trace_program(self.function, arguments, keywords, self.name, state.may_write)
+        except WeftError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
+            self._raise_as_eager(error, arguments, keywords)
+        self.traces += 1
+        return guard(traced, Program(traced, self.lock), find_state(*roots))
+
+    def _raise_as_eager(self, error: Exception, arguments: Any, keywords: Any) -> None:
+        """A mistake in the user's program gets the very exception that it gets imperatively."""
+        self.function(*arguments, **keywords)
+        raise UnsupportedError(
+            f"{self.name} runs imperatively but cannot be traced",
+            why=f"on tensors without elements it raised {type(error).__name__}: {error}",
+            fix='keep this part imperative, or use hybridize(..., fallback="eager")',
+        ) from error
+
+    def _note_miss(self, key: Key, leaves: list[Any]) -> None:
+        if not self.programs:
+            return
+        rivals = self.programs.get(key)
+        if rivals:
+            sentence = rivals[-1].miss(leaves) or "nothing that a guard holds"
+        else:
+            nearest = min(reversed(self.programs), key=lambda known: key_distance(known, key))
+            sentence = key_change(nearest, key, self._leaf_names(key[0]))
+        self.misses.append(sentence)
+        logger.info("weft: compiling %s again (program %d): %s", self.name, self.traces + 1, sentence)
+
+    def _leaf_names(self, structure: TreeSpec) -> list[str]:
+        try:
+            names = [name for name in inspect.signature(self.function).parameters if name != "self"]
+        except (TypeError, ValueError):
+            names = []
+        positional, by_keyword = structure.children()[0].children(), structure.children()[1]
+        found: list[str] = []
+        for index, child in enumerate(positional):
+            name = names[index] if index < len(names) else str(index)
+            found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
+        for name, child in zip(by_keyword.context or (), by_keyword.children(), strict=False):
+            found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
+        return found
+
+    def _drop_oldest(self) -> None:
+        count = sum(map(len, self.programs.values()))
+        if count <= MOST_PROGRAMS:
+            return
+        if not self._warned:
+            self._warned = True
+            reasons = Counter(sentence.partition(" was ")[0] for sentence in self.misses)
+            listed = ", ".join(f"{reason} ({times} times)" for reason, times in reasons.most_common(5))
+            warnings.warn(
+                f"weft: {self.name} has more than {MOST_PROGRAMS} programs; the oldest go. What changed: {listed}",
+                stacklevel=4,
+            )
+        key, oldest = next(iter(self.programs.items()))
+        if len(oldest) > 1:
+            oldest.pop(0)
+        else:
+            del self.programs[key]
+
+    def _go_imperative(self, error: UnsupportedError) -> None:
+        self.imperative = str(error)
+        warnings.warn(f"weft: {self.name} runs imperatively from now on: {error}", stacklevel=4)
+
+
+class ModuleForward(Hybrid):
+    """Stands in a module's `forward`; a copy of the module gets one of its own."""
+
+    def __init__(self, module: nn.Module, fallback: str | None) -> None:
+        super().__init__(type(module).forward.__get__(module), module, type(module).__name__, fallback)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleForward:
+        return ModuleForward(memo.get(id(self.root), self.root), self.fallback)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ModuleForward.__new__, (ModuleForward,), {"root": self.root, "fallback": self.fallback}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        ModuleForward.__init__(self, state["root"], state["fallback"])
+
+
+class HybridFunction(Hybrid):
+    """Stands in the place of a function; as a method, each instance gets programs of its own."""
+
+    def __init__(self, function: Callable[..., Any], fallback: str | None) -> None:
+        super().__init__(function, function, getattr(function, "__name__", type(function).__name__), fallback)
+        functools.update_wrapper(self, function)
+        self._bound: WeakKeyDictionary[Any, Hybrid] = WeakKeyDictionary()
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Hybrid:
+        if instance is None:
+            return self
+        found = self._bound.get(instance)
+        if found is None:
+            method = self.function.__get__(instance, owner)
+            found = self._bound.setdefault(instance, Hybrid(method, method, self.name, self.fallback))
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> HybridFunction:
+        return self
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # found by name, as a plain function is
+
+
+Thing = TypeVar("Thing", bound=Callable[..., Any])
+
+
+@overload
+def hybridize(thing: Thing, active: bool = True, *, fallback: str | None = None) -> Thing: ...
+
+
+@overload
+def hybridize(thing: None = None, active: bool = True, *, fallback: str | None = None) -> Callable[[Thing], Thing]: ...
+
+
+def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = None) -> Any:
+    """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
+
+    A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
+    `active=False` restores what was there before. What cannot be traced raises UnsupportedError, or, with
+    `fallback="eager"`, warns once and runs imperatively.
+    """
+    if fallback not in (None, "eager"):
+        raise UsageError(f"fallback is {fallback!r}", why="there is one fallback", fix='use fallback="eager" or None')
+    if thing is None:
+        return functools.partial(hybridize, active=active, fallback=fallback)
+    if isinstance(thing, nn.Module):
+        return _hybridize_module(thing, active, fallback)
+    if isinstance(thing, HybridFunction):
+        thing = thing.function
+    if not callable(thing):
+        raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
+    return HybridFunction(thing, fallback) if active else thing
+
+
+def _hybridize_module(module: nn.Module, active: bool, fallback: str | None) -> nn.Module:
+    before = module.__dict__.get("forward")
+    if before is not None and not isinstance(before, ModuleForward):
+        raise UsageError(
+            f"{type(module).__name__} has a forward of its own instance",
+            why="someone replaced module.forward, and hybridize would have to replace it again",
+            fix="hybridize before wrapping, or remove the instance's forward",
+        )
+    if before is not None:
+        del module.forward
+    if active:
+        module.forward = ModuleForward(module, fallback)
+    return module
+
+
+def hybrid_of(thing: Any) -> Hybrid:
+    """What runs the programs of a module or function; made for the occasion if it is not hybridized."""
+    if isinstance(thing, Hybrid):
+        return thing
+    if isinstance(thing, nn.Module):
+        found = thing.__dict__.get("forward")
+        return found if isinstance(found, ModuleForward) else ModuleForward(thing, None)
+    if not callable(thing):
+        raise UsageError(f"{thing!r} is neither a module nor a function")
+    return HybridFunction(thing, None)
+
+
+def program(thing: Callable[..., Any], *arguments: Any, **keywords: Any) -> Program:
+    """The program that a module or function runs for these arguments; traced if it has not been yet."""
+    return hybrid_of(thing).program(arguments, keywords)

@@ -1,0 +1,98 @@
+"""A traced function -> a Program: something that can be run, printed, drawn and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from threading import RLock
+from typing import Any
+
+import torch
+
+from weft.codegen.library import LibraryExecutable
+from weft.ir.graph import Graph
+from weft.ir.printer import print_graph
+from weft.passes.pipeline import run_pipeline
+from weft.plan.library_plan import LibraryPlan, plan_library
+from weft.runtime.boundary import Boundary
+from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Tangents
+from weft.trace.capture import tree_unflatten
+from weft.trace.traced import TensorLeaf, Traced
+
+
+class Program:
+    """One program: what to compute (`graph`), how (`plan`), and the machinery of a call."""
+
+    def __init__(self, traced: Traced, lock: RLock) -> None:
+        self._lock = lock
+        self._traced = traced
+        self.graph: Graph = run_pipeline(traced.graph)
+        self.plan: LibraryPlan = plan_library(self.graph)
+        self._execute = LibraryExecutable(self.plan) if traced.gradient is None else _differentiable(traced, self)
+        shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
+        by_index = {leaf.index: leaf.requires_grad for leaf in traced.leaves if isinstance(leaf, TensorLeaf)}
+        self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
+
+    def __str__(self) -> str:
+        return print_graph(self.graph)
+
+    def summary(self) -> str:
+        """One line: how many values, how many of them by library calls, what is written."""
+        calls = sum(value.op in ("library", "update") for value in self.graph.values)
+        text = f"{len(self.graph.values)} values, {calls} by PyTorch's operators, {len(self.graph.results)} results"
+        return text + (f", {len(self.graph.writes)} writes" if self.graph.writes else "")
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """What goes in: arguments by position, and tensors that the function reached by itself."""
+        return self._traced.inputs
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Run on the graph's inputs in order; gives what the traced function returned."""
+        with _without_autocast():
+            outputs = self._execute(inputs)
+            results = self._boundary.apply(inputs, outputs)
+        leaves = [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in self._traced.leaves]
+        return tree_unflatten(leaves, self._traced.structure)
+
+
+def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutable:
+    gradient = traced.gradient
+    assert gradient is not None
+    carrying = set(gradient.roots)
+    visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
+
+    def backward_of(tangents: Tangents) -> BackwardGraph:
+        # The other side of this lock is a thread that traces this program's forward or another backward; tracing
+        # never waits for a thread that waits for this lock.
+        with program._lock:
+            found = gradient.backward(tangents)
+        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients
+
+    return DifferentiableExecutable(
+        run_pipeline(gradient.graph),
+        len(gradient.saved),
+        [value in carrying for value in visible],
+        gradient.wanted,
+        backward_of,
+    )
+
+
+def _without_autocast() -> Any:
+    """Casts are part of the graph; operators called from a program must not cast again."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return _AutocastOff()
+    return nullcontext()
+
+
+class _AutocastOff:
+    def __enter__(self) -> None:
+        self._guards = [
+            torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+        ]
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)

@@ -1,0 +1,220 @@
+"""A LibraryPlan -> a Python function that runs it, one line a call.
+
+Generated text is the shortest way from a plan to operators: no loop, no lookup, and the failing line says which
+operator failed, so that an exception gets the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import torch
+
+from weft.errors import source_line
+from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument
+from weft.ir.graph import Value
+from weft.ir.interpreter import evaluate
+from weft.ir.library import resolve
+from weft.ir.types import TensorType
+from weft.plan.library_plan import LibraryPlan, Step
+
+FILENAME = "<weft program>"
+Run = Callable[..., tuple[Any, ...]]
+
+
+class LibraryExecutable:
+    """Runs a plan: takes the inputs in order, gives the outputs in order."""
+
+    def __init__(self, plan: LibraryPlan) -> None:
+        self.plan = plan
+        self._writer = _Writer(plan)
+        self.source = self._writer.source()
+        code: CodeType = compile(self.source, FILENAME, "exec")
+        exec(code, self._writer.names)
+        self._run: Run = self._writer.names["run"]
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the plan."""
+        try:
+            # Operators may look at the grad mode (oneDNN keeps a workspace for training), so it stays as it is; what
+            # must not happen is that they record themselves for autograd.
+            with torch._C._AutoDispatchBelowAutograd():
+                return self._run(*inputs)
+        except Exception as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: Exception) -> None:
+        """Add the user's line to an operator's exception."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == FILENAME:
+                place = self._writer.places.get(trace.tb_lineno)
+                if place is not None and hasattr(error, "add_note"):
+                    error.add_note(f"  where {source_line(place.filename, place.line)}")
+                return
+            trace = trace.tb_next
+
+
+class _Writer:
+    """Writes the text of a plan's function."""
+
+    def __init__(self, plan: LibraryPlan) -> None:
+        self.plan = plan
+        self.names: dict[str, Any] = {"own": _own_copy, "flat": _flat, "pick": _pick}
+        self.variables: dict[Value, str] = {value: f"i{index}" for index, value in enumerate(plan.inputs)}
+        self.places: dict[int, Any] = {}
+        self.lines: list[str] = []
+
+    def source(self) -> str:
+        """The whole text."""
+        self.lines.append(f"def run({', '.join(self.variables.values())}):")
+        for index, step in enumerate(self.plan.steps):
+            self.variables[step.value] = f"v{index}"
+            for line in EMIT.get(step.value.op, _emit_small)(self, step):
+                self.lines.append("    " + line)
+                self.places[len(self.lines)] = step.value.place
+            dying = [self.variables[value] for value in step.dying]
+            if dying:
+                self.lines.append(f"    del {', '.join(dying)}")
+        outputs = "".join(f"{self.variables[value]}, " for value in self.plan.outputs)
+        self.lines.append(f"    return ({outputs})")
+        return "\n".join(self.lines)
+
+    def constant(self, value: Any) -> str:
+        """A name for a Python object."""
+        if isinstance(value, (int, str, bool, type(None))):
+            return repr(value)
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def operator(self, target: str) -> str:
+        """A name for an operator."""
+        name = target.replace(".", "_")
+        self.names[name] = resolve(target)
+        return name
+
+    def call(self, target: str, arguments: Any, keywords: Any, fill: Callable[[Argument], str | None]) -> str:
+        """The text of a call; `fill` gives the text of arguments that are not literals."""
+        parts = [self._argument(argument, fill) for argument in arguments]
+        parts += [f"{name}={self._argument(argument, fill)}" for name, argument in keywords]
+        return f"{self.operator(target)}({', '.join(parts)})"
+
+    def _argument(self, argument: Argument, fill: Callable[[Argument], str | None]) -> str:
+        if isinstance(argument, tuple):
+            return "[" + ", ".join(self._argument(item, fill) for item in argument) + "]"
+        return fill(argument) or self.constant(argument)
+
+    def view(self, base: str, step: ViewStep) -> str:
+        """The text of a view step taken of a variable."""
+        text = self.call(
+            step.target, step.arguments, step.keywords, lambda item: base if isinstance(item, Hole) else None
+        )
+        return text if step.item is None else f"{text}[{step.item}]"
+
+
+def _emit_library(writer: _Writer, step: Step) -> list[str]:
+    value = step.value
+    call: Call = value.attributes["call"]
+    names = [writer.variables[operand] for operand in value.operands]
+    text = writer.call(
+        call.target,
+        call.arguments,
+        call.keywords,
+        lambda item: names[item.index] if isinstance(item, Operand) else None,
+    )
+    if not isinstance(value.type, TensorType):
+        text = f"flat({text})"
+    return [f"{writer.variables[value]} = {text}"]
+
+
+def _emit_update(writer: _Writer, step: Step) -> list[str]:
+    value = step.value
+    call: Call = value.attributes["call"]
+    name = writer.variables[value]
+    names = [writer.variables[operand] for operand in value.operands]
+    lines: list[str] = []
+    bases = {place.base: f"{name}_b{place.base}" for place in call.written}
+    for position, base in bases.items():
+        source = names[position]
+        lines.append(f"{base} = {source if position in step.in_place else f'own({source})'}")
+    for index, place in enumerate(call.written):
+        text = bases[place.base]
+        for view in place.path:
+            text = writer.view(text, view)
+        lines.append(f"{name}_w{index} = {text}")
+
+    def fill(item: Argument) -> str | None:
+        if isinstance(item, WrittenArgument):
+            return f"{name}_w{item.index}"
+        return names[item.index] if isinstance(item, Operand) else None
+
+    written = [f"{name}_w{index}" for index in range(len(call.written))]
+    text = writer.call(call.target, call.arguments, call.keywords, fill)
+    ends = ", ".join(bases.values())
+    single = isinstance(value.type, TensorType)
+    lines.append(f"{name}_r = {text}")
+    lines.append(f"{name} = pick({name}_r, ({', '.join(written)},), ({ends},))" + ("[0]" if single else ""))
+    lines.append(f"del {', '.join([*bases.values(), *written, name + '_r'])}")
+    return lines
+
+
+def _emit_item(writer: _Writer, step: Step) -> list[str]:
+    operand = writer.variables[step.value.operands[0]]
+    return [f"{writer.variables[step.value]} = {operand}[{step.value.attributes['index']}]"]
+
+
+def _emit_constant(writer: _Writer, step: Step) -> list[str]:
+    return [f"{writer.variables[step.value]} = {writer.constant(step.value.attributes['tensor'])}"]
+
+
+def _emit_random_state(writer: _Writer, step: Step) -> list[str]:
+    return [f"{writer.variables[step.value]} = {writer.constant(torch.get_rng_state)}()"]
+
+
+def _emit_set_random_state(writer: _Writer, step: Step) -> list[str]:
+    operand = writer.variables[step.value.operands[0]]
+    return [f"{writer.constant(torch.set_rng_state)}({operand})", f"{writer.variables[step.value]} = None"]
+
+
+def _emit_small(writer: _Writer, step: Step) -> list[str]:
+    """A small op: the interpreter's rule for it, which is PyTorch's function of that name."""
+    value = step.value
+    rule = writer.constant(partial(evaluate, value))
+    operands = ", ".join(writer.variables[operand] for operand in value.operands)
+    return [f"{writer.variables[value]} = {rule}([{operands}])"]
+
+
+EMIT: dict[str, Callable[[_Writer, Step], list[str]]] = {
+    "library": _emit_library,
+    "update": _emit_update,
+    "item": _emit_item,
+    "constant": _emit_constant,
+    "random_state": _emit_random_state,
+    "set_random_state": _emit_set_random_state,
+}
+
+
+def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same sizes, strides and gaps."""
+    if tensor.is_contiguous():
+        return tensor.clone()
+    copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
+def _flat(result: Any) -> tuple[Any, ...]:
+    """An operator's results in order, nested lists opened."""
+    if isinstance(result, (list, tuple)):
+        return tuple(leaf for item in result for leaf in _flat(item))
+    return (result,)
+
+
+def _pick(result: Any, written: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
+    """A writing operator's own results, then the new state of what it wrote."""
+    fresh = [leaf for leaf in _flat(result) if not any(leaf is tensor for tensor in written)]
+    return (*fresh, *ends)

@@ -1,0 +1,1 @@
+"""Plans made executable, and what surrounds a call of one."""

@@ -1,0 +1,67 @@
+"""Tensors at the edge of a program: writes into inputs, views handed out, the Python structure of what is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.ir.calls import Hole, Path
+from weft.ir.graph import Graph
+from weft.ir.library import resolve
+
+
+class Boundary:
+    """Applies a graph's writes and makes its results, from the inputs and the values that were computed."""
+
+    def __init__(self, graph: Graph, carries_gradient: Sequence[bool]) -> None:
+        roots = tuple(dict.fromkeys(graph.roots()))
+        position = {value: index for index, value in enumerate(roots)}
+        inputs = {value: index for index, value in enumerate(graph.inputs)}
+        self.writes = tuple((inputs[write.input], position[write.value], write.path) for write in graph.writes)
+        self.results = tuple(
+            (inputs.get(result.value, -1), position[result.value], result.path, carries)
+            for result, carries in zip(graph.results, carries_gradient, strict=True)
+        )
+
+    def apply(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+        """Write into the inputs, then give the results in order."""
+        for source, index, path in self.writes:
+            _write(follow(inputs[source], path), outputs[index])
+        return [
+            self._result(inputs[source] if source >= 0 else outputs[index], path, carries)
+            if path
+            else (inputs[source] if source >= 0 else outputs[index])
+            for source, index, path, carries in self.results
+        ]
+
+    def _result(self, root: torch.Tensor, path: Path, carries_gradient: bool) -> torch.Tensor:
+        if carries_gradient or not root.requires_grad:
+            return follow(root, path)
+        with torch.no_grad():
+            return follow(root, path)
+
+
+def _write(target: torch.Tensor, value: torch.Tensor) -> None:
+    if value.requires_grad:
+        target.copy_(value)
+    else:
+        with torch.no_grad():
+            target.copy_(value)
+
+
+def follow(tensor: torch.Tensor, path: Path) -> torch.Tensor:
+    """Take view steps of a tensor."""
+    for step in path:
+        arguments = [_fill(argument, tensor) for argument in step.arguments]
+        keywords = {name: _fill(argument, tensor) for name, argument in step.keywords}
+        found: Any = resolve(step.target)(*arguments, **keywords)
+        tensor = found if step.item is None else found[step.item]
+    return tensor
+
+
+def _fill(argument: Any, tensor: torch.Tensor) -> Any:
+    if isinstance(argument, tuple):
+        return [_fill(item, tensor) for item in argument]
+    return tensor if isinstance(argument, Hole) else argument

@@ -1,0 +1,111 @@
+"""A program with gradients -> one node of PyTorch's autograd graph: forward runs one plan, backward another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from weft.codegen.library import LibraryExecutable
+from weft.ir.graph import Graph
+from weft.ir.types import TensorType, type_of
+from weft.plan.library_plan import plan_library
+
+Tangents = tuple[TensorType | None, ...]
+BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...]]
+
+
+class DifferentiableExecutable:
+    """Takes a program's inputs in order, gives its roots in order, connected to autograd.
+
+    `graph` ends in the saved values (the last `saved` results); `differentiable` says which results and writes (in this
+    order, saved ones left out) carry gradients; `wanted` which inputs get one. `backward_of` gives the graph for a
+    pattern of tangents, which saved values it takes, and which of its results is each wanted input's gradient.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        saved: int,
+        differentiable: Sequence[bool],
+        wanted: Sequence[int],
+        backward_of: Callable[[Tangents], BackwardGraph],
+    ) -> None:
+        self._forward = LibraryExecutable(plan_library(graph))
+        count = len(graph.results) - saved
+        self.graph = replace(graph, results=graph.results[:count])
+        visible = tuple(dict.fromkeys(self.graph.roots()))
+        position = {value: index for index, value in enumerate(self._forward.plan.outputs)}
+        carries = dict.fromkeys(visible, False)
+        for value, flag in zip(self.graph.roots(), differentiable, strict=True):
+            carries[value] = carries[value] or flag
+        inputs = {value: index for index, value in enumerate(graph.inputs)}
+        self.sources = tuple(inputs.get(value, -1) for value in visible)
+        fresh = [value for value in visible if value not in inputs]
+        self.roots = tuple(position[value] for value in fresh)
+        self.carries = tuple(carries[value] for value in fresh)
+        self.saved = tuple(position[result.value] for result in graph.results[count:])
+        self.wanted = tuple(wanted)
+        self._backward_of = backward_of
+        self._backwards: dict[Tangents, _BackwardRun] = {}
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run the forward."""
+        fresh = iter(_Node.apply(self, *inputs))  # type: ignore[no-untyped-call]
+        return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
+
+    def forward(self, context: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The forward below autograd."""
+        with torch.enable_grad():
+            outputs = self._forward(inputs)
+        context.save_for_backward(*(outputs[index] for index in self.saved))
+        context.set_materialize_grads(False)
+        roots = tuple(outputs[index] for index in self.roots)
+        context.mark_non_differentiable(
+            *(root for root, carries in zip(roots, self.carries, strict=True) if not carries)
+        )
+        return roots
+
+    def backward(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> list[Any]:
+        """The backward below autograd: a gradient, or None, for every input."""
+        present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
+        types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
+        run = self._backwards.get(types)
+        if run is None:
+            run = self._backwards.setdefault(types, _BackwardRun(*self._backward_of(types)))
+        found = run(saved, [tangent for tangent in present if tangent is not None])
+        gradients: list[Any] = [None] * (max(self.wanted) + 1)
+        for position, gradient in zip(self.wanted, found, strict=True):
+            gradients[position] = gradient
+        return gradients
+
+
+class _BackwardRun:
+    def __init__(self, graph: Graph, saved: tuple[int, ...], gradients: tuple[int | None, ...]) -> None:
+        self._executable = LibraryExecutable(plan_library(graph))
+        order = {value: index for index, value in enumerate(self._executable.plan.outputs)}
+        self._saved = saved
+        self._gradients = tuple(None if index is None else order[graph.results[index].value] for index in gradients)
+
+    def __call__(self, saved: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        outputs = self._executable([*(saved[index] for index in self._saved), *tangents])
+        return [None if index is None else outputs[index] for index in self._gradients]
+
+
+class _Node(torch.autograd.Function):
+    """The node that autograd sees."""
+
+    @staticmethod
+    def forward(context: Any, owner: DifferentiableExecutable, *inputs: Any) -> tuple[Any, ...]:
+        context.owner = owner
+        context.count = len(inputs)
+        return owner.forward(context, inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        gradients = context.owner.backward(context.saved_tensors, tangents)
+        return (None, *gradients, *([None] * (context.count - len(gradients))))

@@ -1,0 +1,130 @@
+"""A traced forward -> its backward, as a Graph of its own: from saved values and tangents to gradients.
+
+The stand-ins of the forward carry PyTorch's own autograd graph. Running it backward under the same interception records
+the backward's operators; the forward's values that they read are what the forward has to save. Views and constants are
+made again in the backward instead of being saved. Which results get a gradient is known only when backward runs (a
+result that the loss does not use gets none, and so its parameters get none, as in eager), so there is one backward
+graph for each pattern of tangents; the first assumes all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from weft.ir.graph import Graph, Result, Value, replace_operands
+from weft.ir.library import is_view
+from weft.ir.types import TensorType, type_of
+from weft.trace.capture import without_functions
+from weft.trace.refusals import refuse
+from weft.trace.tracer import Tracer
+
+Tangents = tuple[TensorType | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """One backward: its graph takes `saved`, then the tangents there are; `gradients` say which result is whose."""
+
+    graph: Graph
+    saved: tuple[Value, ...]
+    gradients: tuple[int | None, ...]
+
+
+class Differentiator:
+    """Traces backwards of one forward trace, a Graph a pattern of tangents."""
+
+    def __init__(self, tracer: Tracer, roots: list[torch.Tensor]) -> None:
+        self.tracer = tracer
+        self.roots = roots
+        self.wanted = [entry for entry in tracer.trace.inputs if entry.tensor.requires_grad]
+
+    def full_pattern(self) -> Tangents:
+        """Every result gets a gradient of its own layout."""
+        return tuple(type_of(root) for root in self.roots)
+
+    def trace(self, tangents: Tangents) -> Backward:
+        """Record the backward for this pattern of tangents."""
+        recorder = self.tracer.recorder
+        start = len(recorder.values)
+        inputs: list[Value] = []
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for index, (root, tangent_type) in enumerate(zip(self.roots, tangents, strict=True)):
+            if tangent_type is not None:
+                value = Value("input", (), tangent_type, name=f"tangent{index}")
+                tangent = self.tracer.interception.empty(tangent_type)
+                recorder.add_input(tangent, value)
+                inputs.append(value)
+                pairs.append((root, tangent))
+        gradients = self._differentiate(pairs)
+        results = [None if gradient is None else recorder.value_of(gradient) for gradient in gradients]
+        recorded = recorder.values[start:]
+        del recorder.values[start:]
+        return _assemble(recorded, inputs, results)
+
+    def _differentiate(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor | None]:
+        leaves = [entry.leaf for entry in self.wanted]
+        # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves.
+        reals = [entry.tensor for entry in self.wanted]
+        with self.tracer.interception, without_functions(), torch.enable_grad():
+            found = torch.autograd.grad(
+                [root for root, _ in pairs],
+                [*leaves, *reals],
+                [tangent for _, tangent in pairs],
+                retain_graph=True,
+                allow_unused=True,
+            )
+            with torch.no_grad():
+                return [
+                    _sum(stand_in, real)
+                    for stand_in, real in zip(found[: len(leaves)], found[len(leaves) :], strict=True)
+                ]
+
+
+def _sum(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    return (first if second is None else second) if first is None or second is None else first + second
+
+
+def _assemble(recorded: list[Value], inputs: list[Value], results: list[Value | None]) -> Backward:
+    known = {*recorded, *inputs}
+    saved: dict[Value, None] = {}
+    again: dict[Value, None] = {}
+    roots = [result for result in results if result is not None]
+    read = [operand for value in recorded for operand in value.operands]
+    for needed in (*read, *roots):
+        _need(needed, known, saved, again)
+    order = {root: index for index, root in enumerate(dict.fromkeys(roots))}
+    entries = {value: Value("input", (), value.type, name=f"saved{index}") for index, value in enumerate(saved)}
+    replaced = dict(entries)
+    values = replace_operands((*again, *recorded), replaced)
+    found = tuple(Result(replaced.get(root, root)) for root in order)
+    graph = Graph("backward", (*entries.values(), *inputs), values, found)
+    return Backward(graph, tuple(saved), tuple(None if result is None else order[result] for result in results))
+
+
+def _need(value: Value, known: set[Value], saved: dict[Value, None], again: dict[Value, None]) -> None:
+    """Sort a value of the forward that the backward reads: made again (cheap, no memory) or saved."""
+    if value in known or value in saved or value in again:
+        return
+    if _is_cheap(value):
+        for operand in value.operands:
+            _need(operand, known, saved, again)
+        again[value] = None
+    else:
+        saved[value] = None
+
+
+def _is_cheap(value: Value) -> bool:
+    if value.op == "library":
+        return is_view(value.attributes["call"].target)
+    if value.op == "item":
+        return _is_cheap(value.operands[0])
+    return value.op == "constant"
+
+
+def check_saved(backward: Backward, saved: Iterable[Value]) -> None:
+    """A backward traced later may read only what the forward has saved already."""
+    if not set(backward.saved) <= set(saved):
+        refuse("uneven backward", backward.graph.values[-1].place if backward.graph.values else None)

@@ -1,0 +1,221 @@
+"""PyTorch's own interception points, behind a small interface: the one place in tracing that uses private corners.
+
+`Interception` makes every operator that runs inside it run on stand-ins ("fake" tensors: sizes, strides and autograd,
+but no data), and hands each operator to a listener. Nothing above this file imports a name of PyTorch that starts with
+an underscore.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import Self
+
+from weft.ir.types import TensorType
+
+tree_flatten = pytree.tree_flatten
+tree_unflatten = pytree.tree_unflatten
+tree_map_only = pytree.tree_map_only
+TreeSpec = pytree.TreeSpec
+
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
+NO_SHAPE_RULE = UnsupportedOperatorException
+
+Operator = Any  # torch._ops.OpOverload, which has no public name
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+class Listener(Protocol):
+    """What an Interception reports to."""
+
+    def on_operator(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """An operator below autograd is about to run; returns its result."""
+
+    def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
+        """A function of PyTorch's Python interface is about to run; returns the arguments to use."""
+
+
+class _OperatorMode(TorchDispatchMode):
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.listener = listener
+        self.quiet = False
+
+    def __torch_dispatch__(
+        self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if self.quiet or func.namespace == "prim":
+            return func(*args, **keywords)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            # Inference mode skips autograd, and with it the step that takes composite operators apart.
+            with self:
+                result = func.decompose(*args, **keywords)
+            if result is not NotImplemented:
+                return result
+        return self.listener.on_operator(func, args, keywords)
+
+
+class _FunctionMode(TorchFunctionMode):
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self.listener = listener
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        arguments, keywords = self.listener.on_function(func, args, kwargs or {})
+        return func(*arguments, **keywords)
+
+
+class Interception:
+    """While entered, operators run on stand-ins and are reported to the listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+        self._operators = _OperatorMode(listener)
+        self._functions = _FunctionMode(listener)
+        self._stacks: list[ExitStack] = []
+        self._kept: list[torch.Tensor] = []
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            stack.enter_context(_without_autocast_cache())
+            stack.enter_context(_without_error_log())
+            stack.enter_context(self.fake_mode)
+            stack.enter_context(self._operators)
+            stack.enter_context(self._functions)
+            self._stacks.append(stack.pop_all())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stacks.pop().__exit__(kind, error, trace)
+
+    def stand_in(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A stand-in for a real tensor, and the leaf that its gradient is asked of.
+
+        Tensors that share memory get stand-ins that share memory. A leaf stands for itself; what autograd computed
+        becomes a copy of a new leaf, so that writing into it is allowed, as it is in eager.
+        """
+        with outside_tracing():
+            detached = tensor.detach()
+        with self.plainly(), torch.enable_grad():
+            leaf = self.fake_mode.from_tensor(detached, static_shapes=True)
+            self._kept.append(detached)
+            if not tensor.requires_grad or tensor.is_inference():
+                return leaf, leaf
+            leaf.requires_grad_(True)
+            return (leaf, leaf) if tensor.is_leaf else (leaf.clone(memory_format=torch.preserve_format), leaf)
+
+    def empty(self, kind: TensorType) -> torch.Tensor:
+        """A stand-in of this type."""
+        with self.fake_mode, torch.no_grad():
+            return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device)
+
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Operators inside run on stand-ins but are not reported."""
+        before, self._operators.quiet = self._operators.quiet, True
+        try:
+            with torch._C.DisableTorchFunction():
+                yield
+        finally:
+            self._operators.quiet = before
+
+    def run(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run an operator on stand-ins: what it would return, without data."""
+        with self.fake_mode:
+            return operator(*arguments, **keywords)
+
+
+@contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """A cast of a stand-in must not be kept where an eager call could find it."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _without_error_log() -> Iterator[None]:
+    """PyTorch logs what an operator's shape rule raises; here the exception itself reaches the user."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        log.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """A number that two tensors share exactly when they share memory (while either lives)."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_stand_in(value: object) -> bool:
+    """Whether a value is a stand-in of some Interception."""
+    return isinstance(value, FakeTensor)
+
+
+def traced_elsewhere(leaves: list[Any]) -> bool:
+    """Whether these arguments, or a mode that is active, belong to some other tracer or transform."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.maybe_current_level() is not None
+        or any(isinstance(leaf, (FakeTensor, FunctionalTensor, torch.fx.Proxy)) for leaf in leaves)
+    )
+
+
+def has_function_modes() -> bool:
+    """Whether a torch function mode (a default device, for one) is active."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def next_autograd_number() -> int:
+    """The sequence number that the next autograd node of this thread gets."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def running_autograd_number() -> int | None:
+    """The sequence number of the autograd node whose backward is running, if one is."""
+    node: Any = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+@contextmanager
+def outside_tracing() -> Iterator[None]:
+    """Operators inside run for real, on real tensors, as if no Interception were entered."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        yield
+
+
+def without_functions() -> AbstractContextManager[None]:
+    """Python functions of PyTorch inside are not reported; operators are."""
+    guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()
+    return guard

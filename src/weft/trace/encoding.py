@@ -1,0 +1,86 @@
+"""An operator's arguments -> a Call: tensors become operands, written ones become places in the memory they write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.ir.calls import Argument, Operand, WrittenArgument, WrittenPlace
+from weft.ir.graph import Value
+from weft.trace.memory import Memory, TensorState, TensorTable
+from weft.trace.refusals import refusal
+
+LITERALS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+
+
+class CallBuilder:
+    """Turns an operator's arguments into call arguments, collecting operands and written places."""
+
+    def __init__(self, table: TensorTable, written: list[torch.Tensor]) -> None:
+        self.table = table
+        self.written = written
+        self.operands: list[Value] = []
+        self.tensors: list[TensorState] = []
+        self._written_places: list[WrittenPlace] = []
+        self._written_ids: dict[int, int] = {}
+        self._memories: list[Memory] = []
+        for tensor in written:
+            self._add_written(table.state_of(tensor))
+
+    def _add_written(self, state: TensorState) -> None:
+        if id(state.tensor) in self._written_ids:
+            return
+        memory = state.memory
+        if len(memory.inputs) > 1 or (memory.inputs and _leaves_input(state)):
+            self.table.flatten_aliased(memory)
+        if memory not in self._memories:
+            self._memories.append(memory)
+            self.operands.append(memory.base)
+        self._written_ids[id(state.tensor)] = len(self._written_places)
+        path = tuple(entry.step for entry in state.written_path())
+        self._written_places.append(WrittenPlace(self._memories.index(memory), path))
+
+    def bases(self) -> list[Memory]:
+        """The pieces of memory that the call writes."""
+        return self._memories
+
+    def places(self) -> tuple[WrittenPlace, ...]:
+        """Where in them it writes."""
+        return tuple(self._written_places)
+
+    def encode(self, argument: Any) -> Argument:
+        """One argument of the call."""
+        if isinstance(argument, torch.Tensor):
+            index = self._written_ids.get(id(argument))
+            return self._operand(argument) if index is None else WrittenArgument(index)
+        if isinstance(argument, (list, tuple)):
+            return tuple(self.encode(item) for item in argument)
+        return literal(argument)
+
+    def _operand(self, tensor: torch.Tensor) -> Operand:
+        state = self.table.state_of(tensor)
+        value = self.table.value_of(tensor)
+        self.tensors.append(state)
+        if value in self.operands[len(self._memories) :]:
+            return Operand(self.operands.index(value, len(self._memories)))
+        self.operands.append(value)
+        return Operand(len(self.operands) - 1)
+
+
+def literal(argument: Any) -> Argument:
+    """An argument that holds no tensor."""
+    if isinstance(argument, (list, tuple)):
+        return tuple(literal(item) for item in argument)
+    if isinstance(argument, (*LITERALS, torch.Generator)):
+        return argument
+    if isinstance(argument, (torch.SymInt, torch.SymBool)):
+        return int(argument)
+    if isinstance(argument, torch.SymFloat):
+        return float(argument)
+    raise refusal("foreign argument", None, detail=type(argument).__name__)
+
+
+def _leaves_input(state: TensorState) -> bool:
+    """Whether a view of an input may reach memory of the input's storage outside the input."""
+    return any(entry.step.target == "aten.as_strided.default" for entry in state.path)

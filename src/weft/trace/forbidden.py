@@ -1,0 +1,36 @@
+"""Functions of PyTorch's Python interface that leave the world of tensors -> the refusal each gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
+    {
+        torch.Tensor.__bool__: "branch",
+        torch.Tensor.item: "number",
+        torch.Tensor.__int__: "number",
+        torch.Tensor.__float__: "number",
+        torch.Tensor.__complex__: "number",
+        torch.Tensor.__index__: "number",
+        torch.Tensor.tolist: "list",
+        torch.Tensor.numpy: "numpy",
+        torch.Tensor.__array__: "numpy",
+        torch.Tensor.data_ptr: "address",
+        torch.Tensor.backward: "backward inside",
+        torch.Tensor.data.__set__: "memory replaced",  # type: ignore[attr-defined]
+        torch.Tensor.set_: "memory replaced",
+    }
+)
+
+# Operators that read values; reached when the Python function above them was not seen (inside composite operators).
+VALUE_OPERATORS: Mapping[str, str] = MappingProxyType(
+    {
+        "aten._local_scalar_dense.default": "number",
+        "aten.equal.default": "data-dependent value",
+        "aten.is_nonzero.default": "branch",
+    }
+)

@@ -1,0 +1,67 @@
+"""Seeding while Python is traced -> the same seeding at every run of the program.
+
+Stand-ins draw no numbers, so that after tracing a random operator the generator would stand where it stood before. The
+ledger therefore advances it by hand, once per random operator: every moment of the program gets a state of its own. A
+state that the ledger has seen is a moment of the program (fork_rng, checkpointing) and becomes a value saved there; one
+it has not seen was set by a seed and becomes a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from weft.ir.graph import Value
+from weft.ir.types import NOTHING, contiguous
+
+Emit = Callable[..., Value]
+
+
+class RandomLedger:
+    """Follows the default CPU generator through one trace."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._before = torch.get_rng_state()
+        self._moments: dict[bytes, Value] = {}
+        self._current = _fingerprint(self._before)
+        self._type = contiguous(torch.uint8, tuple(self._before.shape))
+
+    def before_random_operator(self) -> None:
+        """Record that the generator was set, if it was, before an operator draws from it."""
+        self._catch_up()
+        self._save_current()
+
+    def after_random_operator(self) -> None:
+        """Give the moment after an operator a state of its own."""
+        torch.rand(1)
+        self._current = _fingerprint(torch.get_rng_state())
+
+    def finish(self) -> None:
+        """Record a seed that nothing has drawn from yet."""
+        self._catch_up()
+
+    def restore(self) -> None:
+        """Leave the generator as tracing found it."""
+        torch.set_rng_state(self._before)
+
+    def _save_current(self) -> None:
+        if self._current not in self._moments:
+            self._moments[self._current] = self._emit("random_state", (), self._type)
+
+    def _catch_up(self) -> None:
+        state = torch.get_rng_state()
+        now = _fingerprint(state)
+        if now == self._current:
+            return
+        self._save_current()
+        known = self._moments.get(now)
+        value = known or self._emit("constant", (), self._type, tensor=state)
+        self._moments[now] = value
+        self._emit("set_random_state", (value,), NOTHING)
+        self._current = now
+
+
+def _fingerprint(state: torch.Tensor) -> bytes:
+    return state.numpy().tobytes()

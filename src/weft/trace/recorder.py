@@ -1,0 +1,193 @@
+"""Operators as they run -> values of a Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.ir.calls import HOLE, Call, ViewStep
+from weft.ir.graph import Value
+from weft.ir.library import name_of, written_arguments
+from weft.ir.types import NOTHING, TupleType, Type, type_of
+from weft.trace.capture import Operator, is_stand_in, storage_key
+from weft.trace.encoding import CallBuilder, literal
+from weft.trace.memory import Memory, PathEntry, TensorState, TensorTable, fill
+from weft.trace.refusals import refuse
+
+# In-place changes of a tensor's sizes and strides are views that replace the tensor they were taken of.
+INPLACE_VIEWS: Mapping[str, str] = MappingProxyType(
+    {
+        "aten.t_.default": "aten.t.default",
+        "aten.transpose_.default": "aten.transpose.int",
+        "aten.squeeze_.default": "aten.squeeze.default",
+        "aten.squeeze_.dim": "aten.squeeze.dim",
+        "aten.squeeze_.dims": "aten.squeeze.dims",
+        "aten.unsqueeze_.default": "aten.unsqueeze.default",
+        "aten.as_strided_.default": "aten.as_strided.default",
+        "aten.detach_.default": "aten.detach.default",
+    }
+)
+
+
+REFUSED_TARGETS: Mapping[str, str] = MappingProxyType(
+    {
+        "aten.set_.source_Tensor": "memory replaced",
+        "aten.set_.source_Storage": "memory replaced",
+        "aten.set_.source_Storage_storage_offset": "memory replaced",
+        "aten.set_.default": "memory replaced",
+        "aten.set_data.default": "memory replaced",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    """One result of an operator: its value; of a list also its place in it and the list's type."""
+
+    value: Value
+    index: int | None = None
+    whole: Type | None = None
+
+
+class Recorder(TensorTable):
+    """Records the operators of one program."""
+
+    def record(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], run: Any) -> Any:
+        """Record one operator; `run(arguments, keywords)` gives its result on stand-ins."""
+        target = name_of(operator)
+        if target in INPLACE_VIEWS:
+            return self._record_inplace_view(target, arguments, keywords, run)
+        if target in REFUSED_TARGETS:
+            refuse(REFUSED_TARGETS[target], self.place())
+        written = _written_tensors(target, operator, arguments, keywords)
+        arguments, keywords = self._stand_ins((arguments, keywords))
+        written = [self.state_of(tensor).tensor for tensor in written]
+        builder = CallBuilder(self, written)
+        call_arguments = builder.encode(arguments)
+        call_keywords = tuple((name, builder.encode(argument)) for name, argument in keywords.items())
+        result = run(arguments, keywords)
+        call = Call(target, call_arguments, call_keywords, builder.places())
+        if written:
+            return self._record_update(call, builder, result)
+        return self._record_results(call, builder, result)
+
+    def _stand_ins(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return item if is_stand_in(item) else self.state_of(item).tensor
+        if isinstance(item, (list, tuple)):
+            return type(item)(self._stand_ins(entry) for entry in item)
+        return {name: self._stand_ins(entry) for name, entry in item.items()} if isinstance(item, dict) else item
+
+    def _record_results(self, call: Call, builder: CallBuilder, result: Any) -> Any:
+        leaves = flat_results(result)
+        single = not isinstance(result, (list, tuple))
+        kinds = tuple(_result_type(leaf) for leaf in leaves)
+        whole_kind: Type = kinds[0] if single else TupleType(kinds)
+        whole = self.emit("library", tuple(builder.operands), whole_kind, call=call)
+        for index, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor) or id(leaf) in self.states:
+                continue  # no tensor, or an operator that hands back its argument
+            value = whole if single else self.emit("item", (whole,), kinds[index], index=index)
+            if storage_key(leaf) not in self.memories:
+                self.add_result(leaf, value)
+            else:
+                self._add_view(leaf, builder, call, _Item(value) if single else _Item(value, index, whole_kind))
+        return result
+
+    def _add_view(self, tensor: torch.Tensor, builder: CallBuilder, call: Call, item: _Item) -> None:
+        memory = self.memories[storage_key(tensor)]
+        sources = [state for state in builder.tensors if state.memory is memory]
+        if len(sources) != 1 or len(builder.operands) != 1:
+            state = self._window(tensor, memory)
+            state.value, state.version = item.value, memory.version
+            return
+        source = sources[0]
+        step = ViewStep(
+            call.target,
+            tuple(fill(argument, HOLE) for argument in call.arguments),
+            tuple((name, fill(argument, HOLE)) for name, argument in call.keywords),
+            item.index,
+        )
+        path = (*source.path, PathEntry(step, type_of(tensor), item.whole))
+        anchor = source.anchor or source
+        self.states[id(tensor)] = TensorState(tensor, memory, path, item.value, memory.version, anchor=anchor)
+        if memory.inputs and call.target == "aten.as_strided.default":
+            self.depends_on_offsets = True
+
+    def _record_update(self, call: Call, builder: CallBuilder, result: Any) -> Any:
+        fresh = [leaf for leaf in flat_results(result) if not self._is_written(leaf, builder.written)]
+        memories = builder.bases()
+        base_types = [self._base_type(memory, builder.written) for memory in memories]
+        types = (*(_result_type(leaf) for leaf in fresh), *base_types)
+        whole = self.emit(
+            "update", tuple(builder.operands), types[0] if len(types) == 1 else TupleType(types), call=call
+        )
+        parts = (
+            [whole]
+            if len(types) == 1
+            else [self.emit("item", (whole,), kind, index=index) for index, kind in enumerate(types)]
+        )
+        for leaf, value in zip(fresh, parts[: len(fresh)], strict=True):
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in self.states:
+                self.add_result(leaf, value)
+        for memory, value in zip(memories, parts[len(fresh) :], strict=True):
+            memory.base = value
+            memory.version += 1
+        return result
+
+    def _base_type(self, memory: Memory, written: list[torch.Tensor]) -> Type:
+        """The base's type after a write: an operator may resize the tensor that it is given to write."""
+        for tensor in written:
+            state = self.states[id(tensor)]
+            if state.memory is memory and not state.written_path() and type_of(tensor) != memory.base.type:
+                if memory.inputs:
+                    refuse("input resized", self.place())
+                state.path = ()
+                return type_of(tensor)
+        return memory.base.type
+
+    def _is_written(self, leaf: Any, written: list[torch.Tensor]) -> bool:
+        return isinstance(leaf, torch.Tensor) and any(
+            leaf is tensor or storage_key(leaf) == storage_key(tensor) for tensor in written
+        )
+
+    def _record_inplace_view(self, target: str, arguments: Any, keywords: Any, run: Any) -> Any:
+        state = self.state_of(arguments[0])
+        if state in state.memory.inputs:
+            refuse("input reshaped in place", self.place())
+        before = self.value_of(state.tensor)
+        result = run((state.tensor, *arguments[1:]), keywords)
+        step_arguments = (HOLE, *(fill(literal(argument), HOLE) for argument in arguments[1:]))
+        step = ViewStep(INPLACE_VIEWS[target], step_arguments, tuple((k, literal(v)) for k, v in keywords.items()))
+        entry = PathEntry(step, type_of(state.tensor))
+        state.value, state.version = self._take(before, entry), state.memory.version
+        state.path = (*state.path, entry)
+        return result
+
+
+def flat_results(result: Any) -> list[Any]:
+    """An operator's results in order: nested lists opened, absent ones kept as None."""
+    if isinstance(result, (list, tuple)):
+        return [leaf for item in result for leaf in flat_results(item)]
+    return [result]
+
+
+def _written_tensors(
+    target: str, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> list[torch.Tensor]:
+    names = written_arguments(target)
+    if not names:
+        return []
+    given = dict(zip((parameter.name for parameter in operator._schema.arguments), arguments, strict=False)) | keywords
+    if given.get("training") is False:
+        return []  # normalisation writes its running statistics while training alone
+    items = [item for name in names for item in flat_results(given.get(name))]
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _result_type(leaf: Any) -> Type:
+    return type_of(leaf) if isinstance(leaf, torch.Tensor) else NOTHING

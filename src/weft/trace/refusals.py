@@ -1,0 +1,141 @@
+"""What cannot run as a whole program -> the error that says so: fact, reason and way out, a row each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NoReturn
+
+from weft.errors import UnsupportedError, source_line
+from weft.ir.graph import Place
+
+ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
+KEEP_EAGER = 'keep this function imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
+
+# The rows: what is refused, why, and what to do about it.
+REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "branch": (
+            "the program branches on the value of a tensor",
+            ONCE,
+            "use torch.where(condition, a, b), or " + KEEP_EAGER,
+        ),
+        "number": (
+            "the program turns a tensor into a Python number",
+            ONCE,
+            "keep the value as a zero-dimensional tensor, or move .item() out of the hybridized code; or " + KEEP_EAGER,
+        ),
+        "numpy": (
+            "the program hands a tensor to NumPy",
+            "NumPy works on memory, and while Python is traced there are no elements yet",
+            "use the torch function of the same name, or convert after the call; or " + KEEP_EAGER,
+        ),
+        "list": (
+            "the program turns a tensor into a Python list",
+            ONCE,
+            "index or stack tensors instead, or call .tolist() on the result; or " + KEEP_EAGER,
+        ),
+        "address": (
+            "the program reads the address of a tensor's memory",
+            "while Python is traced there is no memory yet, and each call uses other memory",
+            "compare tensors with `is`, or " + KEEP_EAGER,
+        ),
+        "data-dependent shape": (
+            "the size of a result depends on the values of a tensor",
+            "a program's sizes are fixed when it is traced",
+            "use a form of fixed size (torch.where, masked_fill, a mask multiplied in), or " + KEEP_EAGER,
+        ),
+        "data-dependent value": (
+            "the program needs the value of a tensor while it is traced",
+            ONCE,
+            "keep the value in a tensor, or " + KEEP_EAGER,
+        ),
+        "captured write": (
+            "the program writes into a tensor that is neither an argument nor a parameter or buffer",
+            "a program may change only what it is given: its arguments and the state of the modules it runs",
+            "pass the tensor as an argument, or register it as a buffer of the module",
+        ),
+        "aliased write with gradient": (
+            "the program writes into one of several arguments that share memory, and the result carries a gradient",
+            "a gradient would have to flow through memory that several arguments look into",
+            "pass clones, or write under torch.no_grad()",
+        ),
+        "backward inside": (
+            "the program calls backward()",
+            "gradients would be added to stand-ins of the parameters and be lost",
+            "use torch.autograd.grad inside, call backward() on the result outside, or use weft.step",
+        ),
+        "uneven backward": (
+            "the backward reads other values for this combination of results than it did for all results",
+            "what a backward may read was fixed when the forward was traced",
+            "use every result of the hybridized module in the loss, or " + KEEP_EAGER,
+        ),
+        "foreign tensor": (
+            "the program uses a tensor that tracing has not seen being made",
+            "it was made by another trace, or by code that goes around PyTorch's operators",
+            "make it inside the function or pass it as an argument; " + KEEP_EAGER,
+        ),
+        "foreign argument": (
+            "an operator is called with an argument that a program cannot hold",
+            "programs hold tensors, numbers, text, dtypes, devices, layouts and generators",
+            KEEP_EAGER,
+        ),
+        "reinterpreted memory": (
+            "the program writes into memory that is looked at as two element types",
+            "a program's values have one element type each",
+            "work on .clone() of the reinterpreted view",
+        ),
+        "memory replaced": (
+            "the program replaces the memory of a tensor",
+            "set_() and assigning .data change what a tensor is, and that cannot be part of a program",
+            "copy into the tensor with copy_(), or " + KEEP_EAGER,
+        ),
+        "input resized": (
+            "the program resizes a tensor that it is given",
+            "an argument keeps its sizes over a call of a program",
+            "make a new tensor and return it",
+        ),
+        "input reshaped in place": (
+            "the program changes the sizes or strides of a tensor that it is given",
+            "an argument keeps its sizes and strides over a call of a program",
+            "use the form without underscore (t, transpose, squeeze) and return the result",
+        ),
+        "kept tensor": (
+            "the program keeps a tensor that it computed in a Python object",
+            "Python runs once per signature, so the object would never see another value",
+            "return the tensor, or copy it into a registered buffer with copy_()",
+        ),
+        "subclass": (
+            "the program is given a tensor subclass",
+            "a subclass may give operators another meaning, which tracing would not see",
+            "pass plain tensors, or " + KEEP_EAGER,
+        ),
+        "layout": (
+            "the program uses a tensor that is not strided (sparse, quantized or MKL-DNN)",
+            "a program's values are dense tensors",
+            "convert with to_dense(), or " + KEEP_EAGER,
+        ),
+        "no shape rule": (
+            "an operator cannot say what it returns without running",
+            "tracing runs operators on tensors without elements",
+            "register a fake implementation (torch.library.register_fake), or " + KEEP_EAGER,
+        ),
+        "generator": (
+            "the program reads or sets a random generator's state in a way that a program cannot repeat",
+            "random operators draw from the default generator when the program runs",
+            "seed outside the hybridized code",
+        ),
+    }
+)
+
+
+def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedError:
+    """The error for a row of the table; `detail` says which operator or object it was."""
+    fact, why, fix = REFUSALS[kind]
+    where = source_line(place.filename, place.line) if place else None
+    return UnsupportedError(f"{fact} ({detail})" if detail else fact, where=where, why=why, fix=fix)
+
+
+def refuse(kind: str, place: Place | None, detail: str = "") -> NoReturn:
+    """Raise the error for a row of the table."""
+    raise refusal(kind, place, detail)

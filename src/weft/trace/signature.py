@@ -1,0 +1,141 @@
+"""The arguments and modes of a call -> a key: two calls with equal keys may run the same program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.trace.capture import PLAIN_TYPES, has_function_modes
+from weft.trace.refusals import refuse
+
+PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+Key = tuple[Any, ...]
+
+
+class ByIdentity:
+    """An argument of a kind that Weft knows nothing about: only the very same object makes an equal key."""
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __repr__(self) -> str:
+        return f"<{type(self.thing).__name__} at {id(self.thing):#x}>"
+
+
+def leaf_key(leaf: Any) -> Key:
+    """The part of a key that one argument makes."""
+    if isinstance(leaf, torch.Tensor):
+        return tensor_key(leaf)
+    if isinstance(leaf, float):
+        return (float, leaf.hex())
+    if isinstance(leaf, complex):
+        return (complex, leaf.real.hex(), leaf.imag.hex())
+    if type(leaf) in PLAIN:
+        return (type(leaf), leaf)
+    return (type(leaf), ByIdentity(leaf))
+
+
+def tensor_key(tensor: torch.Tensor) -> Key:
+    """Everything about a tensor that a program depends on, apart from its elements."""
+    if type(tensor) not in PLAIN_TYPES:
+        refuse("subclass", None, detail=type(tensor).__name__)
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        refuse("layout", None)
+    lazy_bits = (tensor.is_conj(), tensor.is_neg()) if tensor.dtype.is_complex or tensor.is_neg() else None
+    grad = (tensor.requires_grad, tensor.is_leaf) if tensor.requires_grad else False
+    return (torch.Tensor, tensor.dtype, tensor.shape, tensor.stride(), tensor.device, grad, lazy_bits)
+
+
+def modes_key() -> Key:
+    """The modes of this thread that change what operators do."""
+    default_device = torch.get_default_device() if has_function_modes() else None
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        autocast_key(),
+        torch.get_default_dtype(),
+        default_device,
+    )
+
+
+# What the entries of a key are called in a sentence.
+TENSOR_FACTS = ("kind", "element type", "sizes", "strides", "device", "gradient flag", "conjugate or negative bit")
+MODE_FACTS = ("grad mode", "inference mode", "autocast", "default dtype", "default device")
+
+
+def autocast_key() -> Key | None:
+    """Which devices cast automatically, and to what."""
+    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
+        return None
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+def memory_key(tensors: list[torch.Tensor]) -> Key:
+    """Which tensors share memory, and where in it they start: programs that write into arguments depend on it."""
+    groups: dict[int, int] = {}
+    return tuple(
+        (groups.setdefault(tensor.untyped_storage().data_ptr(), len(groups)), tensor.storage_offset())
+        for tensor in tensors
+    )
+
+
+def key_distance(before: Key, now: Key) -> int:
+    """How many arguments and modes differ between two keys."""
+    if before[0] != now[0]:
+        return len(before[1]) + len(now[1]) + len(MODE_FACTS)
+    return sum(old != new for part in (1, 2) for old, new in zip(before[part], now[part], strict=True))
+
+
+def key_change(before: Key, now: Key, names: Sequence[str]) -> str:
+    """A sentence on how the key of a call differs from that of an earlier one."""
+    if before[0] != now[0]:
+        return "the arguments are nested in another way"
+    for name, old, new in zip(names, before[1], now[1], strict=True):
+        if old != new:
+            return _leaf_change(f"argument {name}", old, new)
+    for fact, old, new in zip(MODE_FACTS, before[2], now[2], strict=True):
+        if old != new:
+            return f"{fact} was {old}, is {new}"
+    return "nothing that a key holds"
+
+
+def tensor_change(name: str, before: Key, now: Key) -> str:
+    """A sentence on how a tensor's key differs from before."""
+    sizes = TENSOR_FACTS.index("sizes")
+    old, new = before[sizes], now[sizes]
+    if len(old) == len(new):
+        for dimension, (was, extent) in enumerate(zip(old, new, strict=True)):
+            if was != extent:
+                return f"{name}: size of dim {dimension} was {was}, is {extent}"
+    for fact, was, found in zip(TENSOR_FACTS, before, now, strict=True):
+        if was != found:
+            return f"{name}: {fact} was {_text(was)}, is {_text(found)}"
+    return f"{name} is another tensor"
+
+
+def _leaf_change(name: str, before: Key, now: Key) -> str:
+    if before[0] is torch.Tensor and now[0] is torch.Tensor:
+        return tensor_change(name, before, now)
+    return f"{name} was {_leaf_text(before)}, is {_leaf_text(now)}"
+
+
+def _leaf_text(key: Key) -> str:
+    if key[0] is torch.Tensor:
+        return f"a tensor {tuple(key[TENSOR_FACTS.index('sizes')])}"
+    if key[0] is float:
+        return repr(float.fromhex(key[1]))
+    return repr(key[1])
+
+
+def _text(entry: Any) -> str:
+    return str(tuple(entry)) if isinstance(entry, torch.Size) else str(entry)

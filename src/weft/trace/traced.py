@@ -1,0 +1,156 @@
+"""A function and its arguments -> a traced program: Graph, what goes in and where it comes from, what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.errors import WeftError
+from weft.ir.calls import Call, Operand
+from weft.ir.graph import Graph, Result, Value
+from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
+from weft.trace.capture import TreeSpec
+from weft.trace.outcome import TracedResult, outcome, written_inputs
+from weft.trace.refusals import refuse
+from weft.trace.tracer import TracedInput, Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLeaf:
+    """A returned tensor: which result of the Graph, and whether it carries a gradient."""
+
+    index: int
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """One traced program. `graph.results` are the returned tensors; `leaves` says where each stands.
+
+    `gradient` is there when a returned tensor carries a gradient.
+    """
+
+    graph: Graph
+    inputs: tuple[TracedInput, ...]
+    leaves: tuple[Any, ...]
+    structure: TreeSpec
+    gradient: Gradient | None
+    depends_on_offsets: bool
+
+
+class Gradient:
+    """The differentiable side of a traced program: what the forward saves, and a backward a pattern of tangents.
+
+    `graph` is the forward with new results behind the old ones: the saved values. `roots` are the values that carry
+    gradients, in the order of the tangents; `wanted` are the positions of the inputs that get gradients.
+    """
+
+    def __init__(self, graph: Graph, roots: Sequence[Value], differentiator: Differentiator) -> None:
+        self._differentiator = differentiator
+        self._backwards: dict[Tangents, Backward] = {}
+        self.roots = tuple(roots)
+        self.failure: Exception | None = None
+        self.saved: tuple[Value, ...] = ()
+        inputs = differentiator.tracer.trace.inputs
+        self.wanted = tuple(inputs.index(entry) for entry in differentiator.wanted)
+        try:
+            first = differentiator.trace(differentiator.full_pattern())
+        except (RuntimeError, WeftError) as error:
+            # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
+            self.failure, self.graph = error, graph
+            return
+        self._backwards[differentiator.full_pattern()] = first
+        self.saved, self.graph = _with_saved(graph, first.saved)
+
+    def backward(self, tangents: Tangents) -> Backward:
+        """The backward for a pattern of tangents; traced when it is seen first. Callers hold the program's lock."""
+        if self.failure is not None:
+            raise self.failure
+        found = self._backwards.get(tangents)
+        if found is None:
+            found = self._differentiator.trace(tangents)
+            check_saved(found, self._backwards[self._differentiator.full_pattern()].saved)
+            self._backwards[tangents] = found
+        return found
+
+    def saved_positions(self, backward: Backward) -> tuple[int, ...]:
+        """Where the values that a backward reads stand among the saved ones."""
+        order = {value: index for index, value in enumerate(self._backwards[self._differentiator.full_pattern()].saved)}
+        return tuple(order[value] for value in backward.saved)
+
+
+def _with_saved(graph: Graph, saved: tuple[Value, ...]) -> tuple[tuple[Value, ...], Graph]:
+    """Add the saved values as results; an input that is written is saved as it was before."""
+    written = {write.input for write in graph.writes}
+    values = list(graph.values)
+    kept: list[Value] = []
+    for value in saved:
+        if value in written:
+            copy = copied(value)
+            values.insert(0, copy)
+            kept.append(copy)
+        else:
+            kept.append(value)
+    extended = replace(graph, values=tuple(values), results=(*graph.results, *(Result(value) for value in kept)))
+    return tuple(kept), extended
+
+
+def copied(value: Value) -> Value:
+    """A copy of a value in memory of its own."""
+    call = Call("aten.clone.default", (Operand(0),))
+    return Value("library", (value,), value.type, MappingProxyType({"call": call}))
+
+
+def trace_program(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    name: str,
+    may_write: Callable[[torch.Tensor], bool],
+) -> Traced:
+    """Run a function once on stand-ins and describe it as a program."""
+    tracer = Tracer(may_write)
+    trace = tracer.run(function, arguments, keywords)
+    described, writes = outcome(tracer.recorder, trace.leaves)
+    positions: dict[int, int] = {}
+    results: list[Result] = []
+    leaves: list[Any] = []
+    for leaf, returned in zip(described, trace.leaves, strict=True):
+        if not isinstance(leaf, TracedResult):
+            leaves.append(leaf)
+            continue
+        if id(returned) not in positions:
+            positions[id(returned)] = len(results)
+            results.append(leaf.result)
+        leaves.append(TensorLeaf(positions[id(returned)], leaf.requires_grad))
+    inputs = tuple(trace.inputs)
+    graph = Graph(
+        name, tuple(entry.value for entry in inputs), _without_unread(trace.values), tuple(results), tuple(writes)
+    )
+    roots = _differentiable(described, tracer)
+    gradient = Gradient(graph, list(roots), Differentiator(tracer, list(roots.values()))) if roots else None
+    return Traced(graph, inputs, tuple(leaves), trace.structure, gradient, trace.depends_on_offsets)
+
+
+def _without_unread(values: list[Value]) -> tuple[Value, ...]:
+    """Leave out states of the random generator that nothing goes back to."""
+    read = {operand for value in values for operand in value.operands}
+    return tuple(value for value in values if value.op != "random_state" or value in read)
+
+
+def _differentiable(described: list[Any], tracer: Tracer) -> dict[Value, torch.Tensor]:
+    """The values that carry gradients out of the program, with the stand-ins to differentiate."""
+    roots: dict[Value, torch.Tensor] = {}
+    for leaf in described:
+        if isinstance(leaf, TracedResult) and leaf.root is not None and leaf.root.requires_grad:
+            roots[leaf.result.value] = leaf.root
+    for state in written_inputs(list(tracer.recorder.memories.values())):
+        if state.tensor.requires_grad and state.tensor.grad_fn is not None:
+            if state.prefix:
+                refuse("aliased write with gradient", None)
+            roots[state.memory.base] = state.tensor
+    return roots

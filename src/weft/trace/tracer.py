@@ -1,0 +1,195 @@
+"""A Python function and its arguments -> a trace: every operator it ran, as values, with what goes in and comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.ir.graph import Place, Value, Write
+from weft.ir.library import is_random, name_of
+from weft.ir.types import type_of
+from weft.trace.capture import (
+    DATA_DEPENDENT,
+    NO_SHAPE_RULE,
+    PLAIN_TYPES,
+    Interception,
+    Operator,
+    is_stand_in,
+    next_autograd_number,
+    outside_tracing,
+    running_autograd_number,
+    storage_key,
+    tree_flatten,
+)
+from weft.trace.forbidden import FORBIDDEN, VALUE_OPERATORS
+from weft.trace.memory import TensorState
+from weft.trace.places import user_place
+from weft.trace.random_state import RandomLedger
+from weft.trace.recorder import Recorder
+from weft.trace.refusals import refuse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedInput:
+    """A tensor that goes in: the real one, its value, its stand-in, the leaf that gets its gradient."""
+
+    tensor: torch.Tensor
+    value: Value
+    stand_in: torch.Tensor
+    leaf: torch.Tensor
+    argument: int | None
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """What running a function once showed."""
+
+    inputs: list[TracedInput] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    leaves: list[Any] = field(default_factory=list)
+    structure: Any = None
+    writes: list[Write] = field(default_factory=list)
+    depends_on_offsets: bool = False
+
+
+class Tracer:
+    """Runs a function under interception and keeps what is needed to trace its backward later."""
+
+    def __init__(self, may_write: Callable[[torch.Tensor], bool]) -> None:
+        self.may_write = may_write
+        self.recorder = Recorder(self._adopt, self._place)
+        self.interception = Interception(self)
+        self.trace = Trace()
+        self._captured: dict[int, TensorState] = {}
+        self._places: dict[int, Place] = {}
+        self._random: RandomLedger | None = None
+        self._real_of: dict[int, torch.Tensor] = {}
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> Trace:
+        """Run the function on stand-ins of its tensor arguments."""
+        leaves, structure = tree_flatten((arguments, keywords))
+        for position, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                leaves[position] = self._add_input(leaf, position)
+        stand_in_arguments, stand_in_keywords = torch.utils._pytree.tree_unflatten(leaves, structure)
+        self._random = RandomLedger(self.recorder.emit)
+        try:
+            with self.interception:
+                result = function(*stand_in_arguments, **stand_in_keywords)
+                self.trace.leaves, self.trace.structure = tree_flatten(result)
+            self._random.finish()
+        finally:
+            self._random.restore()
+        self._check_nothing_was_lost()
+        self.trace.values = self.recorder.values
+        self.trace.depends_on_offsets = self.recorder.depends_on_offsets
+        return self.trace
+
+    def _add_input(self, tensor: torch.Tensor, argument: int | None) -> torch.Tensor:
+        if type(tensor) not in PLAIN_TYPES:
+            refuse("subclass", None, detail=type(tensor).__name__)
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            refuse("layout", user_place() if argument is None else None)
+        known = self._captured.get(id(tensor))
+        if known is not None:
+            return known.tensor
+        stand_in, leaf = self.interception.stand_in(tensor)
+        kind = "arg" if argument is not None else "state"
+        value = Value("input", (), type_of(stand_in), name=f"{kind}{len(self.trace.inputs)}")
+        state = self.recorder.add_input(stand_in, value)
+        self._captured[id(tensor)] = state
+        self._real_of[id(stand_in)] = tensor
+        self.trace.inputs.append(TracedInput(tensor, value, stand_in, leaf, argument))
+        return stand_in
+
+    def _adopt(self, tensor: torch.Tensor) -> TensorState:
+        """Make a real tensor that the function reached by itself an input of the program."""
+        self._add_input(tensor, None)
+        return self._captured[id(tensor)]
+
+    def _check_nothing_was_lost(self) -> None:
+        for entry in self.trace.inputs:
+            if storage_key(entry.stand_in) not in self.recorder.memories:
+                refuse("memory replaced", None)
+            if entry.leaf.grad is not None:
+                refuse("backward inside", None)
+            if type_of(entry.stand_in) != entry.value.type:
+                refuse("input reshaped in place", None)
+        for memory in self.recorder.memories.values():
+            for state in memory.inputs if memory.version else ():
+                real = self._real_of[id(state.tensor)]
+                argument = next(entry.argument for entry in self.trace.inputs if entry.tensor is real)
+                if argument is None and not self.may_write(real):
+                    refuse("captured write", memory.base.place)
+
+    # -- the Listener protocol ----------------------------------------------------------------------------------
+
+    def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
+        """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
+        kind = FORBIDDEN.get(function)
+        if kind is not None:
+            refuse(kind, user_place())
+        return self._stand_ins(arguments), self._stand_ins(keywords)
+
+    def _stand_ins(self, item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            if is_stand_in(item) or type(item) not in PLAIN_TYPES:
+                return item
+            return (
+                self.recorder.state_of(item).tensor
+                if id(item) not in self._captured
+                else self._captured[id(item)].tensor
+            )
+        if type(item) in (list, tuple):
+            return type(item)(self._stand_ins(entry) for entry in item)
+        return {name: self._stand_ins(entry) for name, entry in item.items()} if type(item) is dict else item
+
+    def on_operator(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Record an operator."""
+        target = name_of(operator)
+        place = self._place()
+        if target in VALUE_OPERATORS:
+            refuse(VALUE_OPERATORS[target], place, detail=str(operator))
+        if target == "aten.lift_fresh.default" and not is_stand_in(arguments[0]):
+            return self._constant(arguments[0])
+        random = self._random if is_random(target) else None
+        if random is not None:
+            with outside_tracing():
+                random.before_random_operator()
+        try:
+            result = self.recorder.record(operator, arguments, keywords, self._runner(operator))
+        except DATA_DEPENDENT:
+            refuse("data-dependent shape", place, detail=str(operator))
+        except NO_SHAPE_RULE:
+            refuse("no shape rule", place, detail=str(operator))
+        if random is not None:
+            with outside_tracing():
+                random.after_random_operator()
+        return result
+
+    def _runner(self, operator: Operator) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        return lambda arguments, keywords: self.interception.run(operator, arguments, keywords)
+
+    def _constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Data written in the program text (torch.tensor([1, 2])): a constant, in new memory at each run."""
+        with outside_tracing():
+            data = tensor.detach().clone()
+        stand_in, _ = self.interception.stand_in(data)
+        constant = self.recorder.emit("constant", (), type_of(stand_in), tensor=data)
+        fresh = self.recorder.copy(constant)
+        self.recorder.add_result(stand_in, fresh)
+        return stand_in
+
+    def _place(self) -> Place | None:
+        number = running_autograd_number()
+        if number is not None:
+            return self._places.get(number)
+        place = user_place()
+        if place is not None:
+            self._places[next_autograd_number() - 1] = place
+        return place
