@@ -4,8 +4,8 @@ import threading
 from random import Random
 
 import pytest
-
 from tests.engine.task_graphs import disagreement, random_graph, sweep
+
 from weft.engine import Engine, Placement, SerialEngine, Var
 from weft.errors import ExecutionError, UsageError
 
@@ -30,13 +30,15 @@ def engine():
         yield engine
 
 
-def test_random_graphs_on_one_to_eight_lanes_equal_serial_order():
-    assert sweep(graphs=1_000, most_lanes=8, seed=1) == ""
+@pytest.mark.parametrize("lanes", range(1, 9))
+def test_a_thousand_random_graphs_on_one_to_eight_lanes_equal_serial_order(lanes):
+    assert sweep(graphs=125, lanes=lanes, seed=lanes) == ""
 
 
 @pytest.mark.slow
-def test_fifty_thousand_random_graphs_on_one_to_eight_lanes_equal_serial_order():
-    assert sweep(graphs=50_000, most_lanes=8, seed=2) == ""
+@pytest.mark.parametrize("lanes", range(1, 9))
+def test_fifty_thousand_random_graphs_on_one_to_eight_lanes_equal_serial_order(lanes):
+    assert sweep(graphs=6_250, lanes=lanes, seed=100 + lanes) == ""
 
 
 def test_the_comparison_of_graphs_notices_an_engine_that_forgets_the_order():

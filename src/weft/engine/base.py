@@ -1,5 +1,7 @@
 """What every engine gives its users, whichever way it runs their tasks: variables, waits, errors, limits."""
 
+import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from weft.engine.task import Placement, Queue, Task, Var
 from weft.engine.timeline import Timeline
 from weft.errors import UsageError
 
-PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+PACKAGE = str(Path(__file__).parent.parent) + os.sep  # not resolved: frames name files as the import did
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class BaseEngine(ABC):
         self.failures = Failures(errors)
         self.limits = Limit()
         self.timeline: Timeline | None = None
+        self.timeline_clock: Callable[[], int] = time.perf_counter_ns
         self.closed = False
         self.blocked_waits = 0
         self._random_states: dict[str, Var] = {}
@@ -120,7 +123,7 @@ class BaseEngine(ABC):
         """Record a timeline of every task from now on; closing it, or the engine, writes the file and the verdict."""
         if self.timeline is not None:
             self.timeline.close()
-        self.timeline = Timeline(path, on_close=self._forget_timeline)
+        self.timeline = Timeline(path, on_close=self._forget_timeline, clock=self.timeline_clock)
         return self.timeline
 
     def close(self, finish: bool = True) -> None:

@@ -60,6 +60,7 @@ class SimulatedEngine(BaseEngine):
     def __init__(self, seed: int, devices: Mapping[str, int] = TWO_LANES, errors: str = "every") -> None:
         super().__init__(errors)
         self.clock = VirtualClock()
+        self.timeline_clock = self.clock
         self._random = Random(seed)  # an order to try, not a secret
         self._queues: dict[str, Levels] = {}
         self._hands: list[Hand] = []

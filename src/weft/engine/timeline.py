@@ -6,7 +6,6 @@ Open the file in https://ui.perfetto.dev or chrome://tracing.
 import gzip
 import json
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ class Timeline:
         self,
         path: str | Path,
         on_close: Callable[[], None],
-        clock: Callable[[], int] = time.perf_counter_ns,
+        clock: Callable[[], int],
     ) -> None:
         self.path = Path(path)
         self.verdict = ""
