@@ -1,6 +1,8 @@
 """The command line of the conformance run: sections and filters -> counts, a report and an exit code."""
 
 import argparse
+import dataclasses
+import json
 import sys
 import time
 from collections.abc import Sequence
@@ -32,6 +34,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--native", action="store_true", help="accept the error bound of native code")
     parser.add_argument("--verbose", action="store_true", help="print the traceback of every failure")
+    parser.add_argument("--records", type=Path, help="write every record there, one JSON object a line")
     parser.add_argument("--report", type=Path, help=f"write the page there; a whole run writes {REPORT} anyway")
     return parser.parse_args(arguments)
 
@@ -69,6 +72,12 @@ def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
     return records
 
 
+def write_records(records: Sequence[Record], path: Path) -> None:
+    """Write the records for other tools to read."""
+    rows = (dataclasses.asdict(record) | {"status": record.status.value} for record in records)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
 def main() -> int:
     """Run, print the table, write the report, and fail if anything is wrong."""
     options = parse()
@@ -77,6 +86,8 @@ def main() -> int:
     records = run(options, wanted)
     every = [*SECTIONS.values(), THREADS]
     print(table(records, every))
+    if options.records is not None:
+        write_records(records, options.records)
     print("\nunsupported\n" + listing(records, Status.UNSUPPORTED))
     whole = wanted == known and (options.op, options.sample, options.limit, options.shard) == (None, None, None, "0/1")
     target = options.report or (REPORT if whole and options.contestant == "hybridize" else None)
