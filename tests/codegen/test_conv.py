@@ -10,7 +10,7 @@ from torch.nn.functional import conv2d
 from weft.codegen.conv import emit_conv
 from weft.codegen.pack import emit_pack
 from weft.plan.epilogue import Epilogue, Operand, Step, operand, result
-from weft.plan.kernel_conv import ConvKernel, Images, Window, out_size
+from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window, out_size
 from weft.plan.schedule_conv import choose_conv_schedule, pack_conv_weights
 from weft.target import Target
 
@@ -47,13 +47,14 @@ def convolution(
         input=channels_last(in_channels, in_size),
         output=channels_last(out_channels, size),
         epilogue=Epilogue(bias=BIAS),
-        schedule=choose_conv_schedule("f32", images, per_group, in_size, window, target),
+        schedule=choose_conv_schedule(ConvSizes("f32", images, *per_group, in_size, window), target),
     )
     return replace(plain, **fields)
 
 
-def run(target: Target, kernel: ConvKernel, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: torch.Tensor) -> None:
+def run(target: Target, kernel: ConvKernel, out: torch.Tensor, *inputs: torch.Tensor) -> None:
     """Pack the weights, then compute; x and out as their memory lies."""
+    x, weight, *rest = inputs
     pack = pack_conv_weights(kernel, "pack", weight.stride())
     packed, whole = guarded(kernel.groups * kernel.packed_group)
     call = compiled(target, lambda module: emit_conv(module, kernel), lambda module: emit_pack(module, pack))
@@ -93,7 +94,9 @@ CASES = {
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_convolution_equals_conv2d(target: Target, case: tuple[int, tuple[int, int, int], tuple[int, int], Window]) -> None:
+def test_a_convolution_equals_conv2d(
+    target: Target, case: tuple[int, tuple[int, int, int], tuple[int, int], Window]
+) -> None:
     images, channels, in_size, window = case
     kernel = convolution(target, *case)
     x = torch.randn(images, channels[0], *in_size)

@@ -21,6 +21,32 @@ class Ending:
     accumulate: bool = False
 
 
+class SetAside:
+    """Sums kept on the stack while registers add up a part: long chains of additions would round worse."""
+
+    def __init__(self, vectors: Vectors, starts: list[Register]) -> None:
+        self.vectors = vectors
+        self.places = [vectors.writer.emit("ptr", f"alloca {vectors.kind}") for _ in starts]
+        for place, start in zip(self.places, starts, strict=True):
+            self._store(start, place)
+
+    def add(self, sums: list[Register]) -> None:
+        """Add a part."""
+        for place, value in zip(self.places, sums, strict=True):
+            self._store(self.vectors.writer.binary("fadd", self._load(place), value), place)
+
+    def totals(self) -> list[Register]:
+        """Give the sums of all parts."""
+        return [self._load(place) for place in self.places]
+
+    # Volatile, or LLVM would take these back into registers that the inner loop needs.
+    def _load(self, place: Register) -> Register:
+        return self.vectors.writer.emit(self.vectors.kind, f"load volatile {self.vectors.kind}, {place}")
+
+    def _store(self, value: Register, place: Register) -> None:
+        self.vectors.writer.emit_void(f"store volatile {value}, {place}")
+
+
 class BlockFunction:
     """Emits the start and the end of a block's sums, and the phases of a sum in parts."""
 

@@ -5,7 +5,9 @@ Contract of the emitted function: void name(out*, input*, weights*, inputs*..., 
 Nothing outside the tensors is read or written. Sizes are constants and may be 0.
 """
 
-from weft.codegen.block_function import BlockFunction, Ending
+from collections.abc import Callable
+
+from weft.codegen.block_function import BlockFunction, Ending, SetAside
 from weft.codegen.epilogue import EpilogueEmitter
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
@@ -102,17 +104,27 @@ class ConvBlockEmitter:
             for row in range(rows):
                 sums = self._columns(writer.integer(row), sums)
             return sums
-        with writer.loop(0, rows, carried=sums) as loop:
-            loop.carry(*self._columns(loop.index, list(loop.carried)))
-        return list(loop.carried)
+        return self._repeat("rows", rows, sums, self._columns)
 
     def _columns(self, row: Register, sums: list[Register]) -> list[Register]:
         """Add what the columns of one row of the window give."""
         if self.kernel.schedule.merge_columns:
             return self._run((row, self.writer.integer(0)), sums)
-        with self.writer.loop(0, self.kernel.window.size[1], carried=sums) as loop:
-            loop.carry(*self._run((row, loop.index), list(loop.carried)))
-        return list(loop.carried)
+        columns = self.kernel.window.size[1]
+        return self._repeat("columns", columns, sums, lambda column, inside: self._run((row, column), inside))
+
+    def _repeat(
+        self, name: str, count: int, sums: list[Register], add: Callable[[Register, list[Register]], list[Register]]
+    ) -> list[Register]:
+        """Add to the sums again and again: in registers, or in memory what each time gives alone."""
+        if self.kernel.schedule.set_aside != name:
+            with self.writer.loop(0, count, carried=sums) as loop:
+                loop.carry(*add(loop.index, list(loop.carried)))
+            return list(loop.carried)
+        aside = SetAside(self.vectors, sums)
+        with self.writer.loop(0, count) as loop:
+            aside.add(add(loop.index, [self.vectors.zero] * len(sums)))
+        return aside.totals()
 
     def _run(self, tap: tuple[Register, Register], sums: list[Register]) -> list[Register]:
         """Add the products of the numbers that lie in a row from a place of the window on."""

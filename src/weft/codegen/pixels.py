@@ -16,7 +16,8 @@ class Pixels:
         self.kernel = kernel
         self.first = first
         self.writer: FunctionWriter = vectors.writer
-        self.places = [self._place(number) for number in range(count)]
+        across_rows = kernel.schedule.across_rows
+        self.places = [self._place(number) for number in range(count)] if across_rows else self._in_one_row(count)
 
     def inputs(self, image: Register) -> list[Register]:
         """Give where the window of each pixel begins; with padding that may be outside the image."""
@@ -61,13 +62,14 @@ class Pixels:
     def _place(self, number: int) -> Place:
         """Find a pixel's image, row and column."""
         writer, (height, width) = self.writer, self.kernel.out_size
-        if number and not self.kernel.schedule.across_rows:
-            image, row, column = self.places_of_first
-            return image, row, writer.add(column, number)
         image, rest = writer.divide(writer.add(self.first, number), height * width)
         row, column = writer.divide(rest, width)
-        self.places_of_first = image, row, column
         return image, row, column
+
+    def _in_one_row(self, count: int) -> list[Place]:
+        """Find pixels that are all in the row of the first."""
+        image, row, column = self._place(0)
+        return [(image, row, self.writer.add(column, number)) for number in range(count)]
 
     def _pointers(self, base: Register, strides: tuple[int, int, int]) -> list[Register]:
         """Move an address to each pixel."""
@@ -81,5 +83,6 @@ class Pixels:
         module, kernel = self.writer.module, self.kernel
         name = f"{kernel.name}.zeros"
         kind = f"[{kernel.in_channels} x {ELEMENTS[kernel.element]}]"
-        module.declarations.setdefault(name, f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64")
+        zeros = f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64"
+        module.declarations.setdefault(name, zeros)
         return Register("ptr", f"@{name}")

@@ -43,7 +43,8 @@ def emit_walk(writer: FunctionWriter, walk: Walk, visitor: Visitor) -> None:
             with writer.loop(*outer) as one, writer.loop(*inner) as two:
                 below, panel = (one.index, two.index) if walk.rows_outside else (two.index, one.index)
                 line, block = _divided(writer, below, walk)
-                start = writer.binary("add", writer.multiply(line, walk.row_blocks.total), first_of(writer, walk.row_blocks, block))
+                row_start = first_of(writer, walk.row_blocks, block)
+                start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
                 across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
                 _choose_shape(writer, walk, (block, panel), Place(start, across, first, turns, phase), visitor)
 

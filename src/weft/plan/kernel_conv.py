@@ -6,6 +6,7 @@ pixels, so a convolution is a product whose left operand is read where the windo
 
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
@@ -33,12 +34,29 @@ class Window:
 
 
 @dataclass(frozen=True)
+class ConvSizes:
+    """What a convolution's speed depends on; channels are counted per group."""
+
+    element: str
+    images: int
+    in_channels: int
+    out_channels: int
+    in_size: tuple[int, int]
+    window: Window
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Give the rows and columns of an output image."""
+        return out_size(self.in_size, self.window)
+
+
+@dataclass(frozen=True)
 class ConvSchedule:
     """How a convolution is computed.
 
     A register block is `block_pixels` by `block_vectors` vectors of `lanes` channels; `across_rows` lets its pixels
     run on into the next row and image. `channel_block` input channels are done before the next register block,
-    partial sums waiting in the output. `merge_columns` takes the input's columns and channels in a window as one run
+    partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives on its own. `merge_columns` takes the input's columns and channels in a window as one run
     of numbers, `unroll` steps a turn; `unroll_rows` repeats that code for each row of the window.
     Tiles and `pixels_outside` are as for products.
     """
@@ -54,6 +72,7 @@ class ConvSchedule:
     merge_columns: bool = False
     unroll: int = 1
     unroll_rows: bool = False
+    set_aside: Literal["nothing", "rows", "columns"] = "nothing"
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,48 @@
-"""A convolution's sizes and a target -> the ConvSchedule that should be fastest there, and the packing of its weights."""
+"""A convolution's sizes and a target -> the ConvSchedule that should be fastest there, and how weights are packed."""
 
 from math import prod
 
 from weft.plan.blocks import cut
-from weft.plan.kernel_conv import ConvKernel, ConvSchedule, Window, out_size
+from weft.plan.kernel_conv import ConvKernel, ConvSchedule, ConvSizes
 from weft.plan.kernel_gemm import ELEMENT_BITS, Matrix, PackKernel
-from weft.plan.schedule_gemm import BLOCK_CYCLES, TILE_CYCLES, register_block, step_cycles
+from weft.plan.schedule_gemm import BLOCK_CYCLES, LEAST_TILE_ROWS, TILE_CYCLES, register_block, step_cycles
 from weft.target import Target
 
 LONGEST_UNROLLED_RUN = 32  # steps: a longer run of merged columns is walked by a loop
 LONGEST_UNROLLED_WINDOW = 64
+LONGEST_SUM = 256  # steps in one chain of additions, about: longer ones round worse than what eager does
+PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
-def choose_conv_schedule(
-    element: str, images: int, channels: tuple[int, int], in_size: tuple[int, int], window: Window, target: Target
-) -> ConvSchedule:
-    """Choose how a convolution with so many input and output channels (per group) is computed."""
-    in_channels, out_channels = channels
-    lanes = target.lanes(ELEMENT_BITS[element])
-    height, width = out_size(in_size, window)
-    depth = in_channels * prod(window.size)
-    vectors = -(-out_channels // lanes)
-    merge = window.padding == (0, 0) and window.dilation[1] == 1 and in_channels * window.size[1] <= LONGEST_UNROLLED_RUN
-    across = not merge
-    pixels, columns = register_block(images * height * width if across else width, vectors, depth, target)
+def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
+    """Choose how a convolution is computed."""
+    window, (height, width) = conv.window, conv.out_size
+    lanes, number_bytes = target.lanes(ELEMENT_BITS[conv.element]), ELEMENT_BITS[conv.element] // 8
+    depth = conv.in_channels * prod(window.size)
+    vectors = -(-conv.out_channels // lanes)
+    run = conv.in_channels * window.size[1]
+    merge = window.padding == (0, 0) and window.dilation[1] == 1 and run <= LONGEST_UNROLLED_RUN
+    lines, length = (conv.images * height, width) if merge else (1, conv.images * height * width)
+    pixels, columns = register_block(length, vectors, depth, target)
     cycles = step_cycles(pixels, columns) * depth + BLOCK_CYCLES
-    down = cut(images * height * width, pixels).count if across else images * height * cut(width, pixels).count
-    tile_pixel_blocks = cut(down, max(1, int(TILE_CYCLES / cycles))).size
-    panels = cut(vectors, columns).count
-    tile_panels = cut(panels, max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))).size
-    unroll = in_channels * window.size[1] if merge else 1
+    shared = depth * conv.out_channels * number_bytes > target.l2_bytes // 2
+    most_blocks = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // pixels) if shared else 1)
+    tile_pixel_blocks = cut(lines * cut(length, pixels).count, most_blocks).size
+    most_panels = max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))
+    channel_bytes = prod(window.size) * columns * lanes * number_bytes
     return ConvSchedule(
         lanes=lanes,
         block_pixels=pixels,
         block_vectors=columns,
-        channel_block=max(in_channels, 1),
+        channel_block=max(1, target.l2_bytes // PANEL_SHARE // channel_bytes),
         tile_pixel_blocks=tile_pixel_blocks,
-        tile_panels=tile_panels,
+        tile_panels=cut(cut(vectors, columns).count, most_panels).size,
         pixels_outside=False,
-        across_rows=across,
+        across_rows=not merge,
         merge_columns=merge,
-        unroll=unroll,
+        unroll=max(run, 1) if merge else 1,
         unroll_rows=merge and depth <= LONGEST_UNROLLED_WINDOW,
+        set_aside="nothing" if depth <= LONGEST_SUM else "rows" if run <= 2 * LONGEST_SUM else "columns",
     )
 
 
