@@ -137,3 +137,10 @@ def test_copies_that_are_one_and_copies_that_are_two_differ():
 def test_attributes_that_differ_in_sign_or_type_are_not_equal(left, right):
     assert equal(left, left)
     assert not equal(left, right)
+
+
+@pytest.mark.parametrize("second", ["%x", "!0", "!0 via a.view.d(_, 1)[2]"])
+def test_an_update_of_two_places_reads_back(second):
+    line = f"  %0: (f32[2], f32[2]) = update a.b.c(!0, [!1], %x, key=%y) on !0 = %x via a.view.d(_, k=1), !1 = {second}"
+    text = f"graph g(%x: f32[2], %y: f32[2]) {{\n{line}\n  write %x via a.view.d(_) <- %y\n  return\n}}\n"
+    assert print_graph(parse_graph(text)) == text

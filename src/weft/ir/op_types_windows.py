@@ -102,7 +102,7 @@ def pooled_shape(data: TensorType, attributes: Attributes, dilation: tuple[int, 
     for extent, kernel, stride, padding, spread in windows:
         reach = spread * (kernel - 1) + 1
         room = extent + 2 * padding - reach + (stride - 1 if attributes["ceil_mode"] else 0)
-        if room < 0 or padding * 2 > reach:
+        if room < 0 or padding * 2 > kernel:
             raise UsageError(f"a window of {kernel} (dilation {spread}) in {extent} elements padded by {padding}")
         size = room // stride + 1
         if attributes["ceil_mode"] and (size - 1) * stride >= extent + padding:
