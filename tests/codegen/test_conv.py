@@ -9,7 +9,8 @@ from torch.nn.functional import conv2d
 
 from weft.codegen.conv import emit_conv
 from weft.codegen.pack import emit_pack
-from weft.plan.epilogue import Epilogue, Operand, Step, operand, result
+from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window, out_size
 from weft.plan.schedule_conv import choose_conv_schedule, pack_conv_weights
 from weft.target import Target
@@ -145,7 +146,7 @@ def test_a_residual_is_added_before_relu_and_the_output_may_have_a_border() -> N
         epilogue=Epilogue(
             bias=BIAS,
             operands=(Operand((), 20, 1),),
-            steps=(Step("add", (result(0), operand(0))), Step("relu", (result(1),))),
+            body=(Instruction("add", (0, 1), "f32"), Instruction("relu", (2,), "f32")),
         ),
     )
     x, weight, bias = torch.randn(2, *size, 16), torch.randn(20, 16, 3, 3), torch.randn(20)

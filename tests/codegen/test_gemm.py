@@ -8,7 +8,8 @@ from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, co
 
 from weft.codegen.gemm import emit_gemm
 from weft.codegen.pack import emit_pack
-from weft.plan.epilogue import Epilogue, Operand, Step, number, operand, result
+from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.expression import Instruction
 from weft.plan.kernel_gemm import (
     GemmKernel,
     GemmSchedule,
@@ -104,7 +105,7 @@ def test_parts_of_the_sum_add_up(rows_outside: bool, unroll: int, chains: int) -
         chains=chains,
     )
     x, y, bias = torch.randn(20, 103), torch.randn(103, 70), torch.randn(70)
-    kernel = product((20, 103, 70), schedule, epilogue=Epilogue(bias=BIAS, steps=(Step("relu", (result(0),)),)))
+    kernel = product((20, 103, 70), schedule, epilogue=Epilogue(bias=BIAS, body=(Instruction("relu", (0,), "f32"),)))
     out, _ = guarded(20, 70)
     run(target, kernel, out, x, y, bias)
     torch.testing.assert_close(out, (x @ y + bias).relu())
@@ -150,7 +151,7 @@ def test_accumulation_adds_to_what_is_there_before_the_epilogue() -> None:
         (7, 11, 21),
         choose_schedule("f32", (7, 21, 11), target),
         accumulate=True,
-        epilogue=Epilogue(steps=(Step("mul", (result(0), number(2.0))),)),
+        epilogue=Epilogue(body=(Instruction("add", (0, 0), "f32"),)),
     )
     x, y, out = torch.randn(7, 11), torch.randn(11, 21), torch.randn(7, 21)
     expected = (out + x @ y) * 2
@@ -162,11 +163,13 @@ def test_accumulation_adds_to_what_is_there_before_the_epilogue() -> None:
 def test_an_epilogue_reads_residuals_and_columns_with_their_strides(target: Target) -> None:
     epilogue = Epilogue(
         operands=(Operand((), 45, 1), Operand((), 1, 0), Operand((), 1, 7)),
-        steps=(
-            Step("add", (result(0), operand(0))),
-            Step("mul", (result(1), operand(1))),
-            Step("sub", (result(2), operand(2))),
-            Step("relu", (result(3),)),
+        body=(
+            Instruction("add", (0, 1), "f32"),
+            Instruction("mul", (4, 2), "f32"),
+            Instruction("constant", (), "f32", (0.5,)),
+            Instruction("sub", (5, 3), "f32"),
+            Instruction("mul", (7, 6), "f32"),
+            Instruction("tanh", (8,), "f32"),
         ),
     )
     kernel = product((7, 11, 37), choose_schedule("f32", (7, 37, 11), target), epilogue=epilogue)
@@ -174,5 +177,5 @@ def test_an_epilogue_reads_residuals_and_columns_with_their_strides(target: Targ
     residual, scale, other = torch.randn(7, 45)[:, :37], torch.randn(7, 1), torch.randn(37, 7).t()
     out, whole = guarded(7, 37)
     run(target, kernel, out, x, y, residual, scale, other)
-    torch.testing.assert_close(out, ((x @ y + residual) * scale - other).relu())
+    torch.testing.assert_close(out, (((x @ y + residual) * scale - other) * 0.5).tanh())
     assert_untouched(whole)

@@ -1,28 +1,11 @@
-"""The steps of an epilogue -> instructions on one vector of results."""
+"""The body of an epilogue -> instructions on one vector of results."""
 
-from collections.abc import Callable
-
-from weft.codegen.module import FunctionWriter
+from weft.codegen.elementwise import Point, Typed, emit_body
 from weft.codegen.panel_vectors import Vectors
-from weft.codegen.register import Register, constant
+from weft.codegen.register import Register
 from weft.errors import InternalError
-from weft.plan.epilogue import Argument, Epilogue, Operand
-
-
-def relu(writer: FunctionWriter, x: Register) -> Register:
-    """Give max(x, 0), and x where it is no number."""
-    zero = constant(x.kind, 0.0)
-    return writer.select(writer.compare("fcmp olt", x, zero), zero, x)
-
-
-EMIT: dict[str, Callable[..., Register]] = {
-    "add": lambda writer, x, y: writer.binary("fadd", x, y),
-    "sub": lambda writer, x, y: writer.binary("fsub", x, y),
-    "mul": lambda writer, x, y: writer.binary("fmul", x, y),
-    "div": lambda writer, x, y: writer.binary("fdiv", x, y),
-    "neg": lambda writer, x: writer.fneg(x),
-    "relu": relu,
-}
+from weft.plan.epilogue import Epilogue
+from weft.plan.expression import Instruction
 
 
 class EpilogueEmitter:
@@ -44,28 +27,24 @@ class EpilogueEmitter:
         return self._read(0, row, column, count) if self.epilogue.bias else self.vectors.zero
 
     def apply(self, value: Register, row: int, column: int, count: int | None) -> Register:
-        """Apply all steps to the vector of results at a row and column."""
-        results = [value]
-        for step in self.epilogue.steps:
-            operands = [self._argument(argument, results, (row, column, count)) for argument in step.arguments]
-            if step.op not in EMIT:
-                raise InternalError(f"no epilogue rule for the op {step.op!r}", why="there are: " + ", ".join(EMIT))
-            results.append(EMIT[step.op](self.vectors.writer, *operands))
-        return results[-1]
-
-    def _argument(self, argument: Argument, results: list[Register], place: tuple[int, int, int | None]) -> Register:
-        index = int(argument.value)
-        if argument.kind == "result":
-            return results[index]
-        if argument.kind == "operand":
-            return self._read(index + self._first_operand, *place)
-        return constant(self.vectors.kind, argument.value)
+        """Apply the body to the vector of results at a row and column."""
+        if not self.epilogue.body:
+            return value
+        numbers = range(self._first_operand, len(self.epilogue.inputs))
+        operands = [self._read(number, row, column, count) for number in numbers]
+        inputs = [Typed(register, self.vectors.dtype) for register in (value, *operands)]
+        point = Point(self.vectors.lanes, _no_position)
+        return emit_body(self.vectors.writer, self.epilogue.body, inputs, point)[-1].register
 
     def _read(self, number: int, row: int, column: int, count: int | None) -> Register:
         """Load an input at a place of the block; what several rows or columns share is loaded once."""
-        operand: Operand = self.epilogue.inputs[number]
+        operand = self.epilogue.inputs[number]
         place = (number, row if operand.row else 0, column if operand.column else 0, count)
         if place not in self._shared:
             address = self.vectors.address(self.pointers[number], row * operand.row + column * operand.column)
             self._shared[place] = self.vectors.load_apart(address, operand.column, count)
         return self._shared[place]
+
+
+def _no_position(instruction: Instruction) -> Register:
+    raise InternalError(f"an epilogue cannot compute {instruction.op}", why="it does not know where it is")

@@ -11,6 +11,7 @@ class Vectors:
 
     def __init__(self, writer: FunctionWriter, element: str, lanes: int) -> None:
         self.writer = writer
+        self.dtype = element
         self.element = ELEMENTS[element]
         self.lanes = lanes
         self.kind = vector(self.element, lanes)

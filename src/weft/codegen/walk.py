@@ -31,7 +31,8 @@ class Visitor:
 
 def emit_walk(writer: FunctionWriter, walk: Walk, visitor: Visitor) -> None:
     """Emit the walk over the tiles between the function's last two parameters."""
-    with writer.loop(*writer.parameters[-2:]) as loop:
+    begin, end = writer.parameters[-2:]
+    with writer.loop(begin, end) as loop:
         rest, column = writer.divide(loop.index, walk.tile_columns)
         matrix, row = writer.divide(rest, walk.tile_rows)
         visitor.enter(matrix)

@@ -56,8 +56,9 @@ class ConvSchedule:
 
     A register block is `block_pixels` by `block_vectors` vectors of `lanes` channels; `across_rows` lets its pixels
     run on into the next row and image. `channel_block` input channels are done before the next register block,
-    partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives on its own. `merge_columns` takes the input's columns and channels in a window as one run
-    of numbers, `unroll` steps a turn; `unroll_rows` repeats that code for each row of the window.
+    partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives on its own.
+    `merge_columns` takes the input's columns and channels in a window as one run of numbers, `unroll` steps a turn;
+    `unroll_rows` repeats that code for each row of the window.
     Tiles and `pixels_outside` are as for products.
     """
 
