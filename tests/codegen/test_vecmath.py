@@ -20,6 +20,7 @@ UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     for function in (
         torch.exp, torch.exp2, torch.expm1, torch.log, torch.log1p, torch.log2, torch.sigmoid, torch.tanh, torch.sinh,
         torch.cosh, torch.sin, torch.cos, torch.tan, torch.asin, torch.acos, torch.atan, torch.erf, torch.erfc,
+        torch.log10, torch.asinh, torch.acosh, torch.atanh,
     )
 }  # fmt: skip
 BINARY = {"pow": torch.pow, "atan2": torch.atan2, "fmod": torch.fmod}
@@ -115,7 +116,7 @@ def test_a_double_function_is_within_a_few_units(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["sin", "tan", "expm1", "tanh", "sinh", "asin", "atan", "erf", "log1p"])
+@pytest.mark.parametrize("name", ["sin", "tan", "expm1", "tanh", "sinh", "asin", "atan", "erf", "log1p", "asinh", "atanh"])
 def test_the_sign_of_zero_is_kept(name: str, level: str) -> None:
     result = build(name, "float", level, 1)(np.array([0.0, -0.0], np.float32))
     assert list(np.signbit(result)) == [False, True]

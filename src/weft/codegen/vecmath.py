@@ -6,7 +6,13 @@ double where it is not; in double, what has no row of its own is the C library's
 
 from collections.abc import Sequence
 
-from weft.codegen import vecmath_error, vecmath_exponential, vecmath_logarithm, vecmath_trigonometry
+from weft.codegen import (
+    vecmath_error,
+    vecmath_exponential,
+    vecmath_logarithm,
+    vecmath_remainder,
+    vecmath_trigonometry,
+)
 from weft.codegen.module import FunctionWriter
 from weft.codegen.register import Register, element_of
 from weft.codegen.vecmath_core import Rule, per_lane, through_double
@@ -43,7 +49,11 @@ FUNCTIONS: dict[str, dict[str, Rule]] = {
     "atan2": {"float": through_double(vecmath_trigonometry.atan2), "double": library("atan2")},
     "erf": {"float": vecmath_error.erf, "double": library("erf")},
     "erfc": {"float": through_double(vecmath_error.erfc), "double": library("erfc")},
-    "fmod": {"float": library("fmodf"), "double": library("fmod")},
+    "fmod": {"float": vecmath_remainder.fmod_float, "double": vecmath_remainder.fmod_double},
+    "log10": {"float": through_double(vecmath_logarithm.log10), "double": library("log10")},
+    "asinh": {"float": through_double(vecmath_logarithm.asinh), "double": library("asinh")},
+    "acosh": {"float": through_double(vecmath_logarithm.acosh), "double": library("acosh")},
+    "atanh": {"float": through_double(vecmath_logarithm.atanh), "double": library("atanh")},
 }
 
 

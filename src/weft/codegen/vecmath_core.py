@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, bits_of, constant, element_of, integer_like, lanes_of, with_element
+from weft.codegen.register import Register, constant, element_of, integer_like, lanes_of, with_element
 from weft.codegen.vecmath_tables import POLYNOMIALS
 
 Rule = Callable[..., Register]
@@ -173,8 +173,3 @@ def _rounded_by_addition(f: FunctionWriter, mode: str, x: Register) -> Register:
 def square_root(f: FunctionWriter, x: Register) -> Register:
     """Give the square root, correctly rounded."""
     return f.intrinsic("llvm.sqrt", x.kind, x)
-
-
-def bits_per_lane(x: Register) -> int:
-    """Count the bits of one lane."""
-    return bits_of(x.kind)

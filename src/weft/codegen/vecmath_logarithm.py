@@ -1,5 +1,6 @@
-"""Logarithms and powers: log, log1p, log2, pow."""
+"""Logarithms and what is made of them: log, log1p, log2, log10, pow, asinh, acosh, atanh."""
 
+import math
 from dataclasses import dataclass
 
 from weft.codegen.module import FunctionWriter
@@ -16,6 +17,7 @@ from weft.codegen.vecmath_core import (
     like,
     polynomial,
     rounded,
+    square_root,
     with_sign,
 )
 from weft.codegen.vecmath_exponential import LOG_2_HIGH, LOG_2_LOW, exp2
@@ -29,6 +31,7 @@ INVERSE_LOW = {"float": 0.00031222838896340733, "double": 3.768874985636099e-07}
 HIGH_HALF = -(1 << 32)
 # From here on 1 + x is as good as x for the mantissa.
 ONE_IS_NOTHING = {"float": 2.0**30, "double": 2.0**60}
+LARGEST_FLOAT = 2.0**128  # more than any float, and its square fits a double
 LARGEST_POWER = 1100.0  # of two: far outside float, inside double's exponents
 
 
@@ -85,6 +88,38 @@ def log2(f: FunctionWriter, x: Register) -> Register:
     fraction = f.binary("fsub", parts.mantissa, like(x, 1.0))
     rule = _binary_float if element_of(x.kind) == "float" else _binary_double
     return _special(f, x, rule(f, parts.exponent, fraction))
+
+
+def log10(f: FunctionWriter, x: Register) -> Register:
+    """Give the logarithm to base 10 in double, for arguments that come from float."""
+    return f.binary("fmul", log(f, x), like(x, 1.0 / math.log(10.0)))
+
+
+def asinh(f: FunctionWriter, x: Register) -> Register:
+    """Give the inverse hyperbolic sine in double, for arguments that come from float."""
+    size = at_most(f, absolute(f, x), LARGEST_FLOAT)
+    square = f.binary("fmul", size, size)
+    root = square_root(f, f.binary("fadd", square, like(x, 1.0)))
+    extra = f.binary("fdiv", square, f.binary("fadd", root, like(x, 1.0)))
+    result = log1p(f, f.binary("fadd", size, extra))
+    infinite = f.compare("fcmp oeq", absolute(f, x), like(x, INFINITY))
+    return with_sign(f, f.select(infinite, like(x, INFINITY), result), x)
+
+
+def acosh(f: FunctionWriter, x: Register) -> Register:
+    """Give the inverse hyperbolic cosine in double, for arguments that come from float."""
+    excess = f.binary("fsub", at_most(f, x, LARGEST_FLOAT), like(x, 1.0))
+    root = square_root(f, f.binary("fmul", excess, f.binary("fadd", excess, like(x, 2.0))))
+    result = log1p(f, f.binary("fadd", excess, root))
+    result = f.select(f.compare("fcmp olt", x, like(x, 1.0)), like(x, NAN), result)
+    return f.select(f.compare("fcmp oeq", x, like(x, INFINITY)), x, result)
+
+
+def atanh(f: FunctionWriter, x: Register) -> Register:
+    """Give the inverse hyperbolic tangent in double, for arguments that come from float."""
+    size, one = absolute(f, x), like(x, 1.0)
+    ratio = f.binary("fdiv", f.binary("fadd", size, size), f.binary("fsub", one, size))
+    return with_sign(f, f.binary("fmul", log1p(f, ratio), like(x, 0.5)), x)
 
 
 def power(f: FunctionWriter, x: Register, y: Register) -> Register:

@@ -4,6 +4,7 @@ Each row was computed by the Remez exchange in 110 digits for the expression and
 rounded to the element type; tests/codegen/test_vecmath.py measures what the functions built on them reach.
 """
 
+# fmt: off
 POLYNOMIALS: dict[tuple[str, str], tuple[float, ...]] = {
     # (e^r - 1 - r) / r^2, |r| <= log(2) / 2
     ("exp", "float"): (

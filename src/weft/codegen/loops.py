@@ -1,0 +1,118 @@
+"""Loop kernels -> one LLVM function each, with a loop over tiles, rows and vectors.
+
+Contract of the emitted function: void name(out0.., in0.., begin, end) computes the tiles [begin, end). Buffers do not
+overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. How the tiles are shared out over
+calls changes no bit of the results, since every element is computed by itself.
+"""
+
+from dataclasses import dataclass
+
+from weft.codegen.dtypes import HELD
+from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register
+from weft.codegen.spans import Span, linear, load_scalar, mask_up_to, row_coordinates
+from weft.plan.expression import Instruction
+from weft.plan.kernel_loop import LoopKernel
+
+
+def emit_loop(module: Module, kernel: LoopKernel) -> None:
+    """Write the function of a loop kernel."""
+    # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own, except for the in-place
+    # pairs, whose equal views make each element read before it is written; those carry no claim.
+    shared = {pair for output, number in kernel.in_place for pair in (output, len(kernel.outputs) + number)}
+    count = len(kernel.outputs) + len(kernel.inputs)
+    buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
+    f = module.function(kernel.name, [*buffers, "i64", "i64"])
+    if kernel.tile_count:
+        _LoopWriter(f, kernel).write()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row while it is written: its coordinates and, for every view, the address of its first element."""
+
+    coordinates: tuple[Register, ...]
+    bases: tuple[Register, ...]
+    splats: dict[int, Register]
+
+
+class _LoopWriter:
+    """Writes the loops of one kernel."""
+
+    def __init__(self, f: FunctionWriter, kernel: LoopKernel) -> None:
+        self.f = f
+        self.kernel = kernel
+        self.schedule = kernel.schedule
+        self.views = (*kernel.outputs, *kernel.inputs)
+        *self.pointers, self.begin, self.end = f.parameters
+
+    def write(self) -> None:
+        """Write the loop over tiles and rows."""
+        f, kernel, schedule = self.f, self.kernel, self.schedule
+        with f.loop(self.begin, self.end) as tiles:
+            row_tile, column_tile = f.divide(tiles.index, kernel.column_tiles)
+            first_row = f.multiply(row_tile, schedule.row_tile)
+            last_row = f.minimum(f.add(first_row, schedule.row_tile), f.integer(kernel.rows))
+            first, last = f.integer(0), f.integer(kernel.columns)
+            if kernel.column_tiles > 1:
+                first = f.multiply(column_tile, schedule.column_tile)
+                last = f.minimum(f.add(first, schedule.column_tile), last)
+            with f.loop(first_row, last_row) as rows:
+                self._row(self._at_row(rows.index), first, last)
+
+    def _at_row(self, number: Register) -> Row:
+        f = self.f
+        coordinates = row_coordinates(f, number, self.kernel.sizes[:-1])
+        bases = tuple(
+            f.offset(pointer, HELD[view.dtype].stored, linear(f, coordinates, view.strides[:-1], view.offset))
+            for pointer, view in zip(self.pointers, self.views, strict=True)
+        )
+        # What does not change along the row is loaded once; a row is never empty where this runs.
+        splats = {
+            number: f.splat(load_scalar(f, view, bases[number]), self.schedule.lanes)
+            for number, view in enumerate(self.views)
+            if number >= len(self.kernel.outputs) and view.strides[-1] == 0
+        }
+        return Row(coordinates, bases, splats)
+
+    def _row(self, row: Row, first: Register, last: Register) -> None:
+        f, lanes, columns = self.f, self.schedule.lanes, self.kernel.columns
+        step = lanes * self.schedule.unroll
+        if columns >= step:
+            with f.loop(first, f.add(last, 1 - step), step) as whole:
+                for number in range(self.schedule.unroll):
+                    self._span(row, Span(f, f.add(whole.index, number * lanes), lanes))
+            first = whole.index
+        if columns % step == 0:
+            return
+        if self.schedule.masked:
+            with f.loop(first, last, lanes) as rest:
+                mask = mask_up_to(f, rest.index, last, lanes) if columns % lanes else None
+                self._span(row, Span(f, rest.index, lanes, mask))
+            return
+        if columns >= lanes and self.schedule.unroll > 1:
+            with f.loop(first, f.add(last, 1 - lanes), lanes) as single:
+                self._span(row, Span(f, single.index, lanes))
+            first = single.index
+        if columns % lanes:
+            with f.loop(first, last) as one:
+                self._span(row, Span(f, one.index, 1))
+
+    def _span(self, row: Row, span: Span) -> None:
+        f, kernel = self.f, self.kernel
+        inputs = []
+        for number, view in enumerate(kernel.inputs, len(kernel.outputs)):
+            if number in row.splats:
+                splat = row.splats[number]
+                register = splat if span.lanes > 1 else f.extract(splat, 0)
+            else:
+                register = span.load(view, row.bases[number], view.strides[-1])
+            inputs.append(Typed(register, view.dtype))
+
+        def position(instruction: Instruction) -> Register:
+            return span.position(instruction, row.coordinates, int(instruction.attributes[-2]))
+
+        values = emit_body(f, kernel.body, inputs, Point(span.lanes, position))
+        for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):
+            span.store(view, row.bases[number], view.strides[-1], values[result].register)

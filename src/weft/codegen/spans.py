@@ -1,0 +1,86 @@
+"""A run of elements along a row -> the loads, stores and positions of that run, as vectors or one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.codegen.casts import cast
+from weft.codegen.dtypes import HELD, from_memory, to_memory
+from weft.codegen.module import FunctionWriter
+from weft.codegen.register import Register, constants, vector
+from weft.plan.expression import Instruction, View
+
+
+def row_coordinates(f: FunctionWriter, row: Register, sizes: Sequence[int]) -> tuple[Register, ...]:
+    """Split the number of a row into coordinates, the last dimension's fastest."""
+    coordinates: list[Register] = []
+    for size in reversed(sizes[1:]):
+        row, coordinate = f.divide(row, size)
+        coordinates.append(coordinate)
+    return (*([row] if sizes else []), *reversed(coordinates))
+
+
+def linear(f: FunctionWriter, coordinates: Sequence[Register], strides: Sequence[int], start: int) -> Register:
+    """Sum up coordinates times strides and a start."""
+    total = f.integer(start)
+    for coordinate, stride in zip(coordinates, strides, strict=True):
+        if stride:
+            total = f.add(total, f.multiply(coordinate, stride))
+    return total
+
+
+def load_scalar(f: FunctionWriter, view: View, base: Register) -> Register:
+    """Load the element at an address."""
+    return from_memory(f, f.load(HELD[view.dtype].stored, base), view.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Lanes from a column on; with a mask, only the lanes it names exist."""
+
+    f: FunctionWriter
+    column: Register
+    lanes: int
+    mask: Register | None = None
+
+    def load(self, view: View, base: Register, stride: int) -> Register:
+        """Load the span's elements of a view whose first column is at an address."""
+        f, element = self.f, HELD[view.dtype].stored
+        kind = vector(element, self.lanes)
+        address = f.offset(base, element, f.multiply(self.column, stride))
+        if stride not in (0, 1) and self.lanes > 1:
+            loaded = f.gather(kind, self._addresses(address, element, stride), self.mask)
+        elif stride == 0:
+            loaded = f.splat(f.load(element, base), self.lanes)
+        else:
+            loaded = f.load(kind, address) if self.mask is None else f.masked_load(kind, address, self.mask)
+        return from_memory(f, loaded, view.dtype)
+
+    def store(self, view: View, base: Register, stride: int, x: Register) -> None:
+        """Store the span's elements."""
+        f, element = self.f, HELD[view.dtype].stored
+        stored = to_memory(f, x, view.dtype)
+        address = f.offset(base, element, f.multiply(self.column, stride))
+        if stride != 1 and self.lanes > 1:
+            f.scatter(stored, self._addresses(address, element, stride), self.mask)
+        elif self.mask is None:
+            f.store(stored, address)
+        else:
+            f.masked_store(stored, address, self.mask)
+
+    def position(self, instruction: Instruction, coordinates: Sequence[Register], stride: int) -> Register:
+        """Make the register of an `iota`: coordinates of all dimensions but the columns', and the columns' stride."""
+        f = self.f
+        *strides, start = (int(value) for value in instruction.attributes)
+        first = f.add(linear(f, coordinates, strides[: len(coordinates)], start), f.multiply(self.column, stride))
+        steps = constants("i64", [lane * stride for lane in range(self.lanes)])
+        return cast(f, f.binary("add", f.splat(first, self.lanes), steps), "i64", instruction.dtype)
+
+    def _addresses(self, first: Register, element: str, stride: int) -> Register:
+        steps = constants("i64", [lane * stride for lane in range(self.lanes)])
+        return self.f.emit(vector("ptr", self.lanes), f"getelementptr {element}, {first}, {steps}")
+
+
+def mask_up_to(f: FunctionWriter, column: Register, last: Register, lanes: int) -> Register:
+    """Make the mask of the lanes from a column on that are before the last."""
+    left = f.splat(f.binary("sub", last, column), lanes)
+    return f.compare("icmp slt", constants("i64", range(lanes)), left)

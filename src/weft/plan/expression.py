@@ -1,0 +1,75 @@
+"""What a kernel computes for one element: instructions in SSA order, over values of named dtypes.
+
+Values are numbered: first the kernel's inputs, then the instructions in order. Instructions have the names and the
+meaning of the elementwise rows of `ir.ops`, with two additions: `constant` has its number as attribute, and `iota`
+has a stride per dimension of the kernel's space and a start, and is the sum of the coordinates times the strides.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+DTYPE_BYTES: Mapping[str, int] = {
+    "bool": 1, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8,
+}  # fmt: skip
+SHORT_FLOATS = ("f16", "bf16")
+# These move or make numbers of 16 bits without computing with them.
+EXACT_ON_SHORT_FLOATS = ("cast", "constant", "select", "iota")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One operation on one element: its name, the numbers of its operands, the dtype of its result."""
+
+    op: str
+    operands: tuple[int, ...]
+    dtype: str
+    attributes: tuple[int | float | bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a kernel sees a buffer: dtype, elements to step for each dimension of its space, elements to skip."""
+
+    dtype: str
+    strides: tuple[int, ...]
+    offset: int = 0
+
+
+def value_dtypes(inputs: Sequence[str], body: Sequence[Instruction]) -> tuple[str, ...]:
+    """Give the dtype of every value: the inputs, then the instructions."""
+    return (*inputs, *(instruction.dtype for instruction in body))
+
+
+def explicit_rounding(
+    inputs: Sequence[str], body: Sequence[Instruction], results: Sequence[int]
+) -> tuple[tuple[Instruction, ...], tuple[int, ...]]:
+    """Rewrite operations on f16 and bf16 as PyTorch does them: widened to f32, computed, rounded after each.
+
+    Gives the new body and the new numbers of the results.
+    """
+    dtypes = value_dtypes(inputs, body)
+    made: list[Instruction] = []
+    number = list(range(len(inputs)))
+    widened: dict[int, int] = {}
+
+    def append(instruction: Instruction) -> int:
+        made.append(instruction)
+        return len(inputs) + len(made) - 1
+
+    def wide(operand: int) -> int:
+        if dtypes[operand] not in SHORT_FLOATS:
+            return number[operand]
+        if operand not in widened:
+            widened[operand] = append(Instruction("cast", (number[operand],), "f32"))
+        return widened[operand]
+
+    for instruction in body:
+        touched = (instruction.dtype, *(dtypes[operand] for operand in instruction.operands))
+        if instruction.op in EXACT_ON_SHORT_FLOATS or not any(dtype in SHORT_FLOATS for dtype in touched):
+            number.append(append(replace(instruction, operands=tuple(number[i] for i in instruction.operands))))
+            continue
+        short = instruction.dtype in SHORT_FLOATS
+        operands = tuple(wide(operand) for operand in instruction.operands)
+        result = append(replace(instruction, operands=operands, dtype="f32" if short else instruction.dtype))
+        number.append(append(Instruction("cast", (result,), instruction.dtype)) if short else result)
+    return tuple(made), tuple(number[result] for result in results)

@@ -1,0 +1,164 @@
+"""Elementwise expressions over views of buffers -> loop kernels with their tiles, vectors and order of dimensions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+
+from weft.plan.expression import DTYPE_BYTES, Instruction, View, value_dtypes
+from weft.target import Target
+
+# A tile is large enough that its start costs nothing, small enough that a processor's cores share any real work.
+TILE_ELEMENTS = 16 * 1024
+# Elements of a tile's side where an input runs across the output: a square of them stays in the first cache.
+SQUARE_SIDE = 64
+WIDEST_MASKED_VECTOR = 64
+LONG_BODY = 24
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSchedule:
+    """How a loop runs: elements a vector, vectors a round, rows and columns a tile, and how a rest is done.
+
+    `masked`: the last elements of a row are one vector with a mask, else they are done one by one.
+    """
+
+    lanes: int
+    unroll: int
+    row_tile: int
+    column_tile: int
+    masked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKernel:
+    """An elementwise expression for every point of a space; the last dimension is the one that vectors run along.
+
+    `results` are the numbers of the values that the outputs store. `in_place` lists (output, input) pairs that may be
+    one buffer: their views must be equal. Every output element is written once.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    outputs: tuple[View, ...]
+    inputs: tuple[View, ...]
+    body: tuple[Instruction, ...]
+    results: tuple[int, ...]
+    schedule: LoopSchedule
+    in_place: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def columns(self) -> int:
+        """Count the elements along the last dimension."""
+        return self.sizes[-1]
+
+    @property
+    def rows(self) -> int:
+        """Count the points of all dimensions but the last."""
+        return prod(self.sizes[:-1])
+
+    @property
+    def column_tiles(self) -> int:
+        """Count the tiles side by side in one row."""
+        return ceil(self.columns / self.schedule.column_tile)
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; a space without points has none."""
+        return ceil(self.rows / self.schedule.row_tile) * self.column_tiles
+
+
+@dataclass(frozen=True, slots=True)
+class LoopExpression:
+    """What a loop kernel computes, before it is decided how: see LoopKernel for the fields."""
+
+    name: str
+    sizes: tuple[int, ...]
+    outputs: tuple[View, ...]
+    inputs: tuple[View, ...]
+    body: tuple[Instruction, ...]
+    results: tuple[int, ...]
+    in_place: tuple[tuple[int, int], ...] = ()
+
+
+def plan_loop(expression: LoopExpression, target: Target) -> LoopKernel:
+    """Choose the order of dimensions, the tiles and the vectors of an elementwise expression."""
+    simple = simplified(expression)
+    return LoopKernel(
+        simple.name,
+        simple.sizes,
+        simple.outputs,
+        simple.inputs,
+        simple.body,
+        simple.results,
+        choose_loop_schedule(simple, target),
+        simple.in_place,
+    )
+
+
+def simplified(expression: LoopExpression) -> LoopExpression:
+    """Sort the dimensions as the first output lies in memory, and merge those that all views step through alike."""
+    sizes = expression.sizes
+    kept = [number for number, size in enumerate(sizes) if size != 1]
+    kept.sort(key=lambda number: -abs(expression.outputs[0].strides[number]))
+    groups: list[list[int]] = []
+    for number in kept:
+        if groups and all(_continues(strides, groups[-1][-1], number, sizes) for strides in _all_strides(expression)):
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    last = [group[-1] for group in groups]
+
+    def picked(strides: Sequence[int]) -> tuple[int, ...]:
+        return tuple(strides[number] for number in last) if last else (1,)
+
+    def viewed(view: View) -> View:
+        return replace(view, strides=picked(view.strides))
+
+    def renumbered(instruction: Instruction) -> Instruction:
+        if instruction.op != "iota":
+            return instruction
+        *strides, start = instruction.attributes
+        return replace(instruction, attributes=(*picked([int(stride) for stride in strides]), start))
+
+    return replace(
+        expression,
+        sizes=tuple(prod(sizes[number] for number in group) for group in groups) or (1,),
+        outputs=tuple(map(viewed, expression.outputs)),
+        inputs=tuple(map(viewed, expression.inputs)),
+        body=tuple(map(renumbered, expression.body)),
+    )
+
+
+def choose_loop_schedule(expression: LoopExpression, target: Target) -> LoopSchedule:
+    """Choose the vectors and tiles of a simplified expression."""
+    dtypes = value_dtypes([view.dtype for view in expression.inputs], expression.body)
+    lanes = min(target.lanes(vector_bits(dtypes)), _power_above(expression.sizes[-1]))
+    unroll = 1 if len(expression.body) > LONG_BODY else 2
+    columns = max(expression.sizes[-1], 1)
+    crossing = any(view.strides[-1] not in (0, 1) and 1 in view.strides[:-1] for view in expression.inputs)
+    step = lanes * unroll
+    column_tile = min(columns, SQUARE_SIDE if crossing else TILE_ELEMENTS)
+    column_tile = columns if columns - column_tile < step else ceil(column_tile / step) * step
+    row_tile = SQUARE_SIDE if crossing else max(1, TILE_ELEMENTS // column_tile)
+    return LoopSchedule(lanes, unroll, row_tile, column_tile, target.vector_bytes >= WIDEST_MASKED_VECTOR)
+
+
+def vector_bits(dtypes: Sequence[str]) -> int:
+    """Choose the bits that a vector's lanes are counted by: of the widest float, else of the widest number."""
+    floats = [DTYPE_BYTES[dtype] for dtype in dtypes if dtype in ("f32", "f64")]
+    others = [min(DTYPE_BYTES[dtype], 4) for dtype in dtypes]
+    return 8 * max(floats or others or [4])
+
+
+def _power_above(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def _all_strides(expression: LoopExpression) -> list[tuple[int, ...]]:
+    views = [view.strides for view in (*expression.outputs, *expression.inputs)]
+    positions = [tuple(map(int, line.attributes[:-1])) for line in expression.body if line.op == "iota"]
+    return [*views, *positions]
+
+
+def _continues(strides: tuple[int, ...], outer: int, inner: int, sizes: tuple[int, ...]) -> bool:
+    return strides[outer] == strides[inner] * sizes[inner]
