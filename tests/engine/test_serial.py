@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from weft.config import overrides
-from weft.engine import Engine, SerialEngine, Var, current_engine, make_engine
+from weft.engine import SerialEngine, Var
 from weft.errors import ExecutionError
 
 
@@ -57,18 +56,3 @@ def test_threads_take_turns():
             thread.join(20)
         engine.waitall()
         assert set(overlaps) == {1}
-
-
-@pytest.mark.parametrize("name, kind", [("async", Engine), ("serial", SerialEngine)])
-def test_the_option_chooses_the_engine(name, kind):
-    with overrides(engine=name), make_engine({"cpu": 1}) as engine:
-        assert type(engine) is kind
-
-
-def test_the_engine_of_the_process_is_made_once_and_again_after_it_was_closed():
-    engine = current_engine({"cpu": 1})
-    assert current_engine({"cpu": 1}) is engine
-    engine.close()
-    again = current_engine({"cpu": 1})
-    assert again is not engine
-    again.close()

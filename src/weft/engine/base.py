@@ -137,13 +137,16 @@ class BaseEngine(ABC):
         except KeyboardInterrupt:
             # The user will not wait for the rest of the queue, but what runs now cannot be stopped.
             self.failures.drop_what_is_queued()
+            self._end()
             raise
-        finally:
-            self.closed = True
-            self.stop()
-            if self.timeline is not None:
-                self.timeline.close()
-            self.failures.print_untold()
+        self._end()
+
+    def _end(self) -> None:
+        self.closed = True
+        self.stop()
+        if self.timeline is not None:
+            self.timeline.close()
+        self.failures.print_untold()
 
     def __enter__(self) -> Self:
         return self

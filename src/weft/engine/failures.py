@@ -32,7 +32,7 @@ def check_rule(rule: str) -> ErrorRule:
 class Failure:
     """One task that failed: its error, its place, and the variables that are poisoned by it."""
 
-    __slots__ = ("error", "inherited", "number", "reported", "title", "traceback", "variables", "where")
+    __slots__ = ("_poisoned", "error", "inherited", "number", "reported", "title", "traceback", "where")
 
     def __init__(self, error: BaseException, task: Task) -> None:
         self.error = error
@@ -43,7 +43,21 @@ class Failure:
         self.where = task.where()
         self.reported = False
         self.inherited = False  # of a task that only the parent of this process runs: no business of `waitall`
-        self.variables: weakref.WeakSet[Var] = weakref.WeakSet()
+        # By identity, and not a WeakSet: going through that one fails if a worker adds to it meanwhile.
+        self._poisoned: dict[int, weakref.ref[Var]] = {}
+
+    def add(self, variable: Var) -> None:
+        """Note that this failure poisons a variable."""
+        self._poisoned[id(variable)] = weakref.ref(variable)
+
+    def discard(self, variable: Var) -> None:
+        """Note that it poisons a variable no more."""
+        self._poisoned.pop(id(variable), None)
+
+    def poisoned(self) -> list[Var]:
+        """List the variables it poisons that somebody still holds."""
+        variables = [reference() for reference in list(self._poisoned.values())]
+        return [variable for variable in variables if variable is not None]
 
     def exception(self, others: Iterable["Failure"] = ()) -> ExecutionError:
         """Make the error to raise: a new one for each wait, caused by the task's own with its own traceback."""
@@ -92,7 +106,7 @@ class Failures:
         for variable in variables:
             failure = variable.failure
             if failure is not None:
-                failure.variables.discard(variable)
+                failure.discard(variable)
                 variable.failure = None
                 self._forget_if_told_and_harmless(cast("Failure", failure))
 
@@ -116,9 +130,9 @@ class Failures:
         """Make variables raise this failure, in the place of what they held."""
         for variable in variables:
             if variable.failure is not None:
-                variable.failure.variables.discard(variable)
+                variable.failure.discard(variable)
             variable.failure = failure
-            failure.variables.add(variable)
+            failure.add(variable)
 
     def raise_first(self, rule: str | None = None) -> None:
         """Raise the earliest failure of all, naming the others, if there is any: what `waitall` does."""
@@ -156,11 +170,11 @@ class Failures:
         for failure in failures:
             failure.reported = True
             if once:
-                self.heal(list(failure.variables))
+                self.heal(failure.poisoned())
                 self.known.pop(failure.number, None)
 
     def _forget_if_told_and_harmless(self, failure: Failure) -> None:
-        if failure.reported and not failure.variables:
+        if failure.reported and not failure.poisoned():
             self.known.pop(failure.number, None)
 
 

@@ -128,7 +128,7 @@ class SimulatedEngine(BaseEngine):
         if hand.task is None:
             self._begin(hand)
         else:
-            self._end(hand, hand.task)
+            self._finish(hand, hand.task)
         return True
 
     def _begin(self, hand: Hand) -> None:
@@ -149,7 +149,7 @@ class SimulatedEngine(BaseEngine):
         hand.ran = True
         self.clock.spent = outer
 
-    def _end(self, hand: Hand, task: Task) -> None:
+    def _finish(self, hand: Hand, task: Task) -> None:
         if not hand.ran:
             self._run_body(hand, task)
             if hand.end > self.clock.now:

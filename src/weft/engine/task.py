@@ -6,7 +6,6 @@ task that waited for it knows). Only the thread that runs a task sets `done`; on
 lock changes `pending`, `successors`, and a variable's `writer` and `readers`.
 """
 
-import weakref
 from collections import deque
 from collections.abc import Callable
 from types import CodeType
@@ -24,7 +23,8 @@ FEWEST_READERS_TO_PRUNE = 32
 class Sharable(Protocol):
     """What a variable keeps of a failure: only `failures.py` looks inside."""
 
-    variables: "weakref.WeakSet[Var]"
+    def discard(self, variable: "Var") -> None:
+        """Note that it poisons a variable no more."""
 
 
 class Worker(Protocol):
