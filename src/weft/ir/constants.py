@@ -15,8 +15,8 @@ MOST_INLINE_ELEMENTS = 8
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """The elements' bytes, row by row."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return bytes(plain.reshape(-1).view(torch.uint8).tolist())
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def same_constant(left: torch.Tensor, right: torch.Tensor) -> bool:

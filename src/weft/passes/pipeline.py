@@ -17,6 +17,7 @@ from weft.ir.verifier import verify
 from weft.passes.cse import share_common_subexpressions
 from weft.passes.dead_code import remove_dead_code
 from weft.passes.fold import fold_constants
+from weft.passes.narrow import narrow
 from weft.passes.simplify import simplify
 
 logger = logging.getLogger("weft.passes")
@@ -47,6 +48,7 @@ PASSES = (
     Pass("simplify", simplify),
     Pass("cse", share_common_subexpressions),
     Pass("dead_code", remove_dead_code, required=True),
+    Pass("narrow", narrow),
 )
 
 ORDER = (
@@ -55,6 +57,7 @@ ORDER = (
     Before("fold", "cse", "folded constants are compared by content"),
     Before("simplify", "dead_code", "what a law has bypassed is needed no longer"),
     Before("cse", "dead_code", "what a shared value stood for is needed no longer"),
+    Before("dead_code", "narrow", "only when unread results are gone is it known which ones are read"),
     Before("fold", "dead_code", "what a constant was folded from is needed no longer"),
 )
 

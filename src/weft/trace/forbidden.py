@@ -26,6 +26,9 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
     }
 )
 
+# What is allowed after all of a tensor whose elements are the same at every run.
+FROM_VALUES = frozenset({"branch", "number"})
+
 # Operators that read values; reached when the Python function above them was not seen (inside composite operators).
 VALUE_OPERATORS: Mapping[str, str] = MappingProxyType(
     {

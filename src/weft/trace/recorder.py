@@ -85,7 +85,7 @@ class Recorder(TensorTable):
     def _record_results(self, call: Call, builder: CallBuilder, result: Any) -> Any:
         leaves = flat_results(result)
         single = not isinstance(result, (list, tuple))
-        kinds = tuple(_result_type(leaf) for leaf in leaves)
+        kinds = tuple(self._kind(leaf) for leaf in leaves)
         whole_kind: Type = kinds[0] if single else TupleType(kinds)
         whole = self.emit("library", tuple(builder.operands), whole_kind, call=call)
         for index, leaf in enumerate(leaves):
@@ -97,6 +97,13 @@ class Recorder(TensorTable):
             else:
                 self._add_view(leaf, builder, call, _Item(value) if single else _Item(value, index, whole_kind))
         return result
+
+    def _kind(self, leaf: Any) -> Type:
+        if not isinstance(leaf, torch.Tensor):
+            return NOTHING
+        if leaf.layout is not torch.strided:
+            refuse("layout", self.place())
+        return type_of(leaf)
 
     def _add_view(self, tensor: torch.Tensor, builder: CallBuilder, call: Call, item: _Item) -> None:
         memory = self.memories[storage_key(tensor)]
@@ -122,7 +129,7 @@ class Recorder(TensorTable):
         fresh = [leaf for leaf in flat_results(result) if not self._is_written(leaf, builder.written)]
         memories = builder.bases()
         base_types = [self._base_type(memory, builder.written) for memory in memories]
-        types = (*(_result_type(leaf) for leaf in fresh), *base_types)
+        types = (*(self._kind(leaf) for leaf in fresh), *base_types)
         whole = self.emit(
             "update", tuple(builder.operands), types[0] if len(types) == 1 else TupleType(types), call=call
         )
@@ -187,7 +194,3 @@ def _written_tensors(
         return []  # normalisation writes its running statistics while training alone
     items = [item for name in names for item in flat_results(given.get(name))]
     return [item for item in items if isinstance(item, torch.Tensor)]
-
-
-def _result_type(leaf: Any) -> Type:
-    return type_of(leaf) if isinstance(leaf, torch.Tensor) else NOTHING

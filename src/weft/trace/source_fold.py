@@ -49,6 +49,20 @@ COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
     ast.In: lambda member, container: operator.contains(container, member),
     ast.NotIn: lambda member, container: not operator.contains(container, member),
 }
+# Python warns when one of these is called, indexed or compared by identity.
+DISPLAYS = (
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.Dict,
+    ast.Set,
+    ast.JoinedStr,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+    ast.Lambda,
+)
 # What may vanish with a branch that is never taken: nothing that binds a name or makes a function a generator.
 DROPPABLE = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.Call)
 DROPPABLE_PARTS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context, ast.keyword)
@@ -77,6 +91,11 @@ def is_literal(node: ast.expr) -> bool:
     except NoLiteral:
         return False
     return True
+
+
+def is_display(node: ast.expr) -> bool:
+    """Say whether Python would see a literal, or a list and the like, already when it compiles the expression."""
+    return isinstance(node, DISPLAYS) or is_literal(node)
 
 
 def literal_node(value: Literal, at: ast.expr) -> ast.expr:
@@ -205,20 +224,28 @@ class _Fold(ast.NodeTransformer):
         self.generic_visit(node)
         return _folded(node)
 
+    def operand(self, node: ast.expr) -> ast.expr:
+        """Fold inside what is called, indexed or compared by identity, unless a literal would be left there."""
+        folded: ast.expr = self.visit(copy.deepcopy(node))
+        return node if is_display(folded) else folded
+
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        if not any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
-            self.generic_visit(node)
+        if any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+            node.left = self.operand(node.left)
+            node.comparators = [self.operand(comparator) for comparator in node.comparators]
+            return node
+        self.generic_visit(node)
         return _folded(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node.func)
+        node.func = self.operand(node.func)
         node.args = [self.visit(argument) for argument in node.args]
         node.keywords = [self.visit(keyword) for keyword in node.keywords]
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node.value)
-        if isinstance(node.value, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+        node.value = self.operand(node.value)
+        if not is_display(node.value):
             node.slice = self.visit(node.slice)
         return node
 

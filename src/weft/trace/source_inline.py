@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from weft.trace.source_effects import referred, same_effects
-from weft.trace.source_fold import fold_expression, is_literal
+from weft.trace.source_fold import fold_expression, is_display
 from weft.trace.source_function import Program, StraightLine, matched_arguments, straight_line
 from weft.trace.source_names import bound_names
 
@@ -19,21 +19,6 @@ LARGEST_EXPRESSION = 100
 LARGEST_GROWTH = 5000
 # One round suffices where functions come before those that call them; stopping early is always correct.
 MOST_ROUNDS = 20
-# Python warns about a literal in these places; the function's parameter there was no literal.
-LITERALS = (
-    ast.Constant,
-    ast.Tuple,
-    ast.List,
-    ast.Dict,
-    ast.Set,
-    ast.JoinedStr,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-    ast.Lambda,
-    ast.UnaryOp,
-)
 # An argument of these kinds can bind a name, or let the rest of the program go on, in the middle of the call.
 INTERRUPTING = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
 
@@ -76,7 +61,7 @@ def misplaces_literal(expression: ast.expr) -> bool:
                 operands = [node for node in (left, *comparators) if identity and not _is_none(node)]
             case _:
                 operands = []
-        if any(isinstance(operand, LITERALS) or is_literal(operand) for operand in operands):
+        if any(is_display(operand) for operand in operands):
             return True
     return False
 
@@ -177,8 +162,32 @@ class _Inline(ast.NodeTransformer):
         node.orelse = self.block(node.orelse)
         return node
 
+    def operand(self, node: ast.expr) -> ast.expr:
+        """Visit what is called, indexed or compared by identity, unless a literal would be left there."""
+        growth = self.growth
+        visited: ast.expr = self.visit(copy.deepcopy(node))
+        if not is_display(visited):
+            return visited
+        self.growth = growth
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if not any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+            return self.generic_visit(node)
+        node.left = self.operand(node.left)
+        node.comparators = [self.operand(comparator) for comparator in node.comparators]
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value = self.operand(node.value)
+        if not is_display(node.value):
+            node.slice = self.visit(node.slice)
+        return node
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
+        node.func = self.operand(node.func)
+        node.args = [self.visit(argument) for argument in node.args]
+        node.keywords = [self.visit(keyword) for keyword in node.keywords]
         if not isinstance(node.func, ast.Name) or node.func.id not in self.steady - self.hidden:
             return node
         line = self.lines.get(node.func.id)

@@ -24,12 +24,18 @@ from weft.trace.capture import (
     storage_key,
     tree_flatten,
 )
-from weft.trace.forbidden import FORBIDDEN, VALUE_OPERATORS
+from weft.trace.forbidden import FORBIDDEN, FROM_VALUES, VALUE_OPERATORS
+from weft.trace.known import Known
 from weft.trace.memory import TensorState
 from weft.trace.places import user_place
 from weft.trace.random_state import RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
+
+
+def is_size(leaf: Any) -> bool:
+    """Whether a returned object is a tensor's size, which a tree of results would give back as a plain tuple."""
+    return isinstance(leaf, torch.Size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +73,7 @@ class Tracer:
         self._places: dict[int, Place] = {}
         self._random: RandomLedger | None = None
         self._real_of: dict[int, torch.Tensor] = {}
+        self._known = Known()
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -81,7 +88,7 @@ class Tracer:
         try:
             with self.interception:
                 result = function(*stand_in_arguments, **stand_in_keywords)
-                self.trace.leaves, self.trace.structure = tree_flatten(result)
+                self.trace.leaves, self.trace.structure = tree_flatten(result, is_leaf=is_size)
             self._random.finish()
         finally:
             self._random.restore()
@@ -132,9 +139,14 @@ class Tracer:
     def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
         """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
         kind = FORBIDDEN.get(function)
-        if kind is not None:
+        if kind is not None and not (kind in FROM_VALUES and self._is_known(arguments[0])):
             refuse(kind, user_place())
         return self._stand_ins(arguments), self._stand_ins(keywords)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        value = self.recorder.value_of(tensor)
+        with outside_tracing():
+            return self._known.elements(value) is not None
 
     def _stand_ins(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
@@ -154,7 +166,7 @@ class Tracer:
         target = name_of(operator)
         place = self._place()
         if target in VALUE_OPERATORS:
-            refuse(VALUE_OPERATORS[target], place, detail=str(operator))
+            return self._read_value(operator, arguments)
         if target == "aten.lift_fresh.default" and not is_stand_in(arguments[0]):
             return self._constant(arguments[0])
         random = self._random if is_random(target) else None
@@ -171,6 +183,15 @@ class Tracer:
             with outside_tracing():
                 random.after_random_operator()
         return result
+
+    def _read_value(self, operator: Operator, arguments: tuple[Any, ...]) -> Any:
+        """A tensor's elements become a Python value: possible only where they are the same at every run."""
+        values = [self.recorder.value_of(argument) for argument in arguments]
+        with outside_tracing():
+            elements = [self._known.elements(value) for value in values]
+            if any(known is None for known in elements):
+                refuse(VALUE_OPERATORS[name_of(operator)], self._place(), detail=str(operator))
+            return operator(*elements)
 
     def _runner(self, operator: Operator) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         return lambda arguments, keywords: self.interception.run(operator, arguments, keywords)
