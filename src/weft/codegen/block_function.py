@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.codegen.epilogue import EpilogueEmitter
 from weft.codegen.panel_vectors import Vectors
 from weft.codegen.register import Register
-from weft.codegen.register_block import BlockShape
+from weft.codegen.register_block import BlockWriter, RegisterBlock
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Ending:
 class SetAside:
     """Sums kept on the stack while registers add up a part: long chains of additions would round worse."""
 
-    def __init__(self, vectors: Vectors, starts: list[Register]) -> None:
+    def __init__(self, writer: BlockWriter, vectors: Vectors, starts: list[Register]) -> None:
         self.vectors = vectors
-        self.places = [vectors.writer.emit("ptr", f"alloca {vectors.kind}") for _ in starts]
+        self.places = [writer.stack(vectors.kind) for _ in starts]
         for place, start in zip(self.places, starts, strict=True):
             self._store(start, place)
 
@@ -50,9 +50,10 @@ class SetAside:
 class BlockFunction:
     """Emits the start and the end of a block's sums, and the phases of a sum in parts."""
 
-    def __init__(self, vectors: Vectors, shape: BlockShape, ending: Ending, phase: Register | None) -> None:
-        self.vectors = vectors
-        self.shape = shape
+    def __init__(self, block: RegisterBlock, writer: BlockWriter, ending: Ending, phase: Register | None) -> None:
+        self.writer = writer
+        self.vectors = block.vectors
+        self.shape = block.shape
         self.ending = ending
         self.phase = phase
 
@@ -92,8 +93,30 @@ class BlockFunction:
 
     def _finish(self, sums: list[Register], *, add: bool, last: bool) -> None:
         vectors = self.vectors
+        if last and self.ending.epilogue.epilogue.is_long:
+            self._finish_row_by_row(sums, add=add)
+            return
         for value, place in zip(sums, self._places(), strict=True):
             row, column, count = place
             address = vectors.address(self.ending.rows[row], column)
             total = vectors.writer.binary("fadd", value, vectors.load(address, count)) if add else value
             vectors.store(self.ending.epilogue.apply(total, *place) if last else total, address, count)
+
+    def _finish_row_by_row(self, sums: list[Register], *, add: bool) -> None:
+        """Apply a long epilogue in a loop over rows, from sums and addresses of rows put on the stack."""
+        writer, vectors, shape = self.writer, self.vectors, self.shape
+        values = writer.stack(f"[{len(sums)} x {vectors.kind}]")
+        rows = writer.stack(f"[{shape.rows} x ptr]")
+        for number, value in enumerate(sums):
+            vectors.store(value, vectors.address(values, number * vectors.lanes))
+        for number, address in enumerate(self.ending.rows):
+            writer.store(address, writer.offset(rows, "ptr", number))
+        with writer.loop(0, shape.rows) as loop:
+            epilogue = self.ending.epilogue.at_row(loop.index)
+            out = writer.load("ptr", writer.offset(rows, "ptr", loop.index))
+            first = vectors.moved(values, (loop.index, shape.vectors * vectors.lanes))
+            for vector in range(shape.vectors):
+                column, count = vector * vectors.lanes, shape.count(vector, vectors.lanes)
+                address, total = vectors.address(out, column), vectors.load(vectors.address(first, column))
+                total = writer.binary("fadd", total, vectors.load(address, count)) if add else total
+                vectors.store(epilogue.apply(total, 0, column, count), address, count)

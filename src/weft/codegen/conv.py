@@ -94,7 +94,7 @@ class ConvBlockEmitter:
 
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
-        BlockFunction(self.vectors, self.shape, self.ending, self.phase).emit(self._rows)
+        BlockFunction(self.block, self.writer, self.ending, self.phase).emit(self._rows)
         return self.name
 
     def _rows(self, sums: list[Register]) -> list[Register]:
@@ -121,7 +121,7 @@ class ConvBlockEmitter:
             with self.writer.loop(0, count, carried=sums) as loop:
                 loop.carry(*add(loop.index, list(loop.carried)))
             return list(loop.carried)
-        aside = SetAside(self.vectors, sums)
+        aside = SetAside(self.writer, self.vectors, sums)
         with self.writer.loop(0, count) as loop:
             aside.add(add(loop.index, [self.vectors.zero] * len(sums)))
         return aside.totals()

@@ -18,6 +18,12 @@ class EpilogueEmitter:
         self._first_operand = 1 if epilogue.bias else 0
         self._shared: dict[tuple[int, int, int, int | None], Register] = {}
 
+    def at_row(self, row: Register) -> "EpilogueEmitter":
+        """Give an emitter whose row 0 is a row known when the kernel runs."""
+        inputs = zip(self.pointers, self.epilogue.inputs, strict=True)
+        moved = [self.vectors.moved(pointer, (row, operand.row)) for pointer, operand in inputs]
+        return EpilogueEmitter(self.vectors, self.epilogue, moved)
+
     def begin_block(self) -> None:
         """Forget what was loaded: in the block that begins now it may not have been."""
         self._shared.clear()

@@ -94,7 +94,7 @@ class BlockEmitter:
         turns = Turns(self.turns, schedule.unroll, schedule.chains)
         rows = [self.vectors.address(self.out, row * kernel.out.row) for row in range(self.shape.rows)]
         ending = Ending(rows, EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs), kernel.accumulate)
-        BlockFunction(self.vectors, self.shape, ending, self.phase).emit(
+        BlockFunction(self.block, self.writer, ending, self.phase).emit(
             lambda sums: self.block.loop(sums, turns, self.panel, self._rows), self._rest
         )
         return self.name

@@ -15,9 +15,20 @@ from weft.codegen.register import Register
 class BlockWriter(FunctionWriter):
     """A function that only its own module calls, and that is never copied into its callers."""
 
+    def __init__(self, module: Module, name: str, parameters: tuple[str, ...]) -> None:
+        super().__init__(module, name, parameters)
+        self._stack: list[str] = []
+
     def __str__(self) -> str:
         text = super().__str__().replace(f" {ATTRIBUTES} ", f" noinline {ATTRIBUTES} ", 1)
+        text = text.replace("entry:", "\n".join(["entry:", *self._stack]), 1)
         return text.replace("define", "define internal", 1)
+
+    def stack(self, kind: str) -> Register:
+        """Reserve a place on the stack: once a call, also where this is written inside a loop."""
+        name = f"%stack{len(self._stack)}"
+        self._stack.append(f"  {name} = alloca {kind}")
+        return Register("ptr", name)
 
 
 def begin_block_function(module: Module, name: str, parameters: list[str]) -> BlockWriter:

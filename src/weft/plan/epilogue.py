@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from weft.plan.expression import Instruction
 
+# Ops of an instruction or two; a body of few of these is repeated for every vector of a register block.
+SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select", "lt", "gt"})
+LONGEST_REPEATED_BODY = 6
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -30,3 +34,8 @@ class Epilogue:
     def inputs(self) -> tuple[Operand, ...]:
         """Give the tensors the kernel takes for it, in argument order."""
         return (*((self.bias,) if self.bias else ()), *self.operands)
+
+    @property
+    def is_long(self) -> bool:
+        """Tell whether the body is so long that its code should not be repeated for every row of a block."""
+        return len(self.body) > LONGEST_REPEATED_BODY or any(step.op not in SHORT_OPS for step in self.body)
