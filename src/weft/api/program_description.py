@@ -1,0 +1,155 @@
+"""A traced program, the call that it was made for, and where its tensors live -> the parts that a file holds."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from weft.api.program_parts import ProgramParts, StateTensor
+from weft.api.program_structure import Branch, CallStructure, Fixed, Node, Slot, describe
+from weft.errors import InternalError, UnsupportedError
+from weft.ir.graph import Graph, Value, replace_operands
+from weft.trace.capture import tree_flatten
+from weft.trace.signature import memory_key
+from weft.trace.traced import TensorLeaf, Traced
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """A call that a program was made for, and the tensors that the function reached by itself, with their names."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    captured: tuple[tuple[str, torch.Tensor], ...]
+
+
+def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramParts:
+    """Describe a program without reference to the process that made it; `graph` is what `traced` became by passes."""
+    leaves, structure = tree_flatten((example.arguments, example.keywords))
+    positions = {entry.argument: index for index, entry in enumerate(traced.inputs) if entry.argument is not None}
+    own = [index for index, entry in enumerate(traced.inputs) if entry.argument is None]
+    unique = _unique([name for name, _ in example.captured])
+    tensors = [tensor for _, tensor in example.captured]
+    state = tuple(StateTensor(*row) for row in zip(own, unique, tensors, strict=True))
+    arguments = _call(example, describe(structure, _argument_leaves(leaves, positions), "an argument"))
+    results = describe(traced.structure, [_result_leaf(leaf) for leaf in traced.leaves], "the result")
+    inputs: list[Any] = [None] * len(graph.inputs)
+    for position, index in positions.items():
+        inputs[index] = leaves[position]
+    for entry in state:
+        inputs[entry.input] = entry.tensor
+    memory = _memory(inputs, own) if graph.writes or traced.depends_on_offsets else None
+    return ProgramParts(
+        _named(graph, {entry.input: entry.name for entry in state} | _argument_names(arguments)),
+        arguments,
+        results,
+        state,
+        memory,
+        torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+    )
+
+
+def _memory(inputs: Sequence[Any], own: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """How the tensors that go in share memory; arguments may not share it with what belongs to the program."""
+    tensors = [index for index, given in enumerate(inputs) if isinstance(given, torch.Tensor)]
+    key = memory_key([inputs[index] for index in tensors])
+    groups: dict[bool, set[int]] = {True: set(), False: set()}
+    for index, (group, _) in zip(tensors, key, strict=True):
+        if inputs[index].numel():
+            groups[index in own].add(group)
+    if groups[True] & groups[False]:
+        raise UnsupportedError(
+            "an argument shares memory with a tensor that the program keeps",
+            why="a file has memory of its own, and the program writes or gives views",
+            fix="make the program for an argument with memory of its own: tensor.clone()",
+        )
+    return tuple((int(group), int(offset)) for group, offset in key)
+
+
+def _argument_leaves(leaves: Sequence[Any], positions: dict[int, int]) -> list[Node]:
+    """Which input each tensor is: one that was given twice is one input."""
+    first = {id(leaves[position]): index for position, index in positions.items()}
+    found: list[Node] = []
+    for position, leaf in enumerate(leaves):
+        index = positions.get(position, first.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
+        if isinstance(leaf, torch.Tensor):
+            if index is None:
+                raise InternalError(f"the tensor at position {position} of the arguments is no input of the program")
+            if leaf.is_conj() or leaf.is_neg():
+                raise UnsupportedError(
+                    "a program made for a lazy conjugate or negative cannot be saved",
+                    fix="make it for x.resolve_conj().resolve_neg()",
+                )
+        found.append(Fixed(leaf) if index is None else Slot(index))
+    return found
+
+
+def _call(example: Example, both: Node) -> CallStructure:
+    """The structure of a call from that of its arguments as PyTorch flattens them: a tuple and a dictionary."""
+    if not isinstance(both, Branch) or not all(isinstance(part, Branch) for part in both.items):
+        raise InternalError("the arguments of a call are not a tuple and a dictionary")
+    positional, keywords = (part for part in both.items if isinstance(part, Branch))
+    names = _positional_names(example.function, len(positional.items))
+    return CallStructure(
+        tuple(zip(names, positional.items, strict=True)),
+        tuple(zip(map(str, keywords.keys), keywords.items, strict=True)),
+    )
+
+
+def _result_leaf(leaf: Any) -> Node:
+    return Slot(leaf.index) if isinstance(leaf, TensorLeaf) else Fixed(leaf)
+
+
+def _positional_names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """What the function calls its positional arguments."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []  # a function written in C may not say
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)][:count]
+    rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "argument")
+    return (*names, *(f"{rest}[{index}]" for index in range(count - len(names))))
+
+
+def _argument_names(arguments: CallStructure) -> dict[int, str]:
+    """Names for the inputs that are arguments themselves, not parts of one."""
+    named = reversed((*arguments.positional, *arguments.keywords))
+    return {node.index: name for name, node in named if isinstance(node, Slot)}
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names, numbered where one is taken or empty."""
+    found: list[str] = []
+    for name in names:
+        unique, number = name or "captured", 1
+        while unique in found:
+            number += 1
+            unique = f"{name or 'captured'}.{number}"
+        found.append(unique)
+    return found
+
+
+def _named(graph: Graph, names: dict[int, str]) -> Graph:
+    """The same graph, whose inputs have these names; in a graph's text a name does not begin with a digit."""
+    changed: dict[Value, Value] = {}
+    for index, value in enumerate(graph.inputs):
+        name = names.get(index, value.name)
+        changed[value] = replace(value, name=f"_{name}" if name[:1].isdigit() else name)
+    inputs = tuple(changed[value] for value in graph.inputs)
+    values = replace_operands(graph.values, changed)
+    return Graph(
+        graph.name,
+        inputs,
+        values,
+        tuple(replace(result, value=changed.get(result.value, result.value)) for result in graph.results),
+        tuple(
+            replace(write, input=changed.get(write.input, write.input), value=changed.get(write.value, write.value))
+            for write in graph.writes
+        ),
+    )
