@@ -1,4 +1,4 @@
-"""Programs written out by hand, for tests of program files: a small network with state, constants and a changing count."""
+"""Programs written out by hand, for tests of program files: a small network with state and a constant."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from weft.api.program_container import ProgramFileError, file_error, packed, rea
 from weft.api.program_loaded import LoadedProgram
 from weft.api.program_parts import LARGEST_METADATA, LARGEST_TEXT, ProgramParts, Written, read_parts, write_parts
 from weft.api.program_writing import write_atomically
-from weft.errors import ExecutionError, UsageError
+from weft.errors import UsageError
 
 __all__ = ["LoadedProgram", "ProgramFileError", "load_program", "save_program"]
 
@@ -42,8 +42,6 @@ def load_program(path: str | os.PathLike[str], *, allow: Sequence[str] = ()) -> 
     try:
         with torch.inference_mode(False):
             return LoadedProgram(read_parts(written, allow))
-    except ExecutionError:
-        raise
     except UsageError as error:
         where = f" ({error.where})" if error.where else ""
         raise file_error(source, error.fact + where, why=error.why, fix=error.fix) from error

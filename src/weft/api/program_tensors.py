@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
-from weft.errors import ExecutionError, UnsupportedError, UsageError
+from weft.errors import UnsupportedError, UsageError
 from weft.ir.types import DTYPE_NAMES, TensorType, row_major, type_of
 
 # Types that safetensors does not have -> the one whose elements it stores, several in the place of one.
@@ -185,8 +185,8 @@ def _on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type not in DEVICES:
         raise UsageError(f"a tensor in it is on the device {device}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ExecutionError(
-            f"the program was made for {device}, which this machine does not have",
+        raise UsageError(
+            f"it was made for {device}, which this machine does not have",
             why=f"PyTorch sees {torch.cuda.device_count()} CUDA devices",
             fix="load it where such a device is, or save the program from a module on the CPU",
         )
