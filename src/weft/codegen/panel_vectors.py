@@ -3,7 +3,7 @@
 from weft.codegen.module import FunctionWriter
 from weft.codegen.register import Register, constant, constants, vector
 
-ELEMENTS = {"f32": "float", "f64": "double", "bf16": "bfloat"}
+ELEMENTS = {"f32": "float", "f64": "double", "bf16": "bfloat", "i64": "i64"}
 
 
 class Vectors:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from weft.plan.expression import Instruction
 
 # Ops of an instruction or two; a body of few of these is repeated for every vector of a register block.
-SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select", "lt", "gt"})
+SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select"})
 LONGEST_REPEATED_BODY = 6
 
 
