@@ -96,7 +96,7 @@ class Source:
         return self.source
 
     def __repr__(self) -> str:
-        return f"<weft.Source of {len(self.source.splitlines())} lines, stages: {', '.join(n for n, _ in self.stages)}>"
+        return f"<weft.Source of {len(self.source.splitlines())} lines: {', '.join(n for n, _ in self.stages)}>"
 
 
 def compile_source(text: str) -> Source:
@@ -131,7 +131,7 @@ def _checked(text: str, filename: str) -> ast.Module:
     except SyntaxError as error:
         raise UsageError(
             f"the text is not a Python program: {error.msg}",
-            where=_place(text, error.lineno),
+            where=_place(text, error.lineno or text.partition("\0")[0].count("\n") + 1),
             why=f"Python stops reading at column {error.offset}" if error.offset else "Python refuses this statement",
             fix="correct this line, or the one before it where something may be left open",
         ) from error
@@ -152,11 +152,9 @@ def _checked(text: str, filename: str) -> ast.Module:
     return tree
 
 
-def _place(text: str, line: int | None) -> str | None:
+def _place(text: str, line: int) -> str:
     """Name a line of the program with its text: `<source>:3   return a +`."""
     lines = text.splitlines()
-    if line is None:
-        return None
     code = lines[line - 1].strip() if 0 < line <= len(lines) else ""
     if len(code) > LONGEST_CODE:
         code = code[: LONGEST_CODE - 3] + "..."

@@ -68,14 +68,15 @@ def optimise(text: str, tree: ast.Module) -> Optimised:
         before = stages[-1]
         for name, one_pass in passes:
             after = ast.fix_missing_locations(one_pass(definitions))
+            definitions = after
             shown = prune(after) if ends_in_value and peek is None else after
+            if ast.dump(shown) == ast.dump(stages[-1].tree):
+                continue
             shown_text = text_of(shown)
             if shown_text is None:
                 notes = (*notes, f"not {name}: Python cannot write the result as text")
                 return Optimised(tuple(stages), definitions, notes)
-            definitions = after
-            if ast.dump(shown) != ast.dump(stages[-1].tree):
-                stages.append(Stage(name, shown_text, shown))
+            stages.append(Stage(name, shown_text, shown))
         if stages[-1] is before:
             break
     return Optimised(tuple(stages), copy.deepcopy(definitions), notes)

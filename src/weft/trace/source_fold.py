@@ -11,7 +11,7 @@ from typing import Any
 LARGEST_BITS = 128
 LARGEST_SIZE = 256
 
-Literal = bool | int | float | str | tuple["Literal", ...]
+Literal = bool | int | float | str | tuple["Literal", ...] | None
 
 
 class NoLiteral(Exception):  # noqa: N818  (not an error: a plain answer from deep inside an expression)
@@ -71,7 +71,7 @@ DROPPABLE_PARTS = (ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_co
 def literal(node: ast.expr) -> Literal:
     """Give the value of an expression of literals; raise NoLiteral where there is none."""
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.Tuple(elts=elements, ctx=ast.Load()):
             return tuple(literal(element) for element in elements)
@@ -94,8 +94,8 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def is_display(node: ast.expr) -> bool:
-    """Say whether Python would see a literal, or a list and the like, already when it compiles the expression."""
-    return isinstance(node, DISPLAYS) or is_literal(node)
+    """Say whether Python may see a literal, or a list and the like, already when it compiles the expression."""
+    return isinstance(node, DISPLAYS) or not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node))
 
 
 def literal_node(value: Literal, at: ast.expr) -> ast.expr:
@@ -129,7 +129,9 @@ def _fits(value: object) -> bool:
         return value.bit_length() <= LARGEST_BITS
     if type(value) is float:
         return math.isfinite(value)  # nan has no literal; infinity has only a misleading one
-    return type(value) is bool or (type(value) is str and len(value) <= LARGEST_SIZE)
+    if type(value) is str:
+        return len(value) <= LARGEST_SIZE
+    return value is None or type(value) is bool
 
 
 def _size(value: object) -> int:

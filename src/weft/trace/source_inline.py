@@ -218,13 +218,16 @@ def inline(tree: ast.Module) -> tuple[ast.Module, tuple[str, ...]]:
     """Replace calls by the expressions they compute, and say which functions have to be called and why."""
     tree = copy.deepcopy(tree)
     notes: dict[str, None] = {}
+    growth = 0
     for _ in range(MOST_ROUNDS):
         program = Program.of(tree)
         read = {name: straight_line(node, program) for name, node in program.functions.items()}
         lines = {name: line for name, line in read.items() if isinstance(line, StraightLine)}
         notes.update((f"{name} stays a function: {line}", None) for name, line in read.items() if isinstance(line, str))
         walk = _Inline(program, lines)
+        walk.growth = growth
         tree.body = walk.block(tree.body)
-        if walk.growth == 0:
+        if walk.growth == growth:
             break
+        growth = walk.growth
     return tree, tuple(notes)
