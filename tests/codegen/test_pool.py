@@ -86,10 +86,9 @@ def test_maxima_and_their_indices_equal_max_pool2d(target: Target, layout: str, 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window, ceil", WINDOWS.values(), ids=WINDOWS)
-@pytest.mark.parametrize("count_padding, divisor", [(True, None), (False, None), (True, 3)])
-def test_means_equal_avg_pool2d(
-    target: Target, layout: str, window: Window, ceil: bool, count_padding: bool, divisor: int | None
-) -> None:
+@pytest.mark.parametrize("divide_by", ["padding too", "what is seen", "3"])
+def test_means_equal_avg_pool2d(target: Target, layout: str, window: Window, ceil: bool, divide_by: str) -> None:
+    count_padding, divisor = divide_by != "what is seen", 3 if divide_by == "3" else None
     x = torch.randn(1, 35, 9, 41)
     expected = functional.avg_pool2d(x, window.size, window.stride, window.padding, ceil, count_padding, divisor)
     kernel = pooling(target, x, expected, window, layout)

@@ -83,14 +83,15 @@ class PoolEmitter:
         """Emit a line whose vectors run along columns: one by one at the edges, where windows see less."""
         kernel, lanes = self.kernel, self.kernel.schedule.lanes
         first, stop = inner_columns(kernel)
-        vectors = (stop - first) // lanes
-        edges = ((0, first), (first + vectors * lanes, kernel.out_size[1]))
-        for begin, end in edges:
+        vectors, rest = divmod(stop - first, lanes)
+        for begin, end in ((0, first), (stop, kernel.out_size[1])):
             with self.writer.loop(begin, end) as columns:
                 self._column(WindowEmitter(self.single, kernel), line, columns.index, 1)
         with self.writer.loop(0, vectors) as columns:
             column = self.writer.add(self.writer.multiply(columns.index, lanes), first)
             self._column(WindowEmitter(self.wide, kernel), line, column, lanes)
+        if rest:
+            self._column(WindowEmitter(self.wide, kernel), line, self.writer.integer(stop - rest), rest)
 
     def _column(self, emitter: WindowEmitter, line: Line, column: Register, count: int) -> None:
         axis = seen_along(self.writer, self.kernel, 1, column)

@@ -119,12 +119,14 @@ class WindowEmitter:
         return [*values, *indices]
 
     def _load(self, address: Register, count: int) -> Register:
-        """Load what the lanes of a vector see; every second number by way of two whole loads."""
+        """Load what the lanes of a vector see; every second number by way of all of them."""
         vectors, lanes = self.vectors, self.vectors.lanes
-        if self.in_stride != 2 or lanes == 1 or count < lanes:
+        if self.in_stride != 2 or lanes == 1:
             return vectors.load_apart(address, self.in_stride, count)
-        last = vectors.load(vectors.address(address, lanes), lanes - 1)
-        return self.writer.shuffle(vectors.load(address), last, range(0, 2 * lanes, 2))
+        seen = 2 * count - 1
+        first = vectors.load(address, min(seen, lanes))
+        second = vectors.load(vectors.address(address, lanes), seen - lanes) if seen > lanes else vectors.zero
+        return self.writer.shuffle(first, second, range(0, 2 * lanes, 2))
 
     def _store(self, point: Point, carried: Sequence[Register]) -> None:
         writer, vectors = self.writer, self.vectors
