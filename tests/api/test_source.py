@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from weft.api.source import compile_source
-from weft.errors import UsageError
+from weft.errors import UnsupportedError, UsageError
+from weft.ir.printer import print_graph
 
 DEFINITIONS = """
 def add(a, b):
@@ -75,6 +76,27 @@ def test_a_function_works_on_tensors_and_stores_no_step():
     tensors = [torch.full((2,), float(value)) for value in (1, 2, 3, 4)]
     assert torch.equal(function(*tensors), torch.full((2,), 10.0))
     assert function.__code__.co_varnames == ("a", "b", "c", "d")
+
+
+def test_on_tensors_the_program_is_a_graph_of_three_sums_with_the_lines_of_the_text():
+    text = print_graph(compile_source(CHAPTER).graph("fancy_func", *(torch.ones(2) for _ in range(4))))
+    body = [line for line in text.splitlines() if " = " in line]
+    assert [line.partition("#")[2].partition(":")[2].split()[0] for line in body] == ["6", "7", "8"]
+    assert "%e" not in text
+    assert "%f" not in text
+
+
+def test_a_hybridized_function_of_a_program_agrees_with_the_text(capsys):
+    tensors = [torch.full((2,), float(value)) for value in (1, 2, 3, 4)]
+    assert torch.equal(compile_source(CHAPTER).hybridize("fancy_func")(*tensors), torch.full((2,), 10.0))
+    assert capsys.readouterr().out == ""
+
+
+def test_what_cannot_be_traced_is_refused_with_the_line_of_the_text():
+    function = compile_source("def f(a):\n    return 1 if a.sum() > 0 else 2\n").hybridize("f")
+    with pytest.raises(UnsupportedError, match="branches on the value of a tensor") as caught:
+        function(torch.ones(2))
+    assert caught.value.where.endswith(":2   return 1 if a.sum() > 0 else 2")
 
 
 def test_a_function_sees_the_names_it_is_given():

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from weft.api.hybrid import hybridize, program
 from weft.errors import LONGEST_CODE, UsageError
+from weft.ir.graph import Graph
 from weft.trace.source import Optimised, optimise
 
 # What Python adds to the names of a program on its own account.
@@ -91,6 +93,15 @@ class Source:
                 fix=f"ask for one of the program's functions ({known})",
             )
         return function
+
+    def hybridize(self, name: str, /, **names: Any) -> Callable[..., Any]:
+        """Give a function of the program, hybridized: on tensors it runs as one program of Weft."""
+        hybridized: Callable[..., Any] = hybridize(self.function(name, **names))
+        return hybridized
+
+    def graph(self, name: str, /, *examples: Any, **names: Any) -> Graph:
+        """Give the Graph that a function of the program becomes on tensors like these; its lines are the text's."""
+        return program(self.function(name, **names), *examples).graph
 
     def __str__(self) -> str:
         return self.source
