@@ -12,7 +12,7 @@ from weft.codegen.pack import emit_pack
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window, out_size
-from weft.plan.schedule_conv import choose_conv_schedule, pack_conv_weights
+from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
 from weft.target import Target
 
 TARGETS = targets()
@@ -103,6 +103,25 @@ def test_a_convolution_equals_conv2d(
     x = torch.randn(images, channels[0], *in_size)
     weight = torch.randn(channels[1], channels[0] // channels[2], *window.size)
     check(target, kernel, x, weight, torch.randn(channels[1]))
+
+
+DEPTHWISE_WINDOWS = [Window((3, 3), (1, 1), (1, 1)), Window((5, 4), (2, 2), (2, 1)), Window((3, 3))]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("channels", [1, 16, 37, 70])
+@pytest.mark.parametrize("window", DEPTHWISE_WINDOWS, ids=str)
+def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, window: Window) -> None:
+    size = (11, 17)
+    sizes = ConvSizes("f32", 2, 1, channels, size, window)
+    kernel = convolution(target, 2, (1, channels, 1), size, window, depthwise=True, input=channels_last(channels, size))
+    kernel = replace(kernel, schedule=choose_depthwise_schedule(sizes, target))
+    x, weight, bias = torch.randn(2, channels, *size), torch.randn(channels, 1, *window.size), torch.randn(channels)
+    out, whole = guarded(2, *kernel.out_size, channels)
+    run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight, bias)
+    expected = conv2d(x, weight, bias, window.stride, window.padding, groups=channels)
+    torch.testing.assert_close(out.permute(0, 3, 1, 2), expected)
+    assert_untouched(whole)
 
 
 def test_an_input_with_channels_outside_is_read_in_place() -> None:

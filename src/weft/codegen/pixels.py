@@ -34,19 +34,43 @@ class Pixels:
             return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
         return self._pointers(out, (layout.image, layout.row, layout.column))
 
+    def all_inside(self) -> Register:
+        """Tell whether all windows are wholly inside their images; pixels must be in one row."""
+        writer, window = self.writer, self.kernel.window
+        (_, row, first), (_, _, last) = self.places[0], self.places[-1]
+        conditions = []
+        for axis, low, high in ((0, row, row), (1, first, last)):
+            corner = writer.add(writer.multiply(low, window.stride[axis]), -window.padding[axis])
+            end = writer.multiply(high, window.stride[axis])
+            reach = (window.size[axis] - 1) * window.dilation[axis] - window.padding[axis]
+            conditions.append(writer.compare("icmp sge", corner, writer.integer(0)))
+            limit = writer.integer(self.kernel.in_size[axis] - reach)
+            conditions.append(writer.compare("icmp slt", end, limit))
+        left, right = writer.binary("and", *conditions[:2]), writer.binary("and", *conditions[2:])
+        return writer.binary("and", left, right)
+
     def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
         """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
-        window, layout = self.kernel.window, self.kernel.input
-        down, across = window.dilation[0] * layout.row, window.dilation[1] * layout.column
-        addresses = [self.vectors.moved(pointer, (row, down), (column, across)) for pointer in inputs]
-        if window.padding == (0, 0):
+        addresses = self.inside(inputs, row, column)
+        if self.kernel.window.padding == (0, 0):
             return addresses
-        writer, zeros = self.writer, self._zeros()
+        writer, zeros, window = self.writer, self._zeros(), self.kernel.window
         moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
         return [
             writer.select(self._inside(place, moved), address, zeros)
             for place, address in zip(self.places, addresses, strict=True)
         ]
+
+    def inside(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
+        """Give what each pixel's window has at a row and column where the image has it."""
+        window, layout = self.kernel.window, self.kernel.input
+        down, across = window.dilation[0] * layout.row, window.dilation[1] * layout.column
+        if self.kernel.schedule.across_rows:
+            return [self.vectors.moved(pointer, (row, down), (column, across)) for pointer in inputs]
+        # In one row the pixels are a constant apart, which instructions can hold.
+        first = self.vectors.moved(inputs[0], (row, down), (column, across))
+        apart = window.stride[1] * layout.column
+        return [self.vectors.address(first, number * apart) for number in range(len(inputs))]
 
     def _inside(self, place: Place, moved: list[Register]) -> Register:
         """Tell whether the image has what a window sees after a move from its corner."""
@@ -82,7 +106,9 @@ class Pixels:
         """Give the address of zeros, as many as a loop over channels reads."""
         module, kernel = self.writer.module, self.kernel
         name = f"{kernel.name}.zeros"
-        kind = f"[{kernel.in_channels} x {ELEMENTS[kernel.element]}]"
+        width = kernel.schedule.lanes * kernel.schedule.block_vectors
+        count = width if kernel.depthwise else kernel.in_channels
+        kind = f"[{count} x {ELEMENTS[kernel.element]}]"
         zeros = f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64"
         module.declarations.setdefault(name, zeros)
         return Register("ptr", f"@{name}")

@@ -81,7 +81,8 @@ class ConvKernel:
     """One convolution; arguments are out, input, packed weights, the epilogue's inputs, begin, end.
 
     Channels are counted per group. An epilogue operand's row is an output pixel, counted through all images. With
-    padding the input's channels must lie side by side.
+    padding the input's channels must lie side by side. In a `depthwise` convolution each output channel sees the one
+    input channel at its place: there is one group of one input channel and all output channels.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ConvKernel:
     output: Images
     epilogue: Epilogue
     schedule: ConvSchedule
+    depthwise: bool = False
 
     @property
     def run(self) -> int:

@@ -11,6 +11,7 @@ from weft.target import Target
 LONGEST_UNROLLED_RUN = 32  # steps: a longer run of merged columns is walked by a loop
 LONGEST_UNROLLED_WINDOW = 64
 LONGEST_SUM = 256  # steps in one chain of additions, about: longer ones round worse than what eager does
+MOST_DEPTHWISE_VECTORS, DEPTHWISE_SUMS = 2, 12
 PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
@@ -43,6 +44,29 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         unroll=max(run, 1) if merge else 1,
         unroll_rows=merge and depth <= LONGEST_UNROLLED_WINDOW,
         set_aside="nothing" if depth <= LONGEST_SUM else "rows" if run <= 2 * LONGEST_SUM else "columns",
+    )
+
+
+def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
+    """Choose how a depthwise convolution is computed; `out_channels` are all channels."""
+    height, width = conv.out_size
+    lanes = target.lanes(ELEMENT_BITS[conv.element])
+    vectors = -(-conv.out_channels // lanes)
+    columns = cut(vectors, MOST_DEPTHWISE_VECTORS).size
+    pixels = cut(width, max(1, DEPTHWISE_SUMS // columns)).size
+    cycles = pixels * columns * prod(conv.window.size) + BLOCK_CYCLES
+    blocks = conv.images * height * cut(width, pixels).count
+    tile_pixel_blocks = cut(blocks, max(1, int(TILE_CYCLES / cycles))).size
+    most_panels = max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))
+    return ConvSchedule(
+        lanes=lanes,
+        block_pixels=pixels,
+        block_vectors=columns,
+        channel_block=1,
+        tile_pixel_blocks=tile_pixel_blocks,
+        tile_panels=cut(cut(vectors, columns).count, most_panels).size,
+        pixels_outside=False,
+        across_rows=False,
     )
 
 
