@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from weft.api.hybrid import hybrid_of
-from weft.trace.signature import Key
+from weft.trace.signature import Key, leaf_text
 
 
 class Explanation(str):
@@ -37,11 +35,6 @@ def explain(thing: Callable[..., Any]) -> Explanation:
 
 
 def _signature(key: Key) -> str:
-    parts = []
-    for leaf in key[1]:
-        if leaf[0] is torch.Tensor:
-            parts.append(f"{str(leaf[1]).removeprefix('torch.')}{list(leaf[2])}")
-        else:
-            parts.append(repr(float.fromhex(leaf[1])) if leaf[0] is float else repr(leaf[-1]))
+    parts = map(leaf_text, key[1])
     modes = "with gradients" if key[2][0] else "no gradients"
     return f"({', '.join(parts)}) {modes}"

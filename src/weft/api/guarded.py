@@ -21,6 +21,7 @@ class Guarded:
     program: Program
     arguments: tuple[int, ...]
     slots: tuple[Slot, ...]
+    numbers: tuple[int, ...]
     slot_keys: tuple[Key, ...]
     modules: tuple[ModuleFacts, ...]
     scalars: tuple[ScalarFact, ...]
@@ -28,7 +29,11 @@ class Guarded:
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
-        return [*(leaves[index] for index in self.arguments), *(slot.get() for slot in self.slots)]
+        return [
+            *(leaves[index] for index in self.arguments),
+            *(slot.get() for slot in self.slots),
+            *(leaves[index] for index in self.numbers),
+        ]
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""
@@ -38,13 +43,13 @@ class Guarded:
             if changed:
                 return changed
         inputs = self.inputs(leaves)
-        for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self.slot_keys, strict=True):
+        for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self.slot_keys, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 return f"{slot.path} is no longer a tensor"
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)
-        if self.memory is not None and memory_key(inputs) != self.memory:
+        if self.memory is not None and memory_key(inputs[: len(self.arguments) + len(self.slots)]) != self.memory:
             return "the tensors share memory in another way, or start at another place in it"
         return None
 
@@ -58,6 +63,7 @@ def guard(traced: Traced, program: Program, state: State) -> Guarded:
         program,
         tuple(entry.argument for entry in traced.inputs if entry.argument is not None),
         tuple(state.slot(tensor) for tensor in captured),
+        tuple(entry.argument for entry in traced.numbers),
         tuple(tensor_key(tensor) for tensor in captured),
         tuple(state.facts()),
         tuple(state.scalars),

@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -17,15 +18,27 @@ import torch
 from torch import nn
 
 from weft.api.guarded import Guarded, guard
+from weft.api.numbers import FreeNumbers
 from weft.api.program import Program
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import find_state
 from weft.trace.traced import trace_program
+from weft.trace.tracer import Request
 
 logger = logging.getLogger("weft")
 MOST_PROGRAMS = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """The arguments of one call, nested and flat."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    leaves: list[Any]
+    structure: TreeSpec
 
 
 class Hybrid:
@@ -41,6 +54,7 @@ class Hybrid:
         self.traces = 0
         self.imperative: str | None = None
         self.lock = RLock()
+        self._numbers = FreeNumbers()
         self._warned = False
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -50,7 +64,7 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         found = self._find(self._key(leaves, structure), leaves)
         if found is None:
-            found = self._trace(leaves, structure, arguments, keywords)
+            found = self._trace(_Call(arguments, keywords, leaves, structure))
             if found is None:
                 return self.function(*arguments, **keywords)
         return found.program.run(found.inputs(leaves))
@@ -58,13 +72,14 @@ class Hybrid:
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
         leaves, structure = tree_flatten((arguments, keywords))
-        found = self._find(self._key(leaves, structure), leaves) or self._trace(leaves, structure, arguments, keywords)
+        found = self._find(self._key(leaves, structure), leaves)
+        found = found or self._trace(_Call(arguments, keywords, leaves, structure))
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively", why=self.imperative, fix="see weft.explain")
         return found.program
 
     def _key(self, leaves: list[Any], structure: TreeSpec) -> Key:
-        return (structure, tuple(map(leaf_key, leaves)), modes_key())
+        return (structure, self._numbers.apply(structure, tuple(map(leaf_key, leaves))), modes_key())
 
     def _find(self, key: Key, leaves: list[Any]) -> Guarded | None:
         for guarded in self.programs.get(key, ()):
@@ -74,42 +89,52 @@ class Hybrid:
                 return guarded
         return None
 
-    def _trace(self, leaves: list[Any], structure: TreeSpec, arguments: Any, keywords: Any) -> Guarded | None:
+    def _trace(self, call: _Call) -> Guarded | None:
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
-            key = self._key(leaves, structure)
-            found = self._find(key, leaves)
+            key = self._key(call.leaves, call.structure)
+            found = self._find(key, call.leaves)
             if found is not None:
                 return found
-            self._note_miss(key, leaves)
+            self._note_miss(key, call.leaves)
             try:
-                found = self._traced(leaves, arguments, keywords)
+                found = self._traced(call)
             except UnsupportedError as error:
                 if self.fallback is None:
                     raise
                 self._go_imperative(error)
                 return None
+            key = self._key(call.leaves, call.structure)
             self.programs.setdefault(key, []).append(found)
             self._drop_oldest()
             return found
 
-    def _traced(self, leaves: list[Any], arguments: Any, keywords: Any) -> Guarded:
-        roots = (self.root, *(leaf for leaf in leaves if callable(leaf)))
-        state = find_state(*roots)
+    def _traced(self, call: _Call) -> Guarded:
+        roots = (self.root, *(leaf for leaf in call.leaves if callable(leaf)))
+        request = Request(
+            self.function,
+            call.arguments,
+            call.keywords,
+            self.name,
+            find_state(*roots),
+            tuple(self._leaf_names(call.structure)),
+            self._numbers.free(call.structure),
+        )
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         try:
             with torch.inference_mode(False), torch.set_grad_enabled(grad):
-                traced = trace_program(self.function, arguments, keywords, self.name, state.may_write)
+                traced = trace_program(request)
         except WeftError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
-            self._raise_as_eager(error, arguments, keywords)
+            self._raise_as_eager(error, call)
         self.traces += 1
+        self._numbers.fix(call.structure, traced.fixed)
         return guard(traced, Program(traced, self.lock), find_state(*roots))
 
-    def _raise_as_eager(self, error: Exception, arguments: Any, keywords: Any) -> None:
+    def _raise_as_eager(self, error: Exception, call: _Call) -> None:
         """A mistake in the user's program gets the very exception that it gets imperatively."""
-        self.function(*arguments, **keywords)
+        self.function(*call.arguments, **call.keywords)
         raise UnsupportedError(
             f"{self.name} runs imperatively but cannot be traced",
             why=f"on tensors without elements it raised {type(error).__name__}: {error}",
@@ -125,6 +150,7 @@ class Hybrid:
         else:
             nearest = min(reversed(self.programs), key=lambda known: key_distance(known, key))
             sentence = key_change(nearest, key, self._leaf_names(key[0]))
+            self._numbers.compare(nearest, key)
         self.misses.append(sentence)
         logger.info("weft: compiling %s again (program %d): %s", self.name, self.traces + 1, sentence)
 

@@ -131,4 +131,4 @@ def type_of(tensor: torch.Tensor) -> TensorType:
     if tensor.dtype not in DTYPE_NAMES:
         fix = "use one of: " + ", ".join(DTYPES_BY_NAME)
         raise UsageError(f"tensors of {tensor.dtype} have no Graph type", fix=fix)
-    return TensorType(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device)
+    return TensorType(tensor.dtype, tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), tensor.device)

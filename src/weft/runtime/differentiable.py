@@ -61,7 +61,9 @@ class DifferentiableExecutable:
         """The forward below autograd."""
         with torch.enable_grad():
             outputs = self._forward(inputs)
-        context.save_for_backward(*(outputs[index] for index in self.saved))
+        saved = [outputs[index] for index in self.saved]
+        context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in saved))
+        context.numbers = [None if isinstance(value, torch.Tensor) else value for value in saved]
         context.set_materialize_grads(False)
         roots = tuple(outputs[index] for index in self.roots)
         context.mark_non_differentiable(
@@ -107,5 +109,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        gradients = context.owner.backward(context.saved_tensors, tangents)
+        pairs = zip(context.saved_tensors, context.numbers, strict=True)
+        saved = [number if tensor is None else tensor for tensor, number in pairs]
+        gradients = context.owner.backward(saved, tangents)
         return (None, *gradients, *([None] * (context.count - len(gradients))))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
+from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -23,6 +24,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
@@ -88,7 +90,8 @@ class Interception:
     """While entered, operators run on stand-ins and are reported to the listener."""
 
     def __init__(self, listener: Listener) -> None:
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+        self._shapes = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=self._shapes)
         self._operators = _OperatorMode(listener)
         self._functions = _FunctionMode(listener)
         self._stacks: list[ExitStack] = []
@@ -125,6 +128,18 @@ class Interception:
                 return leaf, leaf
             leaf.requires_grad_(True)
             return (leaf, leaf) if tensor.is_leaf else (leaf.clone(memory_format=torch.preserve_format), leaf)
+
+    def symbol(self, number: float, name: str) -> tuple[Any, Any]:
+        """A stand-in for a Python number, and the symbol that arithmetic on it is written in."""
+        source = ConstantSource(name)
+        symbol = self._shapes.create_unspecified_symbol(number, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+        if isinstance(number, int):
+            return self._shapes.create_symintnode(symbol, hint=number, source=source), symbol
+        return self._shapes.create_symfloatnode(symbol, hint=number, source=source), symbol
+
+    def relied_on(self) -> set[Any]:
+        """The symbols whose value decided something: a branch, a size, an operator that takes no stand-in."""
+        return {symbol for guard in self._shapes.guards for symbol in guard.expr.free_symbols}
 
     def empty(self, kind: TensorType) -> torch.Tensor:
         """A stand-in of this type."""

@@ -8,6 +8,7 @@ import torch
 
 from weft.ir.calls import Argument, Operand, WrittenArgument, WrittenPlace
 from weft.ir.graph import Value
+from weft.ir.types import NumberType
 from weft.trace.memory import Memory, TensorState, TensorTable
 from weft.trace.refusals import refusal
 
@@ -56,7 +57,29 @@ class CallBuilder:
             return self._operand(argument) if index is None else WrittenArgument(index)
         if isinstance(argument, (list, tuple)):
             return tuple(self.encode(item) for item in argument)
+        if isinstance(argument, (torch.SymInt, torch.SymFloat)):
+            value = self._number(argument)
+            if value is not None:
+                self.operands.append(value)
+                return Operand(len(self.operands) - 1)
         return literal(argument)
+
+    def _number(self, argument: torch.SymInt | torch.SymFloat) -> Value | None:
+        """A number that may change from call to call: itself, or plus or times a constant; nothing else is followed."""
+        written = argument.node.expr
+        if written in self.table.numbers:
+            return self.table.numbers[written]
+        if not (written.is_Add or written.is_Mul) or len(written.args) != 2:
+            return None
+        constant, symbol = written.args
+        if symbol not in self.table.numbers or not constant.is_number:
+            return None
+        kind = float if isinstance(argument, torch.SymFloat) else int
+        value = self.table.numbers[symbol]
+        operator = "add" if written.is_Add else "mul"
+        return self.table.emit(
+            "number", (value,), NumberType(kind.__name__), operator=operator, arguments=(Operand(0), kind(constant))
+        )
 
     def _operand(self, tensor: torch.Tensor) -> Operand:
         state = self.table.state_of(tensor)

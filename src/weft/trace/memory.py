@@ -83,6 +83,7 @@ class TensorTable:
         self.adopt = adopt
         self.place = place
         self.memories: dict[int, Memory] = {}
+        self.numbers: dict[Any, Value] = {}
         self.depends_on_offsets = False
         self.states: dict[int, TensorState] = {}
 

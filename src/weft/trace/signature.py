@@ -45,6 +45,13 @@ def leaf_key(leaf: Any) -> Key:
     return (type(leaf), ByIdentity(leaf))
 
 
+def number_of(key: Key) -> float | int | None:
+    """The int or float that made a leaf's key."""
+    if key[0] is float and key[1] != "any":
+        return float.fromhex(key[1])
+    return key[1] if key[0] is int and key[1] != "any" else None
+
+
 def tensor_key(tensor: torch.Tensor) -> Key:
     """Everything about a tensor that a program depends on, apart from its elements."""
     if type(tensor) not in PLAIN_TYPES:
@@ -126,15 +133,16 @@ def tensor_change(name: str, before: Key, now: Key) -> str:
 def _leaf_change(name: str, before: Key, now: Key) -> str:
     if before[0] is torch.Tensor and now[0] is torch.Tensor:
         return tensor_change(name, before, now)
-    return f"{name} was {_leaf_text(before)}, is {_leaf_text(now)}"
+    return f"{name} was {leaf_text(before)}, is {leaf_text(now)}"
 
 
-def _leaf_text(key: Key) -> str:
+def leaf_text(key: Key) -> str:
+    """An argument as it is named in a sentence."""
     if key[0] is torch.Tensor:
-        return f"a tensor {tuple(key[TENSOR_FACTS.index('sizes')])}"
-    if key[0] is float:
-        return repr(float.fromhex(key[1]))
-    return repr(key[1])
+        return f"{str(key[1]).removeprefix('torch.')}{list(key[TENSOR_FACTS.index('sizes')])}"
+    if key[1] == "any":
+        return f"any {key[0].__name__}"
+    return repr(number_of(key) if key[0] is float else key[1])
 
 
 def _text(entry: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from weft.errors import WeftError
+from weft.ir.bind import bind_numbers
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.refusals import refuse
-from weft.trace.tracer import TracedInput, Tracer
+from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,12 @@ class Traced:
 
     graph: Graph
     inputs: tuple[TracedInput, ...]
+    numbers: tuple[TracedNumber, ...]
     leaves: tuple[Any, ...]
     structure: TreeSpec
     gradient: Gradient | None
     depends_on_offsets: bool
+    fixed: frozenset[int]
 
 
 class Gradient:
@@ -105,16 +109,47 @@ def copied(value: Value) -> Value:
     return Value("library", (value,), value.type, MappingProxyType({"call": call}))
 
 
-def trace_program(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    keywords: dict[str, Any],
-    name: str,
-    may_write: Callable[[torch.Tensor], bool],
-) -> Traced:
-    """Run a function once on stand-ins and describe it as a program."""
-    tracer = Tracer(may_write)
-    trace = tracer.run(function, arguments, keywords)
+def trace_program(request: Request) -> Traced:
+    """Run a function once on stand-ins and describe it as a program.
+
+    Numbers that may change are traced as such only if the program is the same for today's values as when they are
+    written into it; those that decided something are written in (`Traced.fixed` names them).
+    """
+    if not request.numbers:
+        return _trace(request)
+    free = request.numbers
+    fixed = _trace(replace(request, numbers=frozenset()))
+    while free:
+        try:
+            traced = _trace(replace(request, numbers=free))
+        except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
+            break
+        if not traced.fixed:
+            return (
+                replace(traced, fixed=request.numbers - free) if _is_same(traced, fixed) else _all_fixed(fixed, request)
+            )
+        free = free - traced.fixed
+    return _all_fixed(fixed, request)
+
+
+def _all_fixed(traced: Traced, request: Request) -> Traced:
+    return replace(traced, fixed=request.numbers)
+
+
+def _is_same(free: Traced, fixed: Traced) -> bool:
+    """Whether a program with free numbers becomes, with today's numbers written in, the one traced with them."""
+    numbers = {entry.value: entry.number for entry in free.numbers}
+    pairs = [(free.graph, fixed.graph)]
+    if free.gradient is not None and fixed.gradient is not None:
+        pairs.append((free.gradient.graph, fixed.gradient.graph))
+    return (free.gradient is None) == (fixed.gradient is None) and all(
+        same_graph(bind_numbers(left, numbers), right) for left, right in pairs
+    )
+
+
+def _trace(request: Request) -> Traced:
+    tracer = Tracer(request)
+    trace = tracer.run()
     described, writes = outcome(tracer.recorder, trace.leaves)
     positions: dict[int, int] = {}
     results: list[Result] = []
@@ -127,13 +162,19 @@ def trace_program(
             positions[id(returned)] = len(results)
             results.append(leaf.result)
         leaves.append(TensorLeaf(positions[id(returned)], leaf.requires_grad))
-    inputs = tuple(trace.inputs)
-    graph = Graph(
-        name, tuple(entry.value for entry in inputs), _without_unread(trace.values), tuple(results), tuple(writes)
-    )
+    inputs = (*(entry.value for entry in trace.inputs), *(entry.value for entry in trace.numbers))
+    graph = Graph(request.name, inputs, _without_unread(trace.values), tuple(results), tuple(writes))
     roots = _differentiable(described, tracer)
-    gradient = Gradient(graph, list(roots), Differentiator(tracer, list(roots.values()))) if roots else None
-    return Traced(graph, inputs, tuple(leaves), trace.structure, gradient, trace.depends_on_offsets)
+    return Traced(
+        graph,
+        tuple(trace.inputs),
+        tuple(trace.numbers),
+        tuple(leaves),
+        trace.structure,
+        Gradient(graph, list(roots), Differentiator(tracer, list(roots.values()))) if roots else None,
+        trace.depends_on_offsets,
+        frozenset(tracer.relied_on()),
+    )
 
 
 def _without_unread(values: list[Value]) -> tuple[Value, ...]:

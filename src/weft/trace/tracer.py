@@ -10,7 +10,7 @@ import torch
 
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
-from weft.ir.types import type_of
+from weft.ir.types import NumberType, type_of
 from weft.trace.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
@@ -23,6 +23,7 @@ from weft.trace.capture import (
     running_autograd_number,
     storage_key,
     tree_flatten,
+    tree_unflatten,
 )
 from weft.trace.forbidden import FORBIDDEN, FROM_VALUES, VALUE_OPERATORS
 from weft.trace.known import Known
@@ -31,6 +32,7 @@ from weft.trace.places import user_place
 from weft.trace.random_state import RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
+from weft.trace.state import State
 
 
 def is_size(leaf: Any) -> bool:
@@ -49,11 +51,35 @@ class TracedInput:
     argument: int | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What to trace: a function, its arguments, the state that it may reach, which number arguments may change."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    name: str
+    state: State
+    argument_names: tuple[str, ...] = ()
+    numbers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedNumber:
+    """A Python number that goes in: its value today, in the Graph, its position, the symbol that stands for it."""
+
+    number: float
+    value: Value
+    argument: int
+    symbol: Any
+
+
 @dataclass(slots=True, eq=False)
 class Trace:
     """What running a function once showed."""
 
     inputs: list[TracedInput] = field(default_factory=list)
+    numbers: list[TracedNumber] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     leaves: list[Any] = field(default_factory=list)
     structure: Any = None
@@ -64,8 +90,8 @@ class Trace:
 class Tracer:
     """Runs a function under interception and keeps what is needed to trace its backward later."""
 
-    def __init__(self, may_write: Callable[[torch.Tensor], bool]) -> None:
-        self.may_write = may_write
+    def __init__(self, request: Request) -> None:
+        self.request = request
         self.recorder = Recorder(self._adopt, self._place)
         self.interception = Interception(self)
         self.trace = Trace()
@@ -77,21 +103,24 @@ class Tracer:
 
     # -- running ------------------------------------------------------------------------------------------------
 
-    def run(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> Trace:
+    def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments."""
-        leaves, structure = tree_flatten((arguments, keywords))
+        leaves, structure = tree_flatten((self.request.arguments, self.request.keywords))
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
                 leaves[position] = self._add_input(leaf, position)
-        stand_in_arguments, stand_in_keywords = torch.utils._pytree.tree_unflatten(leaves, structure)
+            elif position in self.request.numbers:
+                leaves[position] = self._add_number(leaf, position)
+        stand_in_arguments, stand_in_keywords = tree_unflatten(leaves, structure)
         self._random = RandomLedger(self.recorder.emit)
         try:
             with self.interception:
-                result = function(*stand_in_arguments, **stand_in_keywords)
+                result = self.request.function(*stand_in_arguments, **stand_in_keywords)
                 self.trace.leaves, self.trace.structure = tree_flatten(result, is_leaf=is_size)
             self._random.finish()
         finally:
             self._random.restore()
+        self.trace.leaves = [_plain_number(leaf) for leaf in self.trace.leaves]
         self._check_nothing_was_lost()
         self.trace.values = self.recorder.values
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
@@ -106,13 +135,29 @@ class Tracer:
         if known is not None:
             return known.tensor
         stand_in, leaf = self.interception.stand_in(tensor)
-        kind = "arg" if argument is not None else "state"
-        value = Value("input", (), type_of(stand_in), name=f"{kind}{len(self.trace.inputs)}")
+        path = self.request.state.slot(tensor).path if argument is None else self._argument_name(argument)
+        value = Value("input", (), type_of(stand_in), name=path.replace(".", "_"))
         state = self.recorder.add_input(stand_in, value)
         self._captured[id(tensor)] = state
         self._real_of[id(stand_in)] = tensor
         self.trace.inputs.append(TracedInput(tensor, value, stand_in, leaf, argument))
         return stand_in
+
+    def _add_number(self, number: float, argument: int) -> Any:
+        stand_in, symbol = self.interception.symbol(number, f"number{argument}")
+        value = Value("input", (), NumberType(type(number).__name__), name=self._argument_name(argument))
+        self.recorder.numbers[symbol] = value
+        self.trace.numbers.append(TracedNumber(number, value, argument, symbol))
+        return stand_in
+
+    def _argument_name(self, argument: int) -> str:
+        names = self.request.argument_names
+        return names[argument] if argument < len(names) else f"arg{argument}"
+
+    def relied_on(self) -> set[int]:
+        """The positions of numbers whose value decided something: the program holds for this value alone."""
+        symbols = self.interception.relied_on()
+        return {entry.argument for entry in self.trace.numbers if entry.symbol in symbols}
 
     def _adopt(self, tensor: torch.Tensor) -> TensorState:
         """Make a real tensor that the function reached by itself an input of the program."""
@@ -131,7 +176,7 @@ class Tracer:
             for state in memory.inputs if memory.version else ():
                 real = self._real_of[id(state.tensor)]
                 argument = next(entry.argument for entry in self.trace.inputs if entry.tensor is real)
-                if argument is None and not self.may_write(real):
+                if argument is None and not self.request.state.may_write(real):
                     refuse("captured write", memory.base.place)
 
     # -- the Listener protocol ----------------------------------------------------------------------------------
@@ -214,3 +259,10 @@ class Tracer:
         if place is not None:
             self._places[next_autograd_number() - 1] = place
         return place
+
+
+def _plain_number(leaf: Any) -> Any:
+    """A number that is handed out is a Python number; that it is handed out ties the program to its value."""
+    if isinstance(leaf, (torch.SymInt, torch.SymBool)):
+        return int(leaf) if isinstance(leaf, torch.SymInt) else bool(leaf)
+    return float(leaf) if isinstance(leaf, torch.SymFloat) else leaf
