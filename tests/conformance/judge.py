@@ -64,7 +64,8 @@ def _verdict(trial: Trial, contestant: Contestant, *, native: bool) -> tuple[Sta
 def _judge_error(expected: Outcome, error: Exception, number: int) -> tuple[Status, str, str, tuple[str, ...]] | None:
     """Judge an error of the contestant; None if eager raises it too."""
     if isinstance(error, UnsupportedError):
-        return Status.UNSUPPORTED, reason(error), "", ()
+        instead = f", where eager raises {type(expected.error).__name__}" if expected.error else ""
+        return Status.UNSUPPORTED, reason(error) + instead, _trace(error), ()
     if expected.error is None:
         return Status.CRASH, f"call {number + 1} raised {_line(error)}", _trace(error), ()
     if isinstance(error, type(expected.error)) and not isinstance(error, InternalError):

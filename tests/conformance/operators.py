@@ -1,5 +1,6 @@
 """PyTorch's operator database -> the sections over operators."""
 
+import dataclasses
 import functools
 import random
 import warnings
@@ -109,6 +110,24 @@ def value_trials(name: str, pick: Callable[[OpInfo], Callable[..., Any] | None])
     return [sample_trial(operator, sample, rule) for sample in float32_samples(name)]
 
 
+def guard_trials(name: str) -> list[Trial]:
+    """Make the float32 trials of an operator with one function for all of them."""
+    operator = operators()[name].op
+    functions: dict[Contestant, Callable[..., Any]] = {}
+
+    def together(contestant: Contestant) -> Contestant:
+        def shared(call: Callable[..., Any]) -> Callable[..., Any]:
+            return functions.setdefault(contestant, contestant(call))
+
+        return shared
+
+    def trial(sample: SampleInput) -> Trial:
+        alone = sample_trial(operator, sample, value_rule(name))
+        return dataclasses.replace(alone, start=lambda contestant: alone.start(together(contestant)))
+
+    return [trial(sample) for sample in float32_samples(name)]
+
+
 def gradient_trials(name: str) -> list[Trial]:
     """Make the float64 trials with a backward pass."""
     operator = operators()[name].op
@@ -172,6 +191,12 @@ def sections() -> Sequence[Section]:
         form_section("values", "float32 samples of every operator", lambda entry: entry.op),
         form_section("methods", "the same samples through the tensor method", lambda entry: entry.method_variant),
         form_section("inplace", "the same samples through the in-place method", lambda entry: entry.inplace_variant),
+        Section(
+            "guards",
+            "the same samples, all through one function that must tell them apart",
+            functools.partial(names, takes_float32),
+            guard_trials,
+        ),
         Section(
             "streams",
             "random operators, seeded outside the call",

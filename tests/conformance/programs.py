@@ -1,8 +1,11 @@
 """Random programs -> the section over programs."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from tests.conformance.cases import Contestant, Outcome, Player, Record, Section, Status, Trial
+import torch
+from tests.conformance.cases import Contestant, Outcome, Player, Record, Rule, Section, Status, Trial
 from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
 from tests.programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
@@ -26,6 +29,12 @@ def trials(entry: str) -> list[Trial]:
     return [program_trial(random_program(seed)) for seed in range(first, first + PROGRAMS_PER_ENTRY)]
 
 
+def gradient_trials(entry: str) -> list[Trial]:
+    """Make the trials of a group of seeds with a backward pass."""
+    first = int(entry.removeprefix("seeds ").partition("-")[0])
+    return [gradient_trial(random_program(seed)) for seed in range(first, first + PROGRAMS_PER_ENTRY)]
+
+
 def program_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
     """Make the trial of one program; a failure is explained by the smallest program that fails the same way."""
 
@@ -33,31 +42,54 @@ def program_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
         function = contestant(program.function())
 
         def player(number: int) -> Outcome:
-            arguments: tuple[Any, ...] = program.arguments()
-            return play(Call(function, arguments, dict(PYTHON_ARGUMENTS[CALLS[number]])))
+            return play(Call(function, program.arguments(), dict(PYTHON_ARGUMENTS[CALLS[number]])))
 
         return player
 
-    minimal = (lambda contestant: smallest(program, contestant)) if explained else None
+    minimal = functools.partial(smallest, program, program_trial) if explained else None
     return Trial(start, calls=len(CALLS), minimal=minimal)
 
 
-def smallest(program: RandomProgram, contestant: Contestant) -> str:
+def gradient_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
+    """Make the trial of one program on copies of leaves, so that it may write to them, with a backward pass."""
+
+    def start(contestant: Contestant) -> Player:
+        inner = program.function()
+
+        def on_copies(*leaves: torch.Tensor, **values: Any) -> Any:
+            return inner(*(leaf.clone() for leaf in leaves), **values)
+
+        function = contestant(on_copies)
+
+        def player(number: int) -> Outcome:
+            leaves = tuple(leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in program.arguments())
+            return play(Call(function, leaves, dict(PYTHON_ARGUMENTS[CALLS[number]]), backward=True))
+
+        return player
+
+    minimal = functools.partial(smallest, program, gradient_trial) if explained else None
+    return Trial(start, Rule.CLOSE, calls=len(CALLS), minimal=minimal)
+
+
+def smallest(program: RandomProgram, trial: Callable[..., Trial], contestant: Contestant) -> str:
     """Give the script of the smallest program that still ends in the same status."""
 
     def status(candidate: RandomProgram) -> Status:
-        return record_of(candidate, contestant).status
+        return record_of(candidate, trial, contestant).status
 
     wanted = status(program)
     least = shrink(program, lambda candidate: status(candidate) is wanted)
-    return f"{record_of(least, contestant).detail}\n{reproduction(least)}"
+    return f"{record_of(least, trial, contestant).detail}\n{reproduction(least)}"
 
 
-def record_of(program: RandomProgram, contestant: Contestant) -> Record:
+def record_of(program: RandomProgram, trial: Callable[..., Trial], contestant: Contestant) -> Record:
     """Judge one program without explaining it."""
-    return judge(program_trial(program, explained=False), contestant, ("programs", "", program.seed))
+    return judge(trial(program, explained=False), contestant, ("programs", "", program.seed))
 
 
 def sections() -> tuple[Section, ...]:
     """List the sections over programs."""
-    return (Section("programs", f"{PROGRAMS:,} random programs", entries, trials),)
+    return (
+        Section("programs", f"{PROGRAMS:,} random programs", entries, trials),
+        Section("program-gradients", "the same programs, forward and backward", entries, gradient_trials),
+    )
