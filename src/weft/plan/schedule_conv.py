@@ -5,13 +5,20 @@ from math import prod
 from weft.plan.blocks import cut
 from weft.plan.kernel_conv import ConvKernel, ConvSchedule, ConvSizes
 from weft.plan.kernel_gemm import ELEMENT_BITS, Matrix, PackKernel
-from weft.plan.schedule_gemm import BLOCK_CYCLES, LEAST_TILE_ROWS, TILE_CYCLES, register_block, step_cycles
+from weft.plan.schedule_gemm import (
+    BLOCK_CYCLES,
+    LEAST_TILE_ROWS,
+    TILE_CYCLES,
+    register_block,
+    step_cycles,
+    vector_registers,
+)
 from weft.target import Target
 
 LONGEST_UNROLLED_RUN = 32  # steps: a longer run of merged columns is walked by a loop
 LONGEST_UNROLLED_WINDOW = 64
 LONGEST_SUM = 256  # steps in one chain of additions, about: longer ones round worse than what eager does
-MOST_DEPTHWISE_VECTORS, DEPTHWISE_SUMS = 2, 12
+MOST_DEPTHWISE_VECTORS = 4
 PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
@@ -53,7 +60,7 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     lanes = target.lanes(ELEMENT_BITS[conv.element])
     vectors = -(-conv.out_channels // lanes)
     columns = cut(vectors, MOST_DEPTHWISE_VECTORS).size
-    pixels = cut(width, max(1, DEPTHWISE_SUMS // columns)).size
+    pixels = cut(width, max(1, vector_registers(target) * 5 // 8 // columns)).size
     cycles = pixels * columns * prod(conv.window.size) + BLOCK_CYCLES
     blocks = conv.images * height * cut(width, pixels).count
     tile_pixel_blocks = cut(blocks, max(1, int(TILE_CYCLES / cycles))).size

@@ -53,9 +53,14 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     )
 
 
+def vector_registers(target: Target) -> int:
+    """Count a target's vector registers."""
+    return 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
+
+
 def register_block(rows: int, vectors: int, inner: int, target: Target) -> tuple[int, int]:
     """Choose the rows and vectors of a register block by estimated cycles over the whole product."""
-    registers = 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
+    registers = vector_registers(target)
     shapes = [
         (height, width)
         for height in range(1, MOST_ROWS + 1)
