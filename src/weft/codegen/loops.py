@@ -11,7 +11,7 @@ from weft.codegen.dtypes import HELD
 from weft.codegen.elementwise import Point, Typed, emit_body
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
-from weft.codegen.spans import Span, linear, load_scalar, mask_up_to, row_coordinates
+from weft.codegen.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
 from weft.plan.expression import Instruction
 from weft.plan.kernel_loop import LoopKernel
 
@@ -111,7 +111,8 @@ class _LoopWriter:
             inputs.append(Typed(register, view.dtype))
 
         def position(instruction: Instruction) -> Register:
-            return span.position(instruction, row.coordinates, int(instruction.attributes[-2]))
+            first = iota_start(f, instruction, row.coordinates, 0)
+            return span.position(instruction.dtype, first, int(instruction.attributes[-2]))
 
         values = emit_body(f, kernel.body, inputs, Point(span.lanes, position))
         for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):

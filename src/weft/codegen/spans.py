@@ -28,6 +28,12 @@ def linear(f: FunctionWriter, coordinates: Sequence[Register], strides: Sequence
     return total
 
 
+def iota_start(f: FunctionWriter, line: Instruction, coordinates: Sequence[Register], first: int) -> Register:
+    """Give the part of an `iota` that some of the dimensions make: those from the first on, at their coordinates."""
+    *strides, start = (int(value) for value in line.attributes)
+    return linear(f, coordinates, strides[first : first + len(coordinates)], 0 if first else start)
+
+
 def load_scalar(f: FunctionWriter, view: View, base: Register) -> Register:
     """Load the element at an address."""
     return from_memory(f, f.load(HELD[view.dtype].stored, base), view.dtype)
@@ -67,13 +73,12 @@ class Span:
         else:
             f.masked_store(stored, address, self.mask)
 
-    def position(self, instruction: Instruction, coordinates: Sequence[Register], stride: int) -> Register:
-        """Make the register of an `iota`: coordinates of all dimensions but the columns', and the columns' stride."""
+    def position(self, dtype: str, first: Register, stride: int) -> Register:
+        """Make the register of an `iota`: what it is at column 0, and its stride along the columns."""
         f = self.f
-        *strides, start = (int(value) for value in instruction.attributes)
-        first = f.add(linear(f, coordinates, strides[: len(coordinates)], start), f.multiply(self.column, stride))
+        start = f.add(first, f.multiply(self.column, stride)) if stride else first
         steps = constants("i64", [lane * stride for lane in range(self.lanes)])
-        return cast(f, f.binary("add", f.splat(first, self.lanes), steps), "i64", instruction.dtype)
+        return cast(f, f.binary("add", f.splat(start, self.lanes), steps), "i64", dtype)
 
     def _addresses(self, first: Register, element: str, stride: int) -> Register:
         steps = constants("i64", [lane * stride for lane in range(self.lanes)])
