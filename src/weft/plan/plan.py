@@ -1,0 +1,94 @@
+"""How a program is computed: kernels over buffers, cut into tiles, tiles given to lanes, buffers given places.
+
+A Plan is immutable. Buffers are pieces of memory: tensors handed in or out, constants and packed weights that live as
+long as the program, and intermediates, which share one block of memory per call (the arena). Calls are kernels with
+their arguments, in an order in which they may run one after another. Lanes say which tiles of which call run where, and
+where a lane waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.plan.kernel_conv import ConvKernel
+from weft.plan.kernel_gemm import GemmKernel, PackKernel
+from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_reduce import RowKernel
+
+Kernel = LoopKernel | RowKernel | GemmKernel | PackKernel | ConvKernel | PoolKernel
+BufferKind = Literal["input", "output", "arena", "constant", "packed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One piece of memory. `index` counts within its kind: the region's inputs, outputs, constants, packed weights."""
+
+    kind: BufferKind
+    index: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A byte of a buffer, by the buffer's number in the plan."""
+
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel and where its arguments are: what it writes, then what it reads, in the order the kernel takes them."""
+
+    kernel: Kernel
+    writes: tuple[Location, ...]
+    reads: tuple[Location, ...]
+
+    @property
+    def arguments(self) -> tuple[Location, ...]:
+        """All arguments in the kernel's order."""
+        return (*self.writes, *self.reads)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tiles [begin, end) of a call, run by a lane."""
+
+    call: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A lane waits until another one has finished its first `count` runs of this call of the program."""
+
+    lane: int
+    count: int
+
+
+Lane = tuple[Run | Wait, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Buffers, calls, lanes; the arena's size and, for each buffer of kind arena in order of index, its offset there.
+
+    `packing` are the calls that fill the packed buffers: they run when a weight has changed, before everything else.
+    """
+
+    buffers: tuple[Buffer, ...]
+    calls: tuple[KernelCall, ...]
+    packing: tuple[KernelCall, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    arena_bytes: int = 0
+    offsets: tuple[int, ...] = ()
+
+    def of_kind(self, kind: BufferKind) -> Iterator[tuple[int, Buffer]]:
+        """The buffers of one kind, with their numbers in the plan."""
+        for number, buffer in enumerate(self.buffers):
+            if buffer.kind == kind:
+                yield number, buffer
