@@ -175,6 +175,7 @@ def test_waitall_waits_only_for_what_was_pushed_before_it(engine):
     before, after = Held(), Held()
     finished = threading.Event()
     engine.push(before, device="cpu:0")
+    assert before.started.wait(PATIENCE)
     waiter = threading.Thread(target=lambda: (engine.waitall(), finished.set()))
     waiter.start()
     while not engine.inbox and not engine._barriers:

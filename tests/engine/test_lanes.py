@@ -23,6 +23,15 @@ def test_a_lane_keeps_the_order_of_pushes_and_waits_for_its_head():
     assert taken(lane) == [1, 2]
 
 
+def test_a_lane_whose_order_is_loosened_gives_what_is_ready():
+    lane = Lane("cpu:0")
+    for item in (task(1, pending=1), task(2), task(3, priority=1, pending=1), task(4)):
+        lane.add(item)
+    lane.strict = False
+    assert taken(lane) == [2, 4]
+    assert lane.head() is None
+
+
 def test_a_pool_has_no_order_but_that_of_becoming_ready():
     pool, late = Pool("cpu"), task(1, pending=1)
     for item in (late, task(2)):

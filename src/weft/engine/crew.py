@@ -68,23 +68,31 @@ class Crew:
         self.blocked.append(worker)
         if not worker.replaced:
             worker.replaced = True
-            self.workers.remove(worker)
             self.workers.append(Worker(self._core, worker.lane, worker.pool))
-            worker.lane.wake()
+            self.workers.remove(worker)
             worker.pool.wake()
+        for lane in self._lanes():
+            lane.strict = False
+            lane.wake()  # what stood behind a head that is not ready may start now
 
     def resume(self, worker: Worker) -> None:
         """Note that the task of a worker waits no more; under the link lock."""
         worker.waits_for = None
         self.blocked.remove(worker)
+        for lane in self._lanes():
+            lane.strict = not self.blocked
+
+    def _lanes(self) -> list[Lane]:
+        return [queue for queue in list(self.queues.values()) if isinstance(queue, Lane)]
 
     def make_sure(self, pushed: bool) -> None:
         """Before a wait: finish wakes that a KeyboardInterrupt cut short; `pushed` says that the inbox is not empty."""
-        for worker in list(self.workers):
+        workers = list(self.workers)
+        for worker in workers:
             if worker.woken:
                 worker.open_gate()
-        if pushed and not any(worker.awake() or worker.woken for worker in list(self.workers)):
-            self.workers[0].wake()
+        if pushed and not any(worker.awake() or worker.woken for worker in workers):
+            workers[0].wake()
 
     def stop(self, join: bool) -> None:
         """End the threads; `join` waits for them."""

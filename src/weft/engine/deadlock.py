@@ -1,29 +1,22 @@
 """A task that waits for a task -> an error, if that one can only run after the first is done."""
 
 from collections.abc import Iterable
-from itertools import pairwise
 
-from weft.engine.lanes import Lane
 from weft.engine.task import Task
 from weft.engine.workers import Worker
 from weft.errors import UsageError
 
 
-def refuse_circular_wait(waiting: Task, target: Task, blocked: Iterable[Worker], lanes: Iterable[Lane]) -> None:
+def refuse_circular_wait(waiting: Task, target: Task, blocked: Iterable[Worker]) -> None:
     """Raise a UsageError if `target` comes after `waiting`; the caller holds the link lock with an empty inbox.
 
-    A task comes after another if it uses the same variables later, if it stands behind it in a lane, or if its own
-    body waits for it.
+    A task comes after another if it uses the same variables later, or if its own body waits for it. That it stands
+    behind it in a lane does not count: the order of lanes is loosened while a task waits.
     """
     after: dict[Task, list[Task]] = {}
     for worker in blocked:
         if worker.task is not None and worker.waits_for is not None:
             after.setdefault(worker.waits_for, []).append(worker.task)
-    for lane in lanes:
-        for _, tasks in lane.deques:
-            queued = list(tasks)
-            for earlier, later in pairwise(queued):
-                after.setdefault(earlier, []).append(later)
     reached = {waiting}
     stack = [waiting]
     while stack:

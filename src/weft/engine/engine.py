@@ -19,7 +19,6 @@ from weft.engine.base import BaseEngine, mark_place
 from weft.engine.crew import Crew
 from weft.engine.deadlock import refuse_circular_wait
 from weft.engine.failures import execute
-from weft.engine.lanes import Lane
 from weft.engine.ordering import link, retire
 from weft.engine.task import UNLINKED, Barrier, Inbox, Placement, Task, Var
 from weft.engine.workers import WORKING, Worker
@@ -147,11 +146,10 @@ class Engine(BaseEngine):
 
     def _step_aside(self, worker: Worker, task: Task) -> None:
         assert worker.task is not None, "code that runs on a worker runs in its task"
-        lanes = [queue for queue in self._queues.values() if isinstance(queue, Lane)]
         try:
             with self._link_lock:
                 self._drain()
-                refuse_circular_wait(worker.task, task, self.crew.blocked, lanes)
+                refuse_circular_wait(worker.task, task, self.crew.blocked)
                 self.crew.replace(worker, task)
         finally:
             self.advance()  # what others left in the inbox while we held the lock

@@ -3,7 +3,7 @@
 A `Lane` belongs to one worker and starts its tasks in the order pushed, as a CUDA stream does: a task that is not
 ready holds up those behind it. A `Pool` belongs to all workers of a device and starts whatever is ready. In both a
 higher priority goes first. Neither can deadlock: of all tasks not yet done, the one pushed first waits for nothing,
-and nothing of its priority is in front of it.
+and nothing of its priority is in front of it. (Where that one waits for another in its body, see `Lane`.)
 
 Only the holder of the engine's link lock adds; workers take without a lock. Each such step is one operation on a
 deque, which the interpreter makes whole.
@@ -58,9 +58,17 @@ class Levels(ABC):
 
 
 class Lane(Levels):
-    """The tasks of one worker, started in the order pushed."""
+    """The tasks of one worker, started in the order pushed.
 
-    __slots__ = ()
+    While a task of the engine waits for another one in its body, the order is loosened: whatever is ready may start.
+    The task it waits for may stand behind one that cannot start before the waiting task is done.
+    """
+
+    __slots__ = ("strict",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.strict = True
 
     def add(self, task: Task) -> None:
         """Take in a task that has just been linked."""
@@ -78,13 +86,25 @@ class Lane(Levels):
         for _, tasks in self.deques:
             if tasks and not tasks[0].pending:
                 return tasks[0]
-        return None
+        return None if self.strict else self._first_ready()
 
     def take(self) -> Task | None:
         """Take the task to start next; only the worker of the lane does."""
         for _, tasks in self.deques:
             if tasks and not tasks[0].pending:
                 return tasks.popleft()
+        found = None if self.strict else self._first_ready()
+        if found is not None:
+            for _, tasks in self.deques:
+                if found in tasks:
+                    tasks.remove(found)
+        return found
+
+    def _first_ready(self) -> Task | None:
+        for _, tasks in self.deques:
+            for task in list(tasks):
+                if not task.pending:
+                    return task
         return None
 
 

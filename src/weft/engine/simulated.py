@@ -176,6 +176,8 @@ class SimulatedEngine(BaseEngine):
                 hand.replaced = True
                 self._hands.append(Hand(hand.lane, hand.pool))
             while not writer.done:
+                for hand in self._hands:
+                    hand.lane.strict = not self._bodies
                 if not self.step():
                     raise UsageError(
                         f"a task waits for {writer.title()}, which can only run after it",
@@ -188,6 +190,8 @@ class SimulatedEngine(BaseEngine):
         """Take steps until no task is left."""
         if self._bodies:
             raise UsageError("waitall() was called inside a task", why="the task would wait for its own end")
+        for hand in self._hands:
+            hand.lane.strict = True
         while self.step():
             pass
 
