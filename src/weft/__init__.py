@@ -2,6 +2,7 @@
 
 from weft.api.explain import explain
 from weft.api.hybrid import hybridize, program
+from weft.api.program_file import load_program
 from weft.api.source import compile_source
 from weft.errors import ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
 
@@ -16,5 +17,6 @@ __all__ = [
     "compile_source",
     "explain",
     "hybridize",
+    "load_program",
     "program",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.api.program_parts import ProgramParts, StateTensor
-from weft.api.program_structure import Branch, CallStructure, Fixed, Slot
+from weft.api.program_structure import Branch, CallStructure, Fixed, Port
 from weft.ir.parser import parse_graph
 from weft.trace.signature import memory_key
 
@@ -37,8 +37,8 @@ def parts() -> ProgramParts:
     )
     return ProgramParts(
         parse_graph(TEXT, [constant()]),
-        CallStructure((("x", Slot(0)),), (("scale", Fixed(2.0)),)),
-        Branch("dict", ("y", "row", "note"), (Slot(0), Branch("list", (), (Slot(1),)), Fixed("seen"))),
+        CallStructure((("x", Port(0)),), (("scale", Fixed(2.0)),)),
+        Branch("dict", ("y", "row", "note"), (Port(0), Branch("list", (), (Port(1),)), Fixed("seen"))),
         state,
         memory_key([torch.ones(2, 3), *(entry.tensor for entry in state)]),
         grad_mode=True,

@@ -24,7 +24,7 @@ from weft.api.program_structure import (
     CallStructure,
     Fixed,
     Node,
-    Slot,
+    Port,
     build,
     describe,
     from_json,
@@ -52,7 +52,7 @@ def program_of(text: str, state: dict[str, torch.Tensor], memory: bool = False) 
     graph = parse_graph(text, [])
     entries = tuple(StateTensor(index + 1, name, tensor) for index, (name, tensor) in enumerate(state.items()))
     key = memory_key([torch.ones(2), *state.values()]) if memory else None
-    return ProgramParts(graph, CallStructure((("x", Slot(0)),), ()), Slot(0), entries, key, True, torch.float32)
+    return ProgramParts(graph, CallStructure((("x", Port(0)),), ()), Port(0), entries, key, True, torch.float32)
 
 
 def test_a_loaded_program_gives_the_same_answers_in_the_same_structure(file: Path) -> None:
@@ -263,10 +263,10 @@ def test_structures_go_through_json() -> None:
         "tuple",
         (),
         (
-            Slot(0),
+            Port(0),
             Fixed(float("inf")),
             Fixed(torch.float32),
-            Branch("dict", ("a", 3), (Slot(1), Fixed(None))),
+            Branch("dict", ("a", 3), (Port(1), Fixed(None))),
             Branch("ordered", ("z",), (Branch("size", (), (Fixed(2),)),)),
         ),
     )
@@ -282,9 +282,9 @@ def test_structures_go_through_json() -> None:
 @pytest.mark.parametrize(
     ("node", "given", "message"),
     [
-        (Branch("list", (), (Slot(0),)), (1,), "x must be a list, and is a tuple"),
-        (Branch("list", (), (Slot(0),)), [1, 2], "x must have 1 items, and has 2"),
-        (Branch("dict", ("a",), (Slot(0),)), {"b": 1}, r"x must have the keys \['a'\], and has \['b'\]"),
+        (Branch("list", (), (Port(0),)), (1,), "x must be a list, and is a tuple"),
+        (Branch("list", (), (Port(0),)), [1, 2], "x must have 1 items, and has 2"),
+        (Branch("dict", ("a",), (Port(0),)), {"b": 1}, r"x must have the keys \['a'\], and has \['b'\]"),
         (Fixed(0.0), -0.0, "x must be 0.0, and is -0.0"),
         (Fixed(True), 1, "x must be True, and is 1"),
     ],
@@ -295,7 +295,7 @@ def test_what_nests_differently_is_refused(node: Node, given: object, message: s
 
 
 def test_one_tensor_given_twice_must_be_given_twice_again() -> None:
-    node = Branch("tuple", (), (Slot(0), Slot(0)))
+    node = Branch("tuple", (), (Port(0), Port(0)))
     take_apart(node, (X, X), "x", {})
     with pytest.raises(UsageError, match=r"x\[0\] and x\[1\] must be one tensor"):
         take_apart(node, (X, X.clone()), "x", {})

@@ -223,7 +223,7 @@ def test_a_block_of_tensors_with_huge_sizes_is_refused(sections: Sections, path:
 
 
 def test_booleans_that_are_neither_true_nor_false_are_refused(path: Path, sections: Sections) -> None:
-    header = json.dumps({"constant.0": {"dtype": "BOOL", "shape": [16], "data_offsets": [0, 16]}}).encode()
+    header = json.dumps({"#constant.0": {"dtype": "BOOL", "shape": [16], "data_offsets": [0, 16]}}).encode()
     forged = {**sections, "tensors": struct.pack("<Q", len(header)) + header + bytes([2] * 16)}
     forged = changed_metadata(forged, lambda data: data["constants"][0].update(type="bool[16]"))
     assert "neither true nor false" in refused_or_loaded(path, forged)

@@ -20,6 +20,7 @@ from torch import nn
 from weft.api.guarded import Guarded, guard
 from weft.api.numbers import FreeNumbers
 from weft.api.program import Program
+from weft.api.program_description import Example
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
@@ -76,7 +77,7 @@ class Hybrid:
         found = found or self._trace(_Call(arguments, keywords, leaves, structure))
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively", why=self.imperative, fix="see weft.explain")
-        return found.program
+        return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
 
     def _key(self, leaves: list[Any], structure: TreeSpec) -> Key:
         return (structure, self._numbers.apply(structure, tuple(map(leaf_key, leaves))), modes_key())

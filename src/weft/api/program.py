@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from copy import copy
 from threading import RLock
 from typing import Any
 
 import torch
 
+from weft.api.drawing import draw
+from weft.api.program_description import Example, describe_program, state_names
+from weft.api.program_file import save_program
 from weft.codegen.library import LibraryExecutable
+from weft.errors import UsageError
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.passes.pipeline import run_pipeline
@@ -26,6 +32,7 @@ class Program:
     def __init__(self, traced: Traced, lock: RLock) -> None:
         self._lock = lock
         self._traced = traced
+        self._example: Example | None = None
         self.graph: Graph = run_pipeline(traced.graph)
         self.plan: LibraryPlan = plan_library(self.graph)
         self._execute = LibraryExecutable(self.plan) if traced.gradient is None else _differentiable(traced, self)
@@ -46,6 +53,25 @@ class Program:
     def inputs(self) -> Sequence[Any]:
         """What goes in: arguments by position, and tensors that the function reached by itself."""
         return self._traced.inputs
+
+    def made_for(self, example: Example) -> Program:
+        """The same program with the call that it was asked for by: that is what a saved file can be called like."""
+        found = copy(self)
+        found._example = example
+        return found
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a file that runs without the model's source (`weft.load_program`), with its tensors as now."""
+        save_program(describe_program(self.graph, self._traced, self._call()), path)
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the graph as SVG."""
+        draw(self.graph, path, state_names(self._traced, self._call()))
+
+    def _call(self) -> Example:
+        if self._example is None:
+            raise UsageError("this program has no example call", fix="use the one that weft.program(net, x) gives")
+        return self._example
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run on the graph's inputs in order; gives what the traced function returned."""

@@ -10,49 +10,67 @@ from typing import Any
 import torch
 
 from weft.api.program_parts import ProgramParts, StateTensor
-from weft.api.program_structure import Branch, CallStructure, Fixed, Node, Slot, describe
+from weft.api.program_structure import Branch, CallStructure, Fixed, Node, Port, describe
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.trace.capture import tree_flatten
 from weft.trace.signature import memory_key
+from weft.trace.state import Slot
 from weft.trace.traced import TensorLeaf, Traced
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """A call that a program was made for, and the tensors that the function reached by itself, with their names."""
+    """A call that a program was made for, and where the tensors live that the function reached by itself."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    captured: tuple[tuple[str, torch.Tensor], ...]
+    slots: tuple[Slot, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """A name of its own for each of these tensors: its path, numbered where that is taken."""
+        found: dict[str, None] = {}
+        for slot in self.slots:
+            unique, number = slot.path, 1
+            while unique in found:
+                number += 1
+                unique = f"{slot.path}.{number}"
+            found[unique] = None
+        return tuple(found)
+
+
+def state_names(traced: Traced, example: Example) -> dict[int, str]:
+    """Which inputs of the graph belong to the program, and their names."""
+    own = (index for index, entry in enumerate(traced.inputs) if entry.argument is None)
+    return dict(zip(own, example.names(), strict=True))
 
 
 def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramParts:
     """Describe a program without reference to the process that made it; `graph` is what `traced` became by passes."""
     leaves, structure = tree_flatten((example.arguments, example.keywords))
     positions = {entry.argument: index for index, entry in enumerate(traced.inputs) if entry.argument is not None}
-    own = [index for index, entry in enumerate(traced.inputs) if entry.argument is None]
-    unique = _unique([name for name, _ in example.captured])
-    tensors = [tensor for _, tensor in example.captured]
-    state = tuple(StateTensor(*row) for row in zip(own, unique, tensors, strict=True))
+    positions |= {entry.argument: index for index, entry in enumerate(traced.numbers, len(traced.inputs))}
+    names = state_names(traced, example)
+    tensors = [slot.get() for slot in example.slots]
+    state = tuple(StateTensor(index, names[index], tensor) for index, tensor in zip(names, tensors, strict=True))
     arguments = _call(example, describe(structure, _argument_leaves(leaves, positions), "an argument"))
     results = describe(traced.structure, [_result_leaf(leaf) for leaf in traced.leaves], "the result")
-    inputs: list[Any] = [None] * len(graph.inputs)
-    for position, index in positions.items():
-        inputs[index] = leaves[position]
-    for entry in state:
-        inputs[entry.input] = entry.tensor
-    memory = _memory(inputs, own) if graph.writes or traced.depends_on_offsets else None
+    given = {index: leaves[position] for position, index in positions.items()}
+    given |= {entry.input: entry.tensor for entry in state}
     return ProgramParts(
-        _named(graph, {entry.input: entry.name for entry in state} | _argument_names(arguments)),
+        _named(graph, names | _argument_names(arguments)),
         arguments,
         results,
         state,
-        memory,
+        _memory([given[index] for index in sorted(given)], list(names)) if _relies_on_memory(traced) else None,
         torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
     )
+
+
+def _relies_on_memory(traced: Traced) -> bool:
+    return bool(traced.graph.writes) or traced.depends_on_offsets
 
 
 def _memory(inputs: Sequence[Any], own: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -86,7 +104,7 @@ def _argument_leaves(leaves: Sequence[Any], positions: dict[int, int]) -> list[N
                     "a program made for a lazy conjugate or negative cannot be saved",
                     fix="make it for x.resolve_conj().resolve_neg()",
                 )
-        found.append(Fixed(leaf) if index is None else Slot(index))
+        found.append(Fixed(leaf) if index is None else Port(index))
     return found
 
 
@@ -103,7 +121,7 @@ def _call(example: Example, both: Node) -> CallStructure:
 
 
 def _result_leaf(leaf: Any) -> Node:
-    return Slot(leaf.index) if isinstance(leaf, TensorLeaf) else Fixed(leaf)
+    return Port(leaf.index) if isinstance(leaf, TensorLeaf) else Fixed(leaf)
 
 
 def _positional_names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
@@ -120,19 +138,7 @@ def _positional_names(function: Callable[..., Any], count: int) -> tuple[str, ..
 def _argument_names(arguments: CallStructure) -> dict[int, str]:
     """Names for the inputs that are arguments themselves, not parts of one."""
     named = reversed((*arguments.positional, *arguments.keywords))
-    return {node.index: name for name, node in named if isinstance(node, Slot)}
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """The names, numbered where one is taken or empty."""
-    found: list[str] = []
-    for name in names:
-        unique, number = name or "captured", 1
-        while unique in found:
-            number += 1
-            unique = f"{name or 'captured'}.{number}"
-        found.append(unique)
-    return found
+    return {node.index: name for name, node in named if isinstance(node, Port)}
 
 
 def _named(graph: Graph, names: dict[int, str]) -> Graph:

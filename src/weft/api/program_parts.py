@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.api.program_operators import check_operators
-from weft.api.program_structure import CallStructure, Node, call_from_json, from_json, slots, to_json
+from weft.api.program_structure import CallStructure, Node, call_from_json, from_json, ports, to_json
 from weft.api.program_tensors import StoredTensor, TensorBlock, store_tensors
 from weft.errors import UsageError
 from weft.ir.argument_parser import read_type
@@ -40,7 +40,7 @@ class StateTensor:
 class ProgramParts:
     """A program apart from the process that made it: what a program file holds.
 
-    The slots of `arguments` are inputs of the graph, those of `results` its results. `memory` says how the tensors that
+    The ports of `arguments` are inputs of the graph, those of `results` its results. `memory` says how the tensors that
     go in share memory, where the program relies on it (`weft.trace.signature.memory_key`).
     """
 
@@ -66,7 +66,7 @@ def write_parts(parts: ProgramParts, versions: Mapping[str, str]) -> Written:
     """Write a program as the sections of a file."""
     constants = constants_of(parts.graph)
     named = {entry.name: entry.tensor for entry in parts.state}
-    named |= {f"constant.{number}": tensor for number, tensor in enumerate(constants)}
+    named |= {f"#constant.{number}": tensor for number, tensor in enumerate(constants)}
     if len(named) < len(parts.state) + len(constants):
         raise UsageError("two tensors of the program have one name", why=", ".join(entry.name for entry in parts.state))
     rows, tensors = store_tensors(named, exact=parts.memory is not None)
@@ -113,7 +113,7 @@ def read_parts(written: Written, allow: Sequence[str]) -> ProgramParts:
         metadata.data.get("grad_mode") is True,
         DTYPES_BY_NAME.get(metadata.text("default_dtype"), torch.float32),
     )
-    _check_slots(parts)
+    _check_ports(parts)
     return parts
 
 
@@ -186,15 +186,15 @@ def _memory(metadata: Metadata) -> tuple[tuple[int, int], ...] | None:
     return tuple((first, second) for first, second in pairs)
 
 
-def _check_slots(parts: ProgramParts) -> None:
+def _check_ports(parts: ProgramParts) -> None:
     """Every input comes from an argument or is state, and every result is one of the graph's."""
     own = [entry.input for entry in parts.state]
-    sources = sorted([*own, *set(parts.arguments.slots())])
+    sources = sorted([*own, *set(parts.arguments.ports())])
     if sources != list(range(len(parts.graph.inputs))):
         raise UsageError("its metadata does not say where every input of the graph comes from")
     if len({entry.name for entry in parts.state}) < len(own):
         raise UsageError("two tensors in it have one name")
-    if max(slots(parts.results), default=-1) >= len(parts.graph.results):
+    if max(ports(parts.results), default=-1) >= len(parts.graph.results):
         raise UsageError("its metadata asks for results that the graph does not have")
 
 

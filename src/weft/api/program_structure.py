@@ -31,7 +31,7 @@ SHORT = Limits(characters=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Port:
     """A leaf that is a tensor or changing number: which input, or which result, of the graph."""
 
     index: int
@@ -53,7 +53,7 @@ class Branch:
     items: tuple[Node, ...]
 
 
-Node = Slot | Fixed | Branch
+Node = Port | Fixed | Branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class CallStructure:
     positional: tuple[tuple[str, Node], ...]
     keywords: tuple[tuple[str, Node], ...]
 
-    def slots(self) -> list[int]:
-        """The slots in all arguments."""
-        return [index for _, node in (*self.positional, *self.keywords) for index in slots(node)]
+    def ports(self) -> list[int]:
+        """The ports in all arguments."""
+        return [index for _, node in (*self.positional, *self.keywords) for index in ports(node)]
 
     def as_json(self) -> dict[str, Any]:
         """Write it as JSON data."""
@@ -122,7 +122,7 @@ def _describe(structure: TreeSpec, leaves: Any, what: str) -> Node:
 
 def to_json(node: Node) -> Any:
     """Write a structure as JSON data."""
-    if isinstance(node, Slot):
+    if isinstance(node, Port):
         return node.index
     if isinstance(node, Fixed):
         return argument_text(node.value)
@@ -133,7 +133,7 @@ def to_json(node: Node) -> Any:
 def from_json(data: Any, depth: int = DEEPEST) -> Node:
     """Read a structure from JSON data of any origin."""
     if type(data) is int and data >= 0:
-        return Slot(data)
+        return Port(data)
     if isinstance(data, str):
         return Fixed(_literal(data))
     if not isinstance(data, dict) or len(data) != 1 or not depth:
@@ -167,16 +167,16 @@ def _literal(text: str) -> Any:
     return value
 
 
-def slots(node: Node) -> list[int]:
-    """The slots of a structure, in order."""
-    if isinstance(node, Slot):
+def ports(node: Node) -> list[int]:
+    """The ports of a structure, in order."""
+    if isinstance(node, Port):
         return [node.index]
-    return [index for item in node.items for index in slots(item)] if isinstance(node, Branch) else []
+    return [index for item in node.items for index in ports(item)] if isinstance(node, Branch) else []
 
 
 def build(node: Node, values: Sequence[Any]) -> Any:
-    """Make the lists, tuples and dictionaries of a structure, with values in the slots."""
-    if isinstance(node, Slot):
+    """Make the lists, tuples and dictionaries of a structure, with values in the ports."""
+    if isinstance(node, Port):
         return values[node.index]
     if isinstance(node, Fixed):
         return node.value
@@ -184,8 +184,8 @@ def build(node: Node, values: Sequence[Any]) -> Any:
 
 
 def take_apart(node: Node, given: Any, name: str, found: dict[int, tuple[str, Any]]) -> None:
-    """Compare what is given with a structure; puts what is in its slots, with a name for errors, into `found`."""
-    if isinstance(node, Slot):
+    """Compare what is given with a structure; puts what is in its ports, with a name for errors, into `found`."""
+    if isinstance(node, Port):
         if node.index in found and found[node.index][1] is not given:
             raise UsageError(
                 f"{found[node.index][0]} and {name} must be one tensor",

@@ -21,6 +21,7 @@ from weft.ir.types import DTYPE_NAMES, TensorType, row_major, type_of
 
 # Types that safetensors does not have -> the one whose elements it stores, several in the place of one.
 STORED_AS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+MEMORY = "#memory."  # begins the names of entries that several tensors share; no attribute in Python has such a name
 DEVICES = ("cpu", "cuda")
 LARGEST_COUNT = 2**56
 MOST_DIMENSIONS = 64  # PyTorch's own limit
@@ -65,7 +66,7 @@ def store_tensors(tensors: Mapping[str, torch.Tensor], *, exact: bool) -> tuple[
                     fix="give one of them memory of its own: tensor.clone()",
                 )
             start, end = (0, tensor.untyped_storage().nbytes() // tensor.element_size()) if exact else _reach(group)
-            memories[key] = StoredTensor(f"memory.{len(memories)}", start)
+            memories[key] = StoredTensor(f"{MEMORY}{len(memories)}", start)
             block[memories[key].entry] = _elements(tensor, start, end)
         memory = memories[key]
         rows.append(StoredTensor(memory.entry, int(tensor.storage_offset()) - (memory.offset or 0)))
@@ -74,7 +75,7 @@ def store_tensors(tensors: Mapping[str, torch.Tensor], *, exact: bool) -> tuple[
 
 def _check_storable(name: str, tensor: torch.Tensor) -> None:
     problem = None
-    if name.startswith("memory."):
+    if name.startswith(MEMORY):
         problem = "its name is one that the file itself gives"
     elif tensor.device.type not in DEVICES:
         problem = f"it is on the device {tensor.device}"

@@ -1,0 +1,186 @@
+"""weft.program: what a module runs can be printed, drawn and saved, and runs again without the module."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.api.program_file import LoadedProgram
+from weft.errors import UnsupportedError, UsageError
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.output = nn.Linear(4, 7, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.output(self.embedding(words))
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.Sigmoid(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.Sigmoid(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.Sigmoid(),
+        nn.Linear(120, 10),
+    )
+
+
+def reloaded(folder: Path, thing: Any, *arguments: Any, **keywords: Any) -> LoadedProgram:
+    weft.program(thing, *arguments, **keywords).save(folder / "program.weft")
+    return weft.load_program(folder / "program.weft")
+
+
+@pytest.mark.parametrize(
+    ("make", "x"),
+    [
+        (lenet, torch.randn(2, 1, 28, 28)),
+        (lambda: lenet().to(memory_format=torch.channels_last), torch.randn(2, 1, 28, 28)),
+        (Tied, torch.tensor([1, 2, 6])),
+        (lambda: nn.Linear(3, 4).double(), torch.randn(2, 3, dtype=torch.float64)),
+        (lambda: nn.Linear(3, 4, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64)),
+        (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), torch.randn(2, 3, 8)),
+    ],
+)
+def test_a_module_gives_the_same_after_saving_and_loading(make, x: torch.Tensor, tmp_path: Path) -> None:
+    net = make()
+    found = reloaded(tmp_path, net, x)(x)
+    assert torch.equal(found, net(x))
+
+
+def test_statistics_are_kept_in_the_loaded_program(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    x = torch.randn(5, 3)
+    program = reloaded(tmp_path, net, x)
+    for _ in range(3):
+        assert torch.equal(program(x), net(x))
+    for name, tensor in net.named_buffers():
+        assert torch.equal(program.state[name], tensor), name
+    assert program.state["1.num_batches_tracked"].item() == 3
+
+
+def test_dropout_draws_the_numbers_that_it_draws_imperatively(tmp_path: Path) -> None:
+    net = nn.Dropout(0.5)
+    x = torch.ones(100)
+    program = reloaded(tmp_path, net, x)
+    torch.manual_seed(5)
+    expected = net(x)
+    torch.manual_seed(5)
+    assert torch.equal(program(x), expected)
+
+
+def test_parameters_are_saved_as_they_are_when_saving(tmp_path: Path) -> None:
+    net = weft.hybridize(nn.Linear(3, 4))
+    x = torch.randn(2, 3)
+    program = weft.program(net, x)
+    with torch.no_grad():
+        net.weight.zero_()
+        net.bias.zero_()
+    program.save(tmp_path / "program.weft")
+    assert weft.load_program(tmp_path / "program.weft")(x).abs().sum() == 0
+
+
+def test_nested_arguments_and_results_come_back(tmp_path: Path) -> None:
+    def step(batch: dict[str, torch.Tensor], *more: torch.Tensor, scale: float = 1.0, names: Any = ()) -> Any:
+        total = (batch["x"] + sum(more)) * scale
+        return {
+            "total": total,
+            "shape": total.shape,
+            "parts": [total[0], None, "text"],
+            "names": names,
+            3: OrderedDict(),
+        }
+
+    x, y = torch.randn(2, 3), torch.randn(2, 3)
+    program = reloaded(tmp_path, step, {"x": x}, y, y + 1, scale=2.0, names=["a", 1])
+    found = program({"x": y}, x, x + 1, scale=2.0, names=["a", 1])
+    expected = step({"x": y}, x, x + 1, scale=2.0, names=["a", 1])
+    assert torch.equal(found["total"], expected["total"])
+    assert torch.equal(found["parts"][0], expected["parts"][0])
+    assert {**found, "total": 0, "parts": 0} == {**expected, "total": 0, "parts": 0}
+    assert isinstance(found["shape"], torch.Size)
+    with pytest.raises(UsageError, match=r"batch\['x'\] must be f32\[2,3\], and is f32\[2,2\]"):
+        program({"x": y[:, :2]}, x, x, scale=2.0, names=["a", 1])
+    with pytest.raises(UsageError, match=r"names\[1\] must be 1, and is 2"):
+        program({"x": y}, x, x, scale=2.0, names=["a", 2])
+
+
+def test_a_number_that_is_an_input_of_the_program_may_change(tmp_path: Path) -> None:
+    function = weft.hybridize(lambda x, n: x * n)
+    x = torch.randn(3)
+    for n in (2.0, 3.0, 4.0):
+        function(x, n)
+    program = reloaded(tmp_path, function, x, 5.0)
+    assert torch.equal(program(x, 7.0), x * 7.0)
+    with pytest.raises(UsageError, match="n must be float, and is a int"):
+        program(x, 7)
+
+
+def test_tensors_that_a_function_captures_are_saved_under_their_names(tmp_path: Path) -> None:
+    table = torch.arange(4.0)
+    rows = [torch.ones(4), torch.zeros(4)]
+    program = reloaded(tmp_path, lambda x: x + table + rows[0], torch.ones(4))
+    assert sorted(program.state) == ["rows[0]", "table"]
+    assert program(torch.ones(4)).tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_arguments_are_changed_in_place_as_the_function_does(tmp_path: Path) -> None:
+    program = reloaded(tmp_path, lambda x: x.add_(1), torch.zeros(3))
+    x = torch.zeros(3)
+    assert program(x) is x
+    assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_two_arguments_that_share_memory_are_refused_where_the_program_writes(tmp_path: Path) -> None:
+    program = reloaded(tmp_path, lambda x, y: x.add_(y), torch.zeros(3), torch.ones(3))
+    whole = torch.zeros(4)
+    with pytest.raises(UsageError, match="share memory in another way"):
+        program(whole[:3], whole[1:])
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "message"),
+    [
+        (lambda pair: pair.left, Pair(torch.ones(2), torch.ones(2)), "an argument holds a Pair"),
+        (lambda x: Pair(x + 1, x + 2), torch.ones(2), "the result holds a Pair"),
+        (lambda x: x.max(0), torch.ones(2, 2), "the result holds a max"),
+        (lambda x: [x, object], torch.ones(2), "the result holds a type"),
+    ],
+)
+def test_classes_that_a_file_cannot_hold_are_refused(function, argument: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        weft.program(function, argument).save(tmp_path / "program.weft")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_is_drawn_with_the_names_of_its_parameters(tmp_path: Path) -> None:
+    weft.program(lenet(), torch.randn(1, 1, 28, 28)).draw(tmp_path / "net.svg")
+    text = (tmp_path / "net.svg").read_text(encoding="utf-8")
+    assert ">0.weight<" in text
+    assert "1 argument, 8 parameters" in text
+
+
+def test_printing_a_program_shows_the_lines_of_the_user() -> None:
+    text = str(weft.program(lambda x: x.relu(), torch.ones(2)))
+    assert "aten.relu.default" in text
+    assert "test_program.py" in text
