@@ -96,7 +96,7 @@ def main() -> int:
         print(f"wrote {target}")
     if not records:
         print("nothing matched: see --help for the sections, and the report for the names of entries")
-    return 0 if records and passed(records) else 1
+    return 0 if records and passed(records, every) else 1
 
 
 if __name__ == "__main__":

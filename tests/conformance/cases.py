@@ -2,10 +2,13 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+MOST_UNSUPPORTED = 0.03
+"""The share of a section's samples that may be unsupported, unless the section says why it is another."""
 
 Contestant = Callable[[Any], Any]
 """What is examined: turns a function or a module into one that must behave the same."""
@@ -87,4 +90,4 @@ class Section:
     title: str
     entries: Callable[[], Sequence[str]]
     trials: Callable[[str], Sequence[Trial]]
-    notes: tuple[str, ...] = field(default=())
+    most_unsupported: float = MOST_UNSUPPORTED

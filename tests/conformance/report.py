@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from tests.conformance.cases import Record, Section, Status
 
-MOST_UNSUPPORTED = 0.03
-
 HEAD = """# Conformance
 
 What `make conformance` writes: every sample of PyTorch's own operator and module databases, and random programs, run
@@ -22,13 +20,13 @@ wrong one. Memory that eager leaves uninitialised (`torch.empty` and its kin) is
 """
 
 
-def passed(records: Iterable[Record]) -> bool:
+def passed(records: Iterable[Record], sections: Iterable[Section]) -> bool:
     """Say whether nothing is wrong, nothing crashed, and no section has too many unsupported samples."""
-    totals = count(records)
+    limits = {section.name: section.most_unsupported for section in sections}
     return all(
         not any(counts[status] for status in Status if status.failed)
-        and counts[Status.UNSUPPORTED] <= MOST_UNSUPPORTED * counts.total()
-        for counts in totals.values()
+        and counts[Status.UNSUPPORTED] <= limits[name] * counts.total()
+        for name, counts in count(records).items()
     )
 
 
