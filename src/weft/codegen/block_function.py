@@ -112,7 +112,7 @@ class BlockFunction:
         for number, address in enumerate(self.ending.rows):
             writer.store(address, writer.offset(rows, "ptr", number))
         with writer.loop(0, shape.rows) as loop:
-            epilogue = self.ending.epilogue.at_row(loop.index)
+            epilogue = self.ending.epilogue.at(loop.index, writer.integer(0))
             out = writer.load("ptr", writer.offset(rows, "ptr", loop.index))
             first = vectors.moved(values, (loop.index, shape.vectors * vectors.lanes))
             for vector in range(shape.vectors):

@@ -18,10 +18,12 @@ class EpilogueEmitter:
         self._first_operand = 1 if epilogue.bias else 0
         self._shared: dict[tuple[int, int, int, int | None], Register] = {}
 
-    def at_row(self, row: Register) -> "EpilogueEmitter":
-        """Give an emitter whose row 0 is a row known when the kernel runs."""
-        inputs = zip(self.pointers, self.epilogue.inputs, strict=True)
-        moved = [self.vectors.moved(pointer, (row, operand.row)) for pointer, operand in inputs]
+    def at(self, row: Register, column: Register) -> "EpilogueEmitter":
+        """Give an emitter whose first place is one known when the kernel runs."""
+        moved = [
+            self.vectors.moved(pointer, (row, operand.row), (column, operand.column))
+            for pointer, operand in zip(self.pointers, self.epilogue.inputs, strict=True)
+        ]
         return EpilogueEmitter(self.vectors, self.epilogue, moved)
 
     def begin_block(self) -> None:

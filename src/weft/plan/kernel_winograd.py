@@ -1,0 +1,150 @@
+"""A 3x3 convolution of stride 1 -> Winograd's way of computing it, F(2x2, 3x3), every scheduling choice a field.
+
+Each square of 2x2 output pixels comes from a patch of 4x4 input pixels by 16 multiplications a channel instead of 36.
+Patches and weights are transformed, multiplied as 16 matrix products, and the products are transformed back. Larger
+squares would save more, but their error is several times eager's.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from weft.plan.blocks import Blocks, cut
+from weft.plan.epilogue import Epilogue
+from weft.plan.kernel_conv import ConvSizes, Images
+from weft.plan.kernel_gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.schedule_gemm import choose_schedule
+from weft.target import Target
+
+PRODUCTS = 16  # the places of a transformed patch
+PATCH, SQUARE = 4, 2  # the side of a patch, and of the pixels it gives
+STACK_BYTES = 384 * 1024  # of one call's stack, for transformed patches and products
+LEAST_PATCHES = 12  # patches that share one reading of the weights, or direct convolution is faster
+LEAST_CHANNELS = 24  # below, the transforms cost more than they save
+
+
+@dataclass(frozen=True)
+class WinogradKernel:
+    """One convolution; arguments are out, input, packed transformed weights, the epilogue's inputs, begin, end.
+
+    `block` patches are transformed at a time, and then multiplied; a tile is one such block. Both layouts have channels
+    side by side. An epilogue operand's row is an output pixel, counted through all images.
+    """
+
+    name: str
+    element: str
+    images: int
+    in_channels: int
+    out_channels: int
+    in_size: tuple[int, int]
+    padding: tuple[int, int]
+    input: Images
+    output: Images
+    epilogue: Epilogue
+    block: int
+    product: GemmKernel
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Give the rows and columns of an output image."""
+        (height, width), (top, left) = self.in_size, self.padding
+        return height + 2 * top - 2, width + 2 * left - 2
+
+    @property
+    def squares(self) -> tuple[int, int]:
+        """Give the rows and columns of squares of output pixels; the last may be half outside."""
+        height, width = self.out_size
+        return -(-height // SQUARE), -(-width // SQUARE)
+
+    @property
+    def blocks(self) -> Blocks:
+        """Give the patches of all images, cut into blocks."""
+        return cut(self.images * prod(self.squares), self.block)
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; any split of them over calls gives the same bits."""
+        return self.blocks.count
+
+    @property
+    def stack_bytes(self) -> int:
+        """Count the bytes of stack that a call takes."""
+        number_bytes = ELEMENT_BITS[self.element] // 8
+        return PRODUCTS * self.blocks.size * (self.in_channels + self.out_channels) * number_bytes
+
+
+@dataclass(frozen=True)
+class WinogradWeightKernel:
+    """The transform of weights; arguments are transformed, weight, begin, end, with a tile per output channel.
+
+    `weight` has the strides of output and input channel, row and column. What comes out is 16 matrices of output
+    channels by input channels, to be packed.
+    """
+
+    name: str
+    element: str
+    out_channels: int
+    in_channels: int
+    weight: tuple[int, int, int, int]
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles."""
+        return self.out_channels
+
+
+def winograd_block(conv: ConvSizes, target: Target) -> int:
+    """Choose how many patches are transformed at a time; 0 where direct convolution is better or the only way."""
+    window = conv.window
+    if window.size != (3, 3) or window.stride != (1, 1) or window.dilation != (1, 1) or max(window.padding) > 1:
+        return 0
+    height, width = conv.out_size
+    patches = conv.images * -(-height // SQUARE) * -(-width // SQUARE)
+    number_bytes = ELEMENT_BITS[conv.element] // 8
+    channels = conv.in_channels + conv.out_channels
+    weights = PRODUCTS * conv.in_channels * conv.out_channels * number_bytes
+    block = min(patches, STACK_BYTES // (PRODUCTS * channels * number_bytes))
+    if min(conv.in_channels, conv.out_channels) < LEAST_CHANNELS or weights > target.l2_bytes:
+        return 0
+    return block if block >= LEAST_PATCHES else 0
+
+
+def winograd_product(name: str, conv: ConvSizes, block: int, target: Target) -> GemmKernel:
+    """Describe the 16 products of a block of patches."""
+    rows, inner, columns = cut_block(conv, block), conv.in_channels, conv.out_channels
+    schedule = choose_schedule(conv.element, (rows, columns, inner), target)
+    return GemmKernel(
+        name=name,
+        element=conv.element,
+        batch=(PRODUCTS,),
+        rows=rows,
+        columns=columns,
+        inner=inner,
+        left=Matrix((rows * inner,), inner, 1),
+        right=PackedMatrix((packed_size(columns, inner, schedule),)),
+        out=Matrix((rows * columns,), columns, 1),
+        epilogue=Epilogue(),
+        schedule=schedule,
+    )
+
+
+def cut_block(conv: ConvSizes, block: int) -> int:
+    """Give the size of the largest block when all patches are cut into blocks of at most so many."""
+    height, width = conv.out_size
+    return cut(conv.images * -(-height // SQUARE) * -(-width // SQUARE), block).size
+
+
+def pack_winograd_weights(kernel: WinogradKernel, name: str) -> PackKernel:
+    """Describe the packing of transformed weights."""
+    product = kernel.product
+    inner, columns = product.inner, product.columns
+    return PackKernel(
+        name=name,
+        element=kernel.element,
+        batch=(PRODUCTS,),
+        inner=inner,
+        columns=columns,
+        source=Matrix((inner * columns,), 1, inner),
+        packed_batch=product.right.batch,
+        lanes=product.schedule.lanes,
+        panels=panels(columns, product.schedule),
+    )

@@ -1,0 +1,126 @@
+"""Winograd's way of convolution equals conv2d as exactly as promised, at odd sizes, however the tiles are split."""
+
+import pytest
+import torch
+from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
+from torch.nn.functional import conv2d
+
+from weft.codegen.pack import emit_pack
+from weft.codegen.winograd import emit_winograd, emit_winograd_weights
+from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.expression import Instruction
+from weft.plan.kernel_conv import ConvSizes, Images, Window
+from weft.plan.kernel_winograd import (
+    PRODUCTS,
+    WinogradKernel,
+    WinogradWeightKernel,
+    pack_winograd_weights,
+    winograd_block,
+    winograd_product,
+)
+from weft.target import Target
+
+TARGETS = targets()
+IDS = [target.name for target in TARGETS]
+
+
+def channels_last(channels: int, size: tuple[int, int]) -> Images:
+    return Images(size[0] * size[1] * channels, size[1] * channels, channels, 1)
+
+
+def winograd(target: Target, sizes: ConvSizes, block: int, epilogue: Epilogue) -> WinogradKernel:
+    return WinogradKernel(
+        name="conv",
+        element=sizes.element,
+        images=sizes.images,
+        in_channels=sizes.in_channels,
+        out_channels=sizes.out_channels,
+        in_size=sizes.in_size,
+        padding=sizes.window.padding,
+        input=channels_last(sizes.in_channels, sizes.in_size),
+        output=channels_last(sizes.out_channels, sizes.out_size),
+        epilogue=epilogue,
+        block=block,
+        product=winograd_product("product", sizes, block, target),
+    )
+
+
+def run(target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torch.Tensor) -> None:
+    """Transform and pack the weights, then compute tile by tile."""
+    x, weight, *rest = inputs
+    channels = kernel.out_channels, kernel.in_channels
+    prepare = WinogradWeightKernel("prepare", kernel.element, *channels, weight.stride())
+    pack = pack_winograd_weights(kernel, "pack")
+    call = compiled(
+        target,
+        lambda module: emit_winograd(module, kernel),
+        lambda module: emit_winograd_weights(module, prepare),
+        lambda module: emit_pack(module, pack),
+    )
+    transformed = torch.empty(PRODUCTS, *channels)
+    packed, whole = guarded(PRODUCTS * pack.packed_batch[0])
+    call("prepare", transformed, weight, begin=0, end=prepare.tile_count)
+    call("pack", packed, transformed, begin=0, end=pack.tile_count)
+    for tile in reversed(range(kernel.tile_count)):
+        call("conv", out, x, packed, *rest, begin=tile, end=tile + 1)
+    assert_untouched(whole)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("size", [(4, 4), (5, 7), (8, 3), (11, 16)], ids=str)
+@pytest.mark.parametrize("channels", [(16, 32), (33, 17)], ids=str)
+def test_a_3x3_convolution_equals_conv2d(
+    target: Target, padding: int, size: tuple[int, int], channels: tuple[int, int]
+) -> None:
+    sizes = ConvSizes("f32", 3, *channels, size, Window((3, 3), padding=(padding, padding)))
+    kernel = winograd(target, sizes, 7, Epilogue(bias=Operand((), 0, 1)))
+    x, weight = torch.randn(3, channels[0], *size), torch.randn(channels[1], channels[0], 3, 3)
+    bias = torch.randn(channels[1])
+    out, whole = guarded(3, *kernel.out_size, channels[1])
+    run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight, bias)
+    eager = conv2d(x, weight, bias, padding=padding)
+    exact = conv2d(x.double(), weight.double(), bias.double(), padding=padding)
+    assert_as_exact_as_eager(out.permute(0, 3, 1, 2), eager, exact)
+    assert_untouched(whole)
+
+
+def test_a_residual_is_added_before_relu() -> None:
+    target, size = TARGETS[0], (7, 9)
+    sizes = ConvSizes("f32", 1, 16, 20, size, Window((3, 3), padding=(1, 1)))
+    body = (Instruction("add", (0, 1), "f32"), Instruction("relu", (2,), "f32"))
+    kernel = winograd(target, sizes, 6, Epilogue(Operand((), 0, 1), (Operand((), 20, 1),), body))
+    x, weight, bias = torch.randn(1, *size, 16), torch.randn(20, 16, 3, 3), torch.randn(20)
+    residual = torch.randn(1, *size, 20)
+    out, _ = guarded(1, *size, 20)
+    run(target, kernel, out, x, weight, bias, residual)
+    expected = conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=1).permute(0, 2, 3, 1) + residual
+    torch.testing.assert_close(out, expected.relu(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [64, 128])
+def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
+    target = TARGETS[0]
+    sizes = ConvSizes("f32", 1, channels, channels, (14, 14), Window((3, 3), padding=(1, 1)))
+    kernel = winograd(target, sizes, winograd_block(sizes, target), Epilogue())
+    x, weight = torch.randn(1, channels, 14, 14).relu(), torch.randn(channels, channels, 3, 3)
+    out, _ = guarded(1, 14, 14, channels)
+    run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight)
+    exact = conv2d(x.double(), weight.double(), padding=1)
+    eager_error = (conv2d(x, weight, padding=1) - exact).square().mean().sqrt()
+    error = (out.permute(0, 3, 1, 2) - exact).square().mean().sqrt()
+    assert error <= 2 * eager_error + 1e-7 * exact.square().mean().sqrt()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ConvSizes("f32", 1, 64, 64, (14, 14), Window((3, 3), stride=(2, 2))),
+        ConvSizes("f32", 1, 64, 64, (14, 14), Window((5, 5))),
+        ConvSizes("f32", 1, 3, 64, (14, 14), Window((3, 3))),
+        ConvSizes("f32", 1, 64, 64, (4, 4), Window((3, 3))),
+    ],
+    ids=["stride", "window", "few channels", "few pixels"],
+)
+def test_it_is_not_chosen_where_it_cannot_pay(sizes: ConvSizes) -> None:
+    assert winograd_block(sizes, TARGETS[0]) == 0
