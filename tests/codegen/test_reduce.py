@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
+
 from weft.codegen.reduce import emit_reduce
 from weft.plan.expression import Instruction, View
 from weft.plan.kernel_reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store, plan_rows
+from weft.plan.split_reduce import plan_reduction
 
 NAN, INFINITY = float("nan"), float("inf")
 SIZES = (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 255, 257, 1023, 1025, 4095, 4096, 4097)
@@ -285,3 +286,35 @@ def test_positions_are_known_in_every_pass(level: str) -> None:
         kernel = row_kernel(([output], [moved]), ((37,), (moved.shape[1],)), stages, level)
         run(kernel, [output, x], level)
         torch.testing.assert_close(output[:, 0].double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def sum_of_squares(rows: tuple[int, ...], columns: tuple[int, ...], x: View, output: View) -> RowExpression:
+    body = (Instruction("mul", (0, 0), "f32"),)
+    finish = (Instruction("sqrt", (2,), "f32"),)
+    stages = (Pass(body, (Reduction("sum", 2), Reduction("max", 0))), Finish(finish, (), (Store(0, 4),)))
+    return RowExpression("norm", rows, columns, (output,), (x,), stages)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("shape, dims", [((1, 300_001), [1]), ((70_001, 5), [0]), ((2, 400, 700), [1, 2])])
+def test_few_long_rows_are_cut_into_chunks_that_any_number_of_lanes_may_share(
+    shape: tuple[int, ...], dims: list[int], level: str
+) -> None:
+    x = numbers(torch.float32, *shape)
+    kept = [dim for dim in range(x.dim()) if dim not in dims]
+    moved = x.permute(*kept, *dims)
+    rows, columns = tuple(moved.shape[: len(kept)]), tuple(moved.shape[len(kept) :])
+    exact = x.double().square().sum(dims).sqrt()
+    found = []
+    for parts in (1, 3):
+        output = torch.zeros(*rows, *[1] * len(columns))
+        views = (view_of(moved, rows, columns), view_of(output, rows, columns))
+        plan = plan_reduction(sum_of_squares(rows, columns, *views), target_of(level))
+        assert len(plan.calls) > 1
+        scratch = [torch.zeros(part.elements, dtype=DTYPES[part.dtype]) for part in plan.scratch]
+        buffers = [output, x, *scratch]
+        for call in plan.calls:
+            run(call.kernel, [buffers[number] for number in call.buffers], level, parts)
+        found.append(output.reshape(rows))
+    assert torch.equal(*found)
+    torch.testing.assert_close(found[0].double(), exact, rtol=3e-7, atol=0)

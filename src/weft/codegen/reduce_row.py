@@ -12,7 +12,7 @@ from weft.codegen.reducers import REDUCERS, Partial, joined, masked_partial
 from weft.codegen.register import Register
 from weft.codegen.spans import Span, linear, mask_up_to, row_coordinates
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_reduce import Finish, Pass, RowKernel, Stage
+from weft.plan.kernel_reduce import Finish, Pass, RowKernel, Stage, used_values
 
 UNUSED = Typed(Register("void", ""), "")
 
@@ -50,6 +50,7 @@ class RowWriter:
         self.views = (*self.expression.inputs, *self.expression.outputs)
         outputs = len(self.expression.outputs)
         self.pointers = (*f.parameters[outputs:-2], *f.parameters[:outputs])
+        self.used = {number for stage in self.expression.stages for number in used_values(stage)}
         self.along = self.kept - 1 if self.schedule.along_rows else self.kept + len(self.expression.columns) - 1
 
     def write(self, place: RowPlace) -> None:
@@ -65,7 +66,7 @@ class RowWriter:
             {
                 number: Typed(span.load(view, bases[number], self._step(view)), view.dtype)
                 for number, view in enumerate(self.expression.inputs)
-                if not any(view.strides[self.kept :])
+                if number in self.used and not any(view.strides[self.kept :])
             }
             for span in place.spans
         ]
@@ -248,9 +249,7 @@ class _StageWriter:
         rows, span = self.rows, element.span
         count = len(rows.views)
         total = count + sum(number >= count for number in self.known[0])
-        used = {number for line in stage.body for number in line.operands}
-        used |= {store.value for store in stage.stores}
-        used |= {line.value for line in stage.reductions} if isinstance(stage, Pass) else set(stage.results)
+        used = used_values(stage)
         inputs = []
         for number in range(total):
             if number in element.known:

@@ -91,11 +91,19 @@ def at_least(f: FunctionWriter, x: Register, bound: float) -> Register:
     return f.select(f.compare("fcmp olt", x, like(x, bound)), like(x, bound), x)
 
 
-def nearest_multiple(f: FunctionWriter, x: Register, factor: float) -> tuple[Register, Register]:
-    """Round x * factor to an integer: as a float, and as an integer in the low bits of another register."""
+@dataclass(frozen=True, slots=True)
+class Multiple:
+    """An integer for every lane: as a float, and in the low bits of an integer that is `Format.rounder_bits` more."""
+
+    value: Register
+    shifted: Register
+
+
+def nearest_multiple(f: FunctionWriter, x: Register, factor: float) -> Multiple:
+    """Round x * factor to an integer."""
     rounder = like(x, format_of(x).rounder)
     shifted = f.fma(x, like(x, factor), rounder)
-    return f.binary("fsub", shifted, rounder), bits(f, shifted)
+    return Multiple(f.binary("fsub", shifted, rounder), bits(f, shifted))
 
 
 def power_of_two(f: FunctionWriter, exponent: Register, element: str) -> Register:
@@ -105,16 +113,38 @@ def power_of_two(f: FunctionWriter, exponent: Register, element: str) -> Registe
     return from_bits(f, f.binary("shl", biased, like(exponent, layout.mantissa_bits)), element)
 
 
-def scale_by_power(f: FunctionWriter, x: Register, shifted: Register) -> Register:
-    """Give x * 2^n for the integer n of `nearest_multiple`, in two steps so that n may leave the normal range."""
-    exponent = f.binary("sub", shifted, like(shifted, format_of(x).rounder_bits))
+def scale_by_power(f: FunctionWriter, x: Register, exponent: Multiple) -> Register:
+    """Give x * 2^n, rounded once, also where 2^n or the result is outside the normal range."""
+    if processor_scales(f, x):
+        return _scaled_by_processor(f, x, exponent.value)
+    shifted = exponent.shifted
+    number = f.binary("sub", shifted, like(shifted, format_of(x).rounder_bits))
     # Half of n, rounded down, by a shift without sign: AVX2 has no other of 64 bits.
-    lifted = f.binary("add", exponent, like(exponent, 4096))
-    half = f.binary("sub", f.binary("lshr", lifted, like(exponent, 1)), like(exponent, 2048))
-    rest = f.binary("sub", exponent, half)
+    lifted = f.binary("add", number, like(number, 4096))
+    half = f.binary("sub", f.binary("lshr", lifted, like(number, 1)), like(number, 2048))
+    rest = f.binary("sub", number, half)
     for part in (half, rest):
         x = f.binary("fmul", x, power_of_two(f, part, element_of(x.kind)))
     return x
+
+
+# The types that the processor's own x * 2^n takes: its intrinsic, and the type of the mask that names every lane.
+SCALEF = {
+    "<16 x float>": ("llvm.x86.avx512.mask.scalef.ps.512", "i16"),
+    "<8 x double>": ("llvm.x86.avx512.mask.scalef.pd.512", "i8"),
+}
+CURRENT_ROUNDING = 4
+
+
+def processor_scales(f: FunctionWriter, x: Register) -> bool:
+    """Tell whether `scale_by_power` is one instruction here."""
+    return x.kind in SCALEF and f.target.has("avx512f")
+
+
+def _scaled_by_processor(f: FunctionWriter, x: Register, exponent: Register) -> Register:
+    name, mask = SCALEF[x.kind]
+    operands = (x, exponent, Register(x.kind, "poison"), constant(mask, -1), constant("i32", CURRENT_ROUNDING))
+    return f.intrinsic(name, x.kind, *operands, suffix=())
 
 
 def per_lane(f: FunctionWriter, name: str, operands: Sequence[Register]) -> Register:

@@ -5,6 +5,7 @@ import math
 from weft.codegen.module import FunctionWriter
 from weft.codegen.register import Register, element_of
 from weft.codegen.vecmath_core import (
+    Multiple,
     absolute,
     at_least,
     at_most,
@@ -13,6 +14,7 @@ from weft.codegen.vecmath_core import (
     nearest_multiple,
     polynomial,
     power_of_two,
+    processor_scales,
     scale_by_power,
     with_sign,
 )
@@ -35,30 +37,33 @@ def exp(f: FunctionWriter, x: Register) -> Register:
     """Give e^x."""
     element = element_of(x.kind)
     x = at_least(f, at_most(f, x, HIGHEST[element]), LOWEST[element])
-    rest, shifted = reduced(f, x)
-    return scale_by_power(f, _exp_of_rest(f, rest), shifted)
+    rest, multiple = reduced(f, x)
+    return scale_by_power(f, _exp_of_rest(f, rest), multiple)
 
 
 def exp_moderate(f: FunctionWriter, x: Register) -> Register:
     """Give e^x where it is a normal number: the caller has limited x."""
-    rest, shifted = reduced(f, x)
-    return f.binary("fmul", _exp_of_rest(f, rest), _whole_power(f, x, shifted))
+    rest, multiple = reduced(f, x)
+    if processor_scales(f, x):
+        return scale_by_power(f, _exp_of_rest(f, rest), multiple)
+    return f.binary("fmul", _exp_of_rest(f, rest), _whole_power(f, x, multiple.shifted))
 
 
 def exp2(f: FunctionWriter, x: Register) -> Register:
     """Give 2^x."""
     element = element_of(x.kind)
     x = at_least(f, at_most(f, x, HIGHEST_BINARY[element]), LOWEST_BINARY[element])
-    multiple, shifted = nearest_multiple(f, x, 1.0)
-    rest = f.binary("fsub", x, multiple)
-    return scale_by_power(f, f.fma(rest, polynomial(f, rest, "exp2"), like(x, 1.0)), shifted)
+    multiple = nearest_multiple(f, x, 1.0)
+    rest = f.binary("fsub", x, multiple.value)
+    return scale_by_power(f, f.fma(rest, polynomial(f, rest, "exp2"), like(x, 1.0)), multiple)
 
 
 def expm1(f: FunctionWriter, x: Register) -> Register:
     """Give e^x - 1, also where x is small."""
     element = element_of(x.kind)
     limited = at_least(f, at_most(f, x, HIGHEST[element]), LOWEST_MINUS_ONE[element])
-    rest, shifted = reduced(f, limited)
+    rest, multiple = reduced(f, limited)
+    shifted = multiple.shifted
     small = _exp_minus_one_of_rest(f, rest)
     # 2^n (small + 1) - 1 with half the power, since 2^n itself may be infinite where the result is not.
     half_shifted = f.binary("sub", shifted, like(shifted, 1))
@@ -71,10 +76,10 @@ def expm1(f: FunctionWriter, x: Register) -> Register:
 
 def sigmoid(f: FunctionWriter, x: Register) -> Register:
     """Give 1 / (1 + e^-x), without overflow on either side."""
-    rest, shifted = reduced(f, at_least(f, f.fneg(absolute(f, x)), LOWEST[element_of(x.kind)]))
+    rest, multiple = reduced(f, at_least(f, f.fneg(absolute(f, x)), LOWEST[element_of(x.kind)]))
     tail, one, zero = _exp_minus_one_of_rest(f, rest), like(x, 1.0), like(x, 0.0)
     head = f.binary("fadd", tail, one)
-    power = scale_by_power(f, head, shifted)
+    power = scale_by_power(f, head, multiple)
     negative = f.compare("fcmp olt", x, zero)
     below = f.binary("fadd", one, power)
     result = f.binary("fdiv", f.select(negative, power, one), below)
@@ -116,12 +121,12 @@ def cosh(f: FunctionWriter, x: Register) -> Register:
     return f.binary("fmul", both, like(x, 0.5))
 
 
-def reduced(f: FunctionWriter, x: Register) -> tuple[Register, Register]:
-    """Split x into n log(2) + rest: the rest, and n in the low bits of a register."""
+def reduced(f: FunctionWriter, x: Register) -> tuple[Register, Multiple]:
+    """Split x into n log(2) + rest: the rest, and n."""
     element = element_of(x.kind)
-    multiple, shifted = nearest_multiple(f, x, 1.0 / math.log(2.0))
-    rest = f.fma(multiple, like(x, -LOG_2_HIGH[element]), x)
-    return f.fma(multiple, like(x, -LOG_2_LOW[element]), rest), shifted
+    multiple = nearest_multiple(f, x, 1.0 / math.log(2.0))
+    rest = f.fma(multiple.value, like(x, -LOG_2_HIGH[element]), x)
+    return f.fma(multiple.value, like(x, -LOG_2_LOW[element]), rest), multiple
 
 
 def _exp_of_rest(f: FunctionWriter, rest: Register) -> Register:

@@ -145,10 +145,10 @@ def _reduced(f: FunctionWriter, x: Register) -> tuple[Register, Register]:
 
 
 def _reduced_by_subtraction(f: FunctionWriter, wide: Register) -> tuple[Register, Register]:
-    multiple, shifted = nearest_multiple(f, wide, 1.0 / HALF_PI)
-    rest = f.fma(multiple, like(wide, -HALF_PI_HIGH), wide)
-    rest = f.fma(multiple, like(wide, -HALF_PI_LOW), rest)
-    return rest, f.convert("trunc", shifted, "i32")
+    multiple = nearest_multiple(f, wide, 1.0 / HALF_PI)
+    rest = f.fma(multiple.value, like(wide, -HALF_PI_HIGH), wide)
+    rest = f.fma(multiple.value, like(wide, -HALF_PI_LOW), rest)
+    return rest, f.convert("trunc", multiple.shifted, "i32")
 
 
 def _reduced_by_table(f: FunctionWriter, x: Register) -> tuple[Register, Register]:
@@ -163,13 +163,13 @@ def _reduced_by_table(f: FunctionWriter, x: Register) -> tuple[Register, Registe
     high, middle, low = (_row_of(f, row, table) for table in (TURN_HIGH, TURN_MIDDLE, TURN_LOW))
     first = f.binary("fmul", integer, high)  # exact, as is the next
     second = f.binary("fmul", integer, middle)
-    whole_turns, _ = nearest_multiple(f, first, 0.25)
-    first = f.binary("fsub", first, f.binary("fmul", whole_turns, like(first, 4.0)))
-    quarter, shifted = nearest_multiple(f, f.binary("fadd", first, second), 1.0)
-    fraction = f.binary("fadd", f.binary("fsub", first, quarter), second)
+    turns = nearest_multiple(f, first, 0.25)
+    first = f.binary("fsub", first, f.binary("fmul", turns.value, like(first, 4.0)))
+    quarter = nearest_multiple(f, f.binary("fadd", first, second), 1.0)
+    fraction = f.binary("fadd", f.binary("fsub", first, quarter.value), second)
     fraction = f.fma(integer, low, fraction)
     rest = f.binary("fmul", fraction, like(fraction, HALF_PI))
-    quadrant = f.convert("trunc", shifted, "i32")
+    quadrant = f.convert("trunc", quarter.shifted, "i32")
     negative = f.compare("fcmp olt", x, like(x, 0.0))
     rest = f.select(negative, f.fneg(rest), rest)
     quadrant = f.select(negative, f.binary("sub", like(quadrant, 0), quadrant), quadrant)

@@ -60,6 +60,13 @@ Stage = Pass | Finish
 Picker = Callable[[Sequence[int]], tuple[int, ...]]
 
 
+def used_values(stage: Stage) -> set[int]:
+    """Give the numbers of all values that a stage reads, stores or reduces."""
+    used = {number for line in stage.body for number in line.operands}
+    used |= {store.value for store in stage.stores}
+    return used | ({line.value for line in stage.reductions} if isinstance(stage, Pass) else set(stage.results))
+
+
 @dataclass(frozen=True, slots=True)
 class ReduceSchedule:
     """How a row kernel runs: what vectors run along, elements a vector, vectors a round, tiles, how a rest is done.
