@@ -184,7 +184,7 @@ def changed_metadata(sections: Sections, change: Callable[[dict], None]) -> Sect
         (lambda data: data["state"][0].update(input=99), "no tensor as input 99"),
         (
             lambda data: data["state"][2].update(entry="fc.bias", offset=0),
-            r"fc.bias is torch.float32; i64\[\] is needed",
+            r"fc.bias is torch.float32 on cpu; i64\[\] is needed",
         ),
         (lambda data: data["constants"][0].update(type=f"f32[{2**62},{2**62}]"), "impossible sizes"),
         (lambda data: data["constants"][0].update(type=f"f32[0,{2**62}]"), "impossible sizes"),
@@ -196,6 +196,8 @@ def changed_metadata(sections: Sections, change: Callable[[dict], None]) -> Sect
         (lambda data: data["constants"][0].update(type="int"), "is not the type of a tensor"),
         (lambda data: data.update(results=5), "results that the graph does not have"),
         (lambda data: data.update(results={"list": [[[]]]}), "structure of its arguments or results is damaged"),
+        (lambda data: data.update(results={"torch.max": [0]}), "structure of its arguments or results is damaged"),
+        (lambda data: data.update(results={"torch.nothing": [0]}), "structure of its arguments or results is damaged"),
         (lambda data: data.update(results={"dict": [["a", "a"], [0, 0]]}), "structure of its arguments or results"),
         (lambda data: data.update(positional=[["x", 0], ["x", 0]]), "two of its arguments have one name"),
         (lambda data: data.update(positional=[]), "where every input of the graph comes from"),

@@ -15,7 +15,14 @@ from weft.ir.lexer import Limits, Reader
 from weft.ir.literals import LITERALS, argument_text
 from weft.trace.capture import TreeSpec
 
+# What operators with several results return in Python, such as torch.return_types.max: tuples whose items have names.
+RETURNED: dict[str, Any] = {
+    f"torch.{name}": kind
+    for name, kind in vars(torch.return_types).items()
+    if isinstance(kind, type) and issubclass(kind, tuple)
+}
 BRANCHES: dict[type, str] = {list: "list", tuple: "tuple", torch.Size: "size", dict: "dict", OrderedDict: "ordered"}
+BRANCHES |= {kind: name for name, kind in RETURNED.items()}
 NAMED: dict[str, Callable[[Sequence[Any], Sequence[Any]], Any]] = {
     "list": lambda _, items: list(items),
     "tuple": lambda _, items: tuple(items),
@@ -142,12 +149,15 @@ def from_json(data: Any, depth: int = DEEPEST) -> Node:
     keys: list[Any] = []
     if kind in KEYED and isinstance(items, list) and len(items) == 2:
         keys, items = items
-    if kind not in NAMED or not isinstance(items, list) or not _are_keys(kind, keys, items):
+    if kind not in KINDS or not isinstance(items, list) or not _fits(kind, keys, items):
         raise UsageError("the structure of its arguments or results is damaged")
     return Branch(kind, tuple(keys), tuple(from_json(item, depth - 1) for item in items))
 
 
-def _are_keys(kind: str, keys: Any, items: list[Any]) -> bool:
+def _fits(kind: str, keys: Any, items: list[Any]) -> bool:
+    """Whether there are as many items as the kind has, and keys that differ if it has any."""
+    if kind in RETURNED:
+        return bool(len(items) == RETURNED[kind].n_sequence_fields)
     if kind not in KEYED:
         return not keys
     return (
@@ -180,7 +190,8 @@ def build(node: Node, values: Sequence[Any]) -> Any:
         return values[node.index]
     if isinstance(node, Fixed):
         return node.value
-    return NAMED[node.kind](node.keys, [build(item, values) for item in node.items])
+    items = [build(item, values) for item in node.items]
+    return RETURNED[node.kind](items) if node.kind in RETURNED else NAMED[node.kind](node.keys, items)
 
 
 def take_apart(node: Node, given: Any, name: str, found: dict[int, tuple[str, Any]]) -> None:

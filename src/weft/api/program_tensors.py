@@ -138,12 +138,12 @@ class TensorBlock:
             self._entries = load_safetensors(content)
         except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError, AssertionError, OverflowError) as error:
             raise UsageError("its tensors are damaged", why=str(error)) from error
-        self._memories: dict[tuple[str, torch.device], torch.Tensor] = {}
+        self._memories: dict[str, torch.Tensor] = {}
         self._taken: set[str] = set()
 
     def tensor(self, row: StoredTensor, kind: TensorType) -> torch.Tensor:
         """Make the tensor of a row, which must be of this type."""
-        if row.entry not in self._entries:
+        if row.entry not in self._entries and row.entry not in self._memories:
             raise UsageError(f"there is no tensor {row.entry} in it")
         needed = kind.size if row.offset is None else row.offset + reach(kind)
         # PyTorch counts elements and bytes in 64 bits, also those of tensors in which one size is 0.
@@ -166,19 +166,17 @@ class TensorBlock:
 
     def _memory(self, entry: str, kind: TensorType) -> torch.Tensor:
         """The elements of an entry as a list, on the device asked for."""
-        key = (entry, kind.device)
-        if key not in self._memories:
-            found = self._entries[entry].reshape(-1)
-            if found.dtype is not STORED_AS.get(kind.dtype, kind.dtype) or (
-                kind.dtype in STORED_AS and found.numel() % 2
-            ):
+        if entry not in self._memories:
+            found = self._entries.pop(entry).reshape(-1)  # its bytes go as soon as they are copied
+            stored = STORED_AS.get(kind.dtype, kind.dtype)
+            if found.dtype is not stored or found.numel() * found.element_size() % kind.dtype.itemsize:
                 raise UsageError(f"its tensor {entry} is {found.dtype}; {kind} is needed")
             if kind.dtype is torch.bool and bool((found.view(torch.uint8) > 1).any()):
                 raise UsageError(f"its tensor {entry} has elements that are neither true nor false")
-            self._memories[key] = _on_device(found.view(kind.dtype), kind.device)
-        memory = self._memories[key]
-        if memory.dtype is not kind.dtype:
-            raise UsageError(f"its tensor {entry} is {memory.dtype}; {kind} is needed")
+            self._memories[entry] = _on_device(found.view(kind.dtype), kind.device)
+        memory = self._memories[entry]
+        if (memory.dtype, memory.device) != (kind.dtype, kind.device):
+            raise UsageError(f"its tensor {entry} is {memory.dtype} on {memory.device}; {kind} is needed")
         return memory
 
 
