@@ -1,12 +1,16 @@
 """Winograd's way of convolution equals conv2d as exactly as promised, at odd sizes, however the tiles are split."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
 from torch.nn.functional import conv2d
 
+from weft.codegen.gemm import emit_gemm
+from weft.codegen.module import Module
 from weft.codegen.pack import emit_pack
-from weft.codegen.winograd import emit_winograd, emit_winograd_weights
+from weft.codegen.winograd import emit_winograd, emit_winograd_stages, emit_winograd_weights
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvSizes, Images, Window
@@ -14,8 +18,8 @@ from weft.plan.kernel_winograd import (
     PRODUCTS,
     WinogradKernel,
     WinogradWeightKernel,
+    choose_winograd,
     pack_winograd_weights,
-    winograd_block,
     winograd_product,
 )
 from weft.target import Target
@@ -45,15 +49,17 @@ def winograd(target: Target, sizes: ConvSizes, block: int, epilogue: Epilogue) -
     )
 
 
-def run(target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torch.Tensor) -> None:
-    """Transform and pack the weights, then compute tile by tile."""
+def run(
+    target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torch.Tensor, staged: bool = False
+) -> None:
+    """Transform and pack the weights, then compute tile by tile, or stage after stage."""
     x, weight, *rest = inputs
     channels = kernel.out_channels, kernel.in_channels
     prepare = WinogradWeightKernel("prepare", kernel.element, *channels, weight.stride())
     pack = pack_winograd_weights(kernel, "pack")
     call = compiled(
         target,
-        lambda module: emit_winograd(module, kernel),
+        (lambda module: emit_stages(module, kernel)) if staged else (lambda module: emit_winograd(module, kernel)),
         lambda module: emit_winograd_weights(module, prepare),
         lambda module: emit_pack(module, pack),
     )
@@ -61,9 +67,41 @@ def run(target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torc
     packed, whole = guarded(PRODUCTS * pack.packed_batch[0])
     call("prepare", transformed, weight, begin=0, end=prepare.tile_count)
     call("pack", packed, transformed, begin=0, end=pack.tile_count)
-    for tile in reversed(range(kernel.tile_count)):
+    if staged:
+        run_stages(call, kernel, (out, x, packed, *rest))
+    for tile in () if staged else reversed(range(kernel.tile_count)):
         call("conv", out, x, packed, *rest, begin=tile, end=tile + 1)
     assert_untouched(whole)
+
+
+def emit_stages(module: Module, kernel: WinogradKernel) -> None:
+    emit_winograd_stages(module, kernel)
+    emit_gemm(module, kernel.product)
+
+
+def run_stages(call: Callable[..., None], kernel: WinogradKernel, tensors: tuple[torch.Tensor, ...]) -> None:
+    out, x, packed, *rest = tensors
+    patches, products = (
+        torch.full((PRODUCTS, kernel.block, channels), torch.nan)
+        for channels in (kernel.in_channels, kernel.out_channels)
+    )
+    tiles = kernel.stage_blocks.count
+    for tile in reversed(range(tiles)):
+        call("conv.to_patches", patches, x, begin=tile, end=tile + 1)
+    call("product", products, patches, packed, begin=0, end=kernel.product.tile_count)
+    call("conv.to_pixels", out, products, *rest, begin=0, end=1)
+    call("conv.to_pixels", out, products, *rest, begin=1, end=tiles)
+
+
+def test_stages_give_the_same_bits_as_blocks() -> None:
+    target, size = TARGETS[0], (9, 11)
+    sizes = ConvSizes("f32", 2, 40, 24, size, Window((3, 3), padding=(1, 1)))
+    bias = Epilogue(bias=Operand((), 0, 1))
+    x, weight, shift = torch.randn(2, *size, 40), torch.randn(24, 40, 3, 3), torch.randn(24)
+    in_blocks, in_stages = torch.empty(2, *size, 24), torch.empty(2, *size, 24)
+    run(target, winograd(target, sizes, 7, bias), in_blocks, x, weight, shift)
+    run(target, winograd(target, sizes, 60, bias), in_stages, x, weight, shift, staged=True)
+    assert torch.equal(in_blocks, in_stages)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
@@ -98,13 +136,13 @@ def test_a_residual_is_added_before_relu() -> None:
     torch.testing.assert_close(out, expected.relu(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("channels", [64, 128])
+@pytest.mark.parametrize("channels", [64, 128, 256])
 def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
     target = TARGETS[0]
-    sizes = ConvSizes("f32", 1, channels, channels, (14, 14), Window((3, 3), padding=(1, 1)))
-    kernel = winograd(target, sizes, winograd_block(sizes, target), Epilogue())
-    x, weight = torch.randn(1, channels, 14, 14).relu(), torch.randn(channels, channels, 3, 3)
-    out, _ = guarded(1, 14, 14, channels)
+    sizes = ConvSizes("f32", 1, channels, channels, (8, 8), Window((3, 3), padding=(1, 1)))
+    kernel = winograd(target, sizes, choose_winograd(sizes, target)[1], Epilogue())
+    x, weight = torch.randn(1, channels, 8, 8).relu(), torch.randn(channels, channels, 3, 3)
+    out, _ = guarded(1, 8, 8, channels)
     run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight)
     exact = conv2d(x.double(), weight.double(), padding=1)
     eager_error = (conv2d(x, weight, padding=1) - exact).square().mean().sqrt()
@@ -123,4 +161,4 @@ def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
     ids=["stride", "window", "few channels", "few pixels"],
 )
 def test_it_is_not_chosen_where_it_cannot_pay(sizes: ConvSizes) -> None:
-    assert winograd_block(sizes, TARGETS[0]) == 0
+    assert choose_winograd(sizes, TARGETS[0]) == ("direct", 0)

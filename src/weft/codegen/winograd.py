@@ -40,6 +40,26 @@ def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
         writer.emit_void(f"call void @{transforms[1]}({arguments})")
 
 
+def emit_winograd_stages(module: Module, kernel: WinogradKernel) -> None:
+    """Emit the first and the last stage, `name.to_patches` and `name.to_pixels`; the product is a kernel of its own."""
+    if not kernel.tile_count:
+        return
+    stages = (
+        ("to_patches", emit_input_transform(module, kernel), 0, kernel.in_channels),
+        ("to_pixels", emit_output_transform(module, kernel), 1, kernel.out_channels),
+    )
+    for stage, transform, between, channels in stages:
+        inputs = len(kernel.epilogue.inputs) if stage == "to_pixels" else 0
+        writer = module.function(f"{kernel.name}.{stage}", [*["ptr"] * (2 + inputs), "i64", "i64"])
+        *pointers, begin, end = writer.parameters
+        first = first_of(writer, kernel.stage_blocks, begin)
+        stop = first_of(writer, kernel.stage_blocks, end)
+        # A transform counts rows of patches or products from its first one.
+        vectors = Vectors(writer, kernel.element, 1)
+        pointers[between] = vectors.moved(pointers[between], (first, channels))
+        writer.emit_void(f"call void @{transform}({', '.join(map(str, (*pointers, first, stop)))})")
+
+
 def emit_winograd_weights(module: Module, kernel: WinogradWeightKernel) -> None:
     """Emit the transform of weights: void name(transformed*, weight*, begin, end)."""
     writer = module.function(kernel.name, ["ptr", "ptr", "i64", "i64"])

@@ -5,8 +5,9 @@ Patches and weights are transformed, multiplied as 16 matrix products, and the p
 squares would save more, but their error is several times eager's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
@@ -17,9 +18,14 @@ from weft.target import Target
 
 PRODUCTS = 16  # the places of a transformed patch
 PATCH, SQUARE = 4, 2  # the side of a patch, and of the pixels it gives
-STACK_BYTES = 384 * 1024  # of one call's stack, for transformed patches and products
+STACK_BYTES = 512 * 1024  # of one call's stack, for transformed patches and products
 LEAST_PATCHES = 12  # patches that share one reading of the weights, or direct convolution is faster
+LEAST_STAGED_PATCHES = 36  # the same where transformed patches go through memory
+STAGE_PATCHES = 16  # patches of a tile of a stage
+LONGEST_SUM = 64  # steps in one chain of additions: the transforms have used up some of the error that eager makes
 LEAST_CHANNELS = 24  # below, the transforms cost more than they save
+
+Way = Literal["direct", "blocks", "stages"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,9 @@ class WinogradKernel:
 
     `block` patches are transformed at a time, and then multiplied; a tile is one such block. Both layouts have channels
     side by side. An epilogue operand's row is an output pixel, counted through all images.
+
+    Where one block has all patches, the work can also be done in three stages, with patches and products in memory:
+    to_patches (patches, input, begin, end), the product, and to_pixels (out, products, inputs..., begin, end).
     """
 
     name: str
@@ -66,6 +75,11 @@ class WinogradKernel:
         return self.blocks.count
 
     @property
+    def stage_blocks(self) -> Blocks:
+        """Give the patches, cut into the tiles of the first and the last stage."""
+        return cut(self.images * prod(self.squares), STAGE_PATCHES)
+
+    @property
     def stack_bytes(self) -> int:
         """Count the bytes of stack that a call takes."""
         number_bytes = ELEMENT_BITS[self.element] // 8
@@ -92,26 +106,32 @@ class WinogradWeightKernel:
         return self.out_channels
 
 
-def winograd_block(conv: ConvSizes, target: Target) -> int:
-    """Choose how many patches are transformed at a time; 0 where direct convolution is better or the only way."""
+def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:
+    """Choose between direct convolution, blocks on the stack, and stages with a block of all patches in memory."""
     window = conv.window
-    if window.size != (3, 3) or window.stride != (1, 1) or window.dilation != (1, 1) or max(window.padding) > 1:
-        return 0
-    height, width = conv.out_size
-    patches = conv.images * -(-height // SQUARE) * -(-width // SQUARE)
+    fits = window.size == (3, 3) and window.stride == window.dilation == (1, 1) and max(window.padding) <= 1
+    patches = patch_count(conv)
+    if not fits or patches < LEAST_PATCHES or min(conv.in_channels, conv.out_channels) < LEAST_CHANNELS:
+        return "direct", 0
     number_bytes = ELEMENT_BITS[conv.element] // 8
-    channels = conv.in_channels + conv.out_channels
     weights = PRODUCTS * conv.in_channels * conv.out_channels * number_bytes
-    block = min(patches, STACK_BYTES // (PRODUCTS * channels * number_bytes))
-    if min(conv.in_channels, conv.out_channels) < LEAST_CHANNELS or weights > target.l2_bytes:
-        return 0
-    return block if block >= LEAST_PATCHES else 0
+    block = STACK_BYTES // (PRODUCTS * (conv.in_channels + conv.out_channels) * number_bytes)
+    if patches <= block or (weights <= target.l2_bytes and block >= LEAST_PATCHES):
+        return "blocks", min(patches, block)
+    return ("stages", patches) if patches >= LEAST_STAGED_PATCHES else ("direct", 0)
+
+
+def patch_count(conv: ConvSizes) -> int:
+    """Count the patches of all images."""
+    height, width = conv.out_size
+    return conv.images * -(-height // SQUARE) * -(-width // SQUARE)
 
 
 def winograd_product(name: str, conv: ConvSizes, block: int, target: Target) -> GemmKernel:
     """Describe the 16 products of a block of patches."""
-    rows, inner, columns = cut_block(conv, block), conv.in_channels, conv.out_channels
-    schedule = choose_schedule(conv.element, (rows, columns, inner), target)
+    rows, inner, columns = cut(patch_count(conv), block).size, conv.in_channels, conv.out_channels
+    chosen = choose_schedule(conv.element, (rows, columns, inner), target)
+    schedule = replace(chosen, inner_block=min(chosen.inner_block, LONGEST_SUM))
     return GemmKernel(
         name=name,
         element=conv.element,
@@ -125,12 +145,6 @@ def winograd_product(name: str, conv: ConvSizes, block: int, target: Target) -> 
         epilogue=Epilogue(),
         schedule=schedule,
     )
-
-
-def cut_block(conv: ConvSizes, block: int) -> int:
-    """Give the size of the largest block when all patches are cut into blocks of at most so many."""
-    height, width = conv.out_size
-    return cut(conv.images * -(-height // SQUARE) * -(-width // SQUARE), block).size
 
 
 def pack_winograd_weights(kernel: WinogradKernel, name: str) -> PackKernel:
