@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -183,7 +184,29 @@ def test_a_program_is_drawn_with_the_names_of_its_parameters(tmp_path: Path) -> 
     weft.program(lenet(), torch.randn(1, 1, 28, 28)).draw(tmp_path / "net.svg")
     text = (tmp_path / "net.svg").read_text(encoding="utf-8")
     assert ">0.weight<" in text
+    assert ">input<" in text
     assert "1 argument, 8 parameters" in text
+
+
+def test_a_loaded_program_is_drawn_like_the_one_that_was_saved(tmp_path: Path) -> None:
+    program = weft.program(lenet(), torch.randn(1, 1, 28, 28))
+    program.draw(tmp_path / "before.svg")
+    program.save(tmp_path / "net.weft")
+    weft.load_program(tmp_path / "net.weft").draw(tmp_path / "after.svg")
+    texts = [
+        re.findall("<text.*?</text>", (tmp_path / name).read_text("utf-8")) for name in ("before.svg", "after.svg")
+    ]
+    assert len(texts[0]) == len(texts[1]) > 40
+
+
+@pytest.mark.gpu
+def test_a_program_made_on_a_gpu_comes_back_there(tmp_path: Path) -> None:
+    net, x = nn.Linear(3, 4).cuda(), torch.randn(2, 3, device="cuda")
+    program = reloaded(tmp_path, net, x)
+    assert program.state["weight"].is_cuda
+    assert torch.equal(program(x), net(x))
+    with pytest.raises(UsageError, match=r"input must be f32\[2,3\]@cuda:0, and is f32\[2,3\]"):
+        program(x.cpu())
 
 
 def test_printing_a_program_shows_the_lines_of_the_user() -> None:

@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.api.program_examples import expected, parts
+from tests.ir.random_graphs import graphs, random_inputs
 
 from weft.api import program_writing
 from weft.api.program_container import ProgramFileError, packed, read_sections
@@ -32,6 +35,8 @@ from weft.api.program_structure import (
     to_json,
 )
 from weft.errors import ExecutionError, UnsupportedError, UsageError
+from weft.ir.graph import Graph
+from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.same_graph import same_graph
 from weft.trace.capture import tree_flatten
@@ -253,6 +258,26 @@ def test_what_cannot_be_stored_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="the tensor w cannot be stored"):
         save_program(program_of(text, {"w": torch.empty(2, device="meta")}), tmp_path / "g.weft")
     assert not list(tmp_path.iterdir())
+
+
+@given(graph=graphs(), seed=st.integers(0, 1000))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_random_graphs_come_back_and_give_the_same(graph: Graph, seed: int, tmp_path: Path) -> None:
+    names = [f"x{index}" for index in range(len(graph.inputs))]
+    positional = tuple((name, Port(index)) for index, name in enumerate(names))
+    results = Branch("list", (), tuple(Port(index) for index in range(len(graph.results))))
+    given_parts = ProgramParts(graph, CallStructure(positional, ()), results, (), None, True, torch.float32)
+    save_program(given_parts, tmp_path / "g.weft")
+    program = load_program(tmp_path / "g.weft")
+    inputs, others = random_inputs(graph, seed), random_inputs(graph, seed)
+    found, expected_results = program(*inputs), interpret(graph, others)
+    assert len(found) == len(expected_results)
+    for left, right in zip([*found, *inputs], [*expected_results, *others], strict=True):
+        if isinstance(left, torch.Tensor):
+            torch.testing.assert_close(left, right, equal_nan=True)
+            assert left.stride() == right.stride()
+        else:
+            assert repr(left) == repr(right)
 
 
 # -- structure --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from weft.api.drawing import draw
-from weft.api.program_description import Example, describe_program, state_names
+from weft.api.program_description import Example, describe_program, named_graph, state_names
 from weft.api.program_file import save_program
 from weft.codegen.library import LibraryExecutable
 from weft.errors import UsageError
@@ -41,7 +41,7 @@ class Program:
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
-        return print_graph(self.graph)
+        return print_graph(self._named())
 
     def summary(self) -> str:
         """One line: how many values, how many of them by library calls, what is written."""
@@ -66,7 +66,11 @@ class Program:
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the graph as SVG."""
-        draw(self.graph, path, state_names(self._traced, self._call()))
+        draw(self._named(), path, state_names(self._traced, self._call()))
+
+    def _named(self) -> Graph:
+        """The graph with the names that the user knows, where the call is known."""
+        return self.graph if self._example is None else named_graph(self.graph, self._traced, self._example)
 
     def _call(self) -> Example:
         if self._example is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from weft.api.program_parts import ProgramParts, StateTensor
 from weft.api.program_structure import Branch, CallStructure, Fixed, Node, Port, describe
@@ -46,6 +47,19 @@ def state_names(traced: Traced, example: Example) -> dict[int, str]:
     return dict(zip(own, example.names(), strict=True))
 
 
+def named_graph(graph: Graph, traced: Traced, example: Example) -> Graph:
+    """The same graph, whose inputs have the names of the arguments and tensors that they are."""
+    paths, _ = pytree.tree_flatten_with_path((example.arguments, example.keywords))
+    names = _positional_names(example.function, len(example.arguments))
+    labels: list[str] = []
+    for (_, first, *rest), _ in paths:
+        name = names[first.idx] if isinstance(first, pytree.SequenceKey) else str(getattr(first, "key", first))
+        labels.append(name + pytree.keystr(tuple(rest)))
+    arguments = [entry.argument for entry in traced.inputs] + [entry.argument for entry in traced.numbers]
+    found = {index: labels[position] for index, position in enumerate(arguments) if position is not None}
+    return _named(graph, found | state_names(traced, example))
+
+
 def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramParts:
     """Describe a program without reference to the process that made it; `graph` is what `traced` became by passes."""
     leaves, structure = tree_flatten((example.arguments, example.keywords))
@@ -59,7 +73,7 @@ def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramP
     given = {index: leaves[position] for position, index in positions.items()}
     given |= {entry.input: entry.tensor for entry in state}
     return ProgramParts(
-        _named(graph, names | _argument_names(arguments)),
+        named_graph(graph, traced, example),
         arguments,
         results,
         state,
@@ -133,12 +147,6 @@ def _positional_names(function: Callable[..., Any], count: int) -> tuple[str, ..
     names = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)][:count]
     rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "argument")
     return (*names, *(f"{rest}[{index}]" for index in range(count - len(names))))
-
-
-def _argument_names(arguments: CallStructure) -> dict[int, str]:
-    """Names for the inputs that are arguments themselves, not parts of one."""
-    named = reversed((*arguments.positional, *arguments.keywords))
-    return {node.index: name for name, node in named if isinstance(node, Port)}
 
 
 def _named(graph: Graph, names: dict[int, str]) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.api.drawing import draw
 from weft.api.program_parts import ProgramParts
 from weft.api.program_structure import build, take_apart
 from weft.codegen.library import LibraryExecutable
@@ -43,6 +45,10 @@ class LoadedProgram:
     def state(self) -> Mapping[str, torch.Tensor]:
         """The parameters and buffers, by their names in the module."""
         return self._state
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the graph as SVG."""
+        draw(self.graph, path, {entry.input: entry.name for entry in self.parts.state})
 
     def __str__(self) -> str:
         return print_graph(self.graph)
