@@ -46,7 +46,7 @@ def exp_moderate(f: FunctionWriter, x: Register) -> Register:
     rest, multiple = reduced(f, x)
     if processor_scales(f, x):
         return scale_by_power(f, _exp_of_rest(f, rest), multiple)
-    return f.binary("fmul", _exp_of_rest(f, rest), _whole_power(f, x, multiple.shifted))
+    return f.binary("fmul", _exp_of_rest(f, rest), _whole_power(f, x, multiple))
 
 
 def exp2(f: FunctionWriter, x: Register) -> Register:
@@ -63,15 +63,23 @@ def expm1(f: FunctionWriter, x: Register) -> Register:
     element = element_of(x.kind)
     limited = at_least(f, at_most(f, x, HIGHEST[element]), LOWEST_MINUS_ONE[element])
     rest, multiple = reduced(f, limited)
-    shifted = multiple.shifted
     small = _exp_minus_one_of_rest(f, rest)
     # 2^n (small + 1) - 1 with half the power, since 2^n itself may be infinite where the result is not.
-    half_shifted = f.binary("sub", shifted, like(shifted, 1))
-    half_power = _whole_power(f, x, half_shifted)
+    one_less = Multiple(
+        f.binary("fsub", multiple.value, like(x, 1.0)), f.binary("sub", multiple.shifted, like(multiple.shifted, 1))
+    )
+    half_power = _whole_power(f, x, one_less)
     half = f.fma(half_power, small, f.binary("fsub", half_power, like(x, 0.5)))
-    is_small = f.compare("icmp eq", shifted, like(shifted, format_of(x).rounder_bits))
+    is_small = f.compare("fcmp oeq", multiple.value, like(x, 0.0))
     result = f.select(is_small, small, f.binary("fadd", half, half))
     return with_sign(f, result, x)  # -0 stays -0; elsewhere the signs agree anyhow
+
+
+def expm1_of_negative(f: FunctionWriter, x: Register) -> Register:
+    """Give e^x - 1 for a moderate x of at most 0."""
+    rest, multiple = reduced(f, x)
+    whole = _whole_power(f, x, multiple)
+    return f.fma(whole, _exp_minus_one_of_rest(f, rest), f.binary("fsub", whole, like(x, 1.0)))
 
 
 def sigmoid(f: FunctionWriter, x: Register) -> Register:
@@ -137,6 +145,8 @@ def _exp_minus_one_of_rest(f: FunctionWriter, rest: Register) -> Register:
     return f.fma(f.binary("fmul", rest, rest), polynomial(f, rest, "exp"), rest)
 
 
-def _whole_power(f: FunctionWriter, x: Register, shifted: Register) -> Register:
-    exponent = f.binary("sub", shifted, like(shifted, format_of(x).rounder_bits))
+def _whole_power(f: FunctionWriter, x: Register, multiple: Multiple) -> Register:
+    if processor_scales(f, x):
+        return scale_by_power(f, like(x, 1.0), multiple)
+    exponent = f.binary("sub", multiple.shifted, like(multiple.shifted, format_of(x).rounder_bits))
     return power_of_two(f, exponent, element_of(x.kind))
