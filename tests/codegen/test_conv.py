@@ -48,7 +48,7 @@ def convolution(
         input=channels_last(in_channels, in_size),
         output=channels_last(out_channels, size),
         epilogue=Epilogue(bias=BIAS),
-        schedule=choose_conv_schedule(ConvSizes("f32", images, *per_group, in_size, window), target),
+        schedule=choose_conv_schedule(ConvSizes("f32", images, *per_group, in_size, window, dense=groups == 1), target),
     )
     return replace(plain, **fields)
 
@@ -114,8 +114,10 @@ DEPTHWISE_WINDOWS = [Window((3, 3), (1, 1), (1, 1)), Window((5, 4), (2, 2), (2, 
 def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, window: Window) -> None:
     size = (11, 17)
     sizes = ConvSizes("f32", 2, 1, channels, size, window)
-    kernel = convolution(target, 2, (1, channels, 1), size, window, depthwise=True, input=channels_last(channels, size))
-    kernel = replace(kernel, schedule=choose_depthwise_schedule(sizes, target))
+    layout, schedule = channels_last(channels, size), choose_depthwise_schedule(sizes, target)
+    kernel = convolution(
+        target, 2, (1, channels, 1), size, window, depthwise=True, input=layout, schedule=schedule
+    )
     x, weight, bias = torch.randn(2, channels, *size), torch.randn(channels, 1, *window.size), torch.randn(channels)
     out, whole = guarded(2, *kernel.out_size, channels)
     run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight, bias)
@@ -127,8 +129,9 @@ def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, wi
 def test_an_input_with_channels_outside_is_read_in_place() -> None:
     target = TARGETS[0]
     size, window = (8, 9), Window((3, 3), stride=(2, 1))
-    kernel = convolution(target, 2, (5, 24, 1), size, window, input=Images(5 * 72, 9, 1, 72))
-    kernel = replace(kernel, schedule=replace(kernel.schedule, merge_columns=False, unroll=1, unroll_rows=False))
+    schedule = choose_conv_schedule(ConvSizes("f32", 2, 5, 24, size, window, dense=False), target)
+    layout = Images(5 * 72, 9, 1, 72)
+    kernel = convolution(target, 2, (5, 24, 1), size, window, input=layout, schedule=schedule)
     check(target, kernel, torch.randn(2, 5, *size), torch.randn(24, 5, 3, 3), torch.randn(24))
 
 

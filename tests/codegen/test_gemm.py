@@ -19,7 +19,7 @@ from weft.plan.kernel_gemm import (
     packed_size,
     panels,
 )
-from weft.plan.schedule_gemm import choose_schedule
+from weft.plan.schedule_gemm import choose_schedule, operands_to_copy, split_inner
 from weft.target import Target
 
 TARGETS = targets()
@@ -179,3 +179,25 @@ def test_an_epilogue_reads_residuals_and_columns_with_their_strides(target: Targ
     run(target, kernel, out, x, y, residual, scale, other)
     torch.testing.assert_close(out, (((x @ y + residual) * scale - other) * 0.5).tanh())
     assert_untouched(whole)
+
+
+def test_a_long_sum_split_into_parts_adds_up() -> None:
+    target, (rows, inner, columns) = TARGETS[0], (12, 1003, 20)
+    kernel = product((rows, inner, columns), choose_schedule("f32", (rows, columns, 251), target))
+    kernel = replace(kernel, left=Matrix((), 1, rows))
+    kernels = split_inner(kernel, 4)
+    x, y = torch.randn(inner, rows), torch.randn(inner, columns)
+    parts, whole = guarded(4, rows, columns)
+    call = compiled(target, *[lambda module, part=part: emit_gemm(module, part) for part in kernels])
+    call("product", parts, x, y, begin=0, end=kernels[0].tile_count)
+    call("product.rest", parts[3], x[753:], y[753:], begin=0, end=kernels[1].tile_count)
+    assert_as_exact_as_eager(parts.sum(0), x.t() @ y, x.t().double() @ y.double())
+    assert_untouched(whole)
+
+
+def test_operands_are_copied_only_where_it_pays() -> None:
+    target = TARGETS[0]
+    rows, columns = Matrix((), 1000, 1), Matrix((), 1, 1000)
+    assert operands_to_copy((1000, 1000, 1000), rows, rows, target) == (False, True)
+    assert operands_to_copy((1000, 1000, 1000), columns, columns, target) == (True, True)
+    assert operands_to_copy((32, 64, 64), columns, rows, target) == (False, False)

@@ -47,6 +47,7 @@ class PackEmitter:
         """Emit the loop over panels."""
         writer, kernel, vectors = self.writer, self.kernel, self.vectors
         packed, source, begin, end = writer.parameters
+        source = vectors.address(source, kernel.offset)
         kinds = panel_kinds(kernel.panels, kernel.columns, kernel.lanes)
         with writer.loop(begin, end) as loop:
             index, panel = writer.divide(loop.index, kernel.panels.count)

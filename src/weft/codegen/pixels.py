@@ -23,16 +23,16 @@ class Pixels:
         """Give where the window of each pixel begins; with padding that may be outside the image."""
         kernel, layout = self.kernel, self.kernel.input
         (down, across), (top, left) = kernel.window.stride, kernel.window.padding
-        corner = self.vectors.address(image, -(top * layout.row + left * layout.column))
+        corner = self.vectors.address(image, layout.offset - (top * layout.row + left * layout.column))
         return self._pointers(corner, (layout.image, layout.row * down, layout.column * across))
 
     def outputs(self, out: Register) -> list[Register]:
         """Give where each pixel is written."""
         layout, (height, width) = self.kernel.output, self.kernel.out_size
         if layout.row == width * layout.column and layout.image == height * layout.row:
-            base = self.vectors.moved(out, (self.first, layout.column))
+            base = self.vectors.address(self.vectors.moved(out, (self.first, layout.column)), layout.offset)
             return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
-        return self._pointers(out, (layout.image, layout.row, layout.column))
+        return self._pointers(self.vectors.address(out, layout.offset), (layout.image, layout.row, layout.column))
 
     def all_inside(self) -> Register:
         """Tell whether all windows are wholly inside their images; pixels must be in one row."""
@@ -52,7 +52,7 @@ class Pixels:
     def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
         """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
         addresses = self.inside(inputs, row, column)
-        if self.kernel.window.padding == (0, 0):
+        if not self.kernel.sees_outside:
             return addresses
         writer, zeros, window = self.writer, self._zeros(), self.kernel.window
         moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from weft.errors import InternalError
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
 from weft.plan.walk import Walk
@@ -15,12 +16,13 @@ from weft.plan.walk import Walk
 
 @dataclass(frozen=True)
 class Images:
-    """Where a batch of images lies: strides in elements from image to image, row to row and so on."""
+    """Where a batch of images lies: strides in elements from image to image, row to row and so on, and the start."""
 
     image: int
     row: int
     column: int
     channel: int
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Window:
 
 @dataclass(frozen=True)
 class ConvSizes:
-    """What a convolution's speed depends on; channels are counted per group."""
+    """What a convolution's speed depends on; channels are counted per group.
+
+    `dense`: the numbers that a group sees of one column and of the next lie side by side in the input.
+    """
 
     element: str
     images: int
@@ -43,11 +48,18 @@ class ConvSizes:
     out_channels: int
     in_size: tuple[int, int]
     window: Window
+    cropped: tuple[int, int] | None = None
+    dense: bool = True
 
     @property
     def out_size(self) -> tuple[int, int]:
-        """Give the rows and columns of an output image."""
-        return out_size(self.in_size, self.window)
+        """Give the rows and columns of an output image: `cropped`, or all that the window gives."""
+        return self.cropped or out_size(self.in_size, self.window)
+
+    @property
+    def sees_outside(self) -> bool:
+        """Tell whether some window reaches over an edge of the image."""
+        return window_sees_outside(self.in_size, self.out_size, self.window)
 
 
 @dataclass(frozen=True)
@@ -80,9 +92,10 @@ class ConvSchedule:
 class ConvKernel:
     """One convolution; arguments are out, input, packed weights, the epilogue's inputs, begin, end.
 
-    Channels are counted per group. An epilogue operand's row is an output pixel, counted through all images. With
-    padding the input's channels must lie side by side. In a `depthwise` convolution each output channel sees the one
-    input channel at its place: there is one group of one input channel and all output channels.
+    Channels are counted per group. An epilogue operand's row is an output pixel, counted through all images. Where
+    windows see outside the image the input's channels must lie side by side. Padding may be negative, and a window may
+    have no places at all: then the result is the epilogue of the bias. In a `depthwise` convolution each output channel
+    sees the one input channel at its place: there is one group of one input channel and all output channels.
     """
 
     name: str
@@ -99,6 +112,17 @@ class ConvKernel:
     epilogue: Epilogue
     schedule: ConvSchedule
     depthwise: bool = False
+
+    def __post_init__(self) -> None:
+        side_by_side = self.input.column == self.in_channels and (self.input.channel == 1 or self.in_channels == 1)
+        if self.schedule.merge_columns and not side_by_side:
+            fact = f"the kernel {self.name} takes columns and channels of its input as one run"
+            raise InternalError(fact, why="they do not lie side by side")
+
+    @property
+    def sees_outside(self) -> bool:
+        """Tell whether some window reaches over an edge of the image."""
+        return window_sees_outside(self.in_size, self.out_size, self.window)
 
     @property
     def run(self) -> int:
@@ -155,3 +179,13 @@ def out_size(in_size: tuple[int, int], window: Window) -> tuple[int, int]:
         )
     )
     return rows, columns
+
+
+def window_sees_outside(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> bool:
+    """Tell whether a window at some output pixel reaches over an edge of the image."""
+    return any(
+        padding > 0 or (count - 1) * stride + (size - 1) * dilation - padding >= length
+        for length, count, size, stride, padding, dilation in zip(
+            in_size, out, window.size, window.stride, window.padding, window.dilation, strict=True
+        )
+    )

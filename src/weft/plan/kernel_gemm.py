@@ -116,7 +116,8 @@ def packed_size(columns: int, inner: int, schedule: GemmSchedule) -> int:
 class PackKernel:
     """The packing of a right operand, from any strides; arguments are packed, source, begin, end.
 
-    The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each.
+    The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each, which
+    may be negative; `offset` elements of the source come before the first.
     """
 
     name: str
@@ -129,6 +130,7 @@ class PackKernel:
     lanes: int
     panels: Blocks
     outer: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
 
     @property
     def depth(self) -> int:

@@ -29,7 +29,8 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     depth = conv.in_channels * prod(window.size)
     vectors = -(-conv.out_channels // lanes)
     run = conv.in_channels * window.size[1]
-    merge = window.padding == (0, 0) and window.dilation[1] == 1 and run <= LONGEST_UNROLLED_RUN
+    one_run = conv.dense and not conv.sees_outside and window.dilation[1] == 1
+    merge = one_run and run <= LONGEST_UNROLLED_RUN
     lines, length = (conv.images * height, width) if merge else (1, conv.images * height * width)
     pixels, columns = register_block(length, vectors, depth, target)
     cycles = step_cycles(pixels, columns) * depth + BLOCK_CYCLES
@@ -37,7 +38,7 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     most_blocks = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // pixels) if shared else 1)
     tile_pixel_blocks = cut(lines * cut(length, pixels).count, most_blocks).size
     most_panels = max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))
-    channel_bytes = prod(window.size) * columns * lanes * number_bytes
+    channel_bytes = max(1, prod(window.size) * columns * lanes * number_bytes)
     return ConvSchedule(
         lanes=lanes,
         block_pixels=pixels,

@@ -4,8 +4,12 @@ The constants were measured on cores with two 512-bit multiply-adds and two load
 register blocks alike.
 """
 
+from dataclasses import replace
+
+from weft.errors import InternalError
 from weft.plan.blocks import cut
-from weft.plan.kernel_gemm import ELEMENT_BITS, GemmSchedule
+from weft.plan.epilogue import Epilogue
+from weft.plan.kernel_gemm import ELEMENT_BITS, GemmKernel, GemmSchedule, Matrix, PackedMatrix
 from weft.target import Target
 
 WIDE_BYTES = 64  # processors with vectors this wide, and those that are not x86, have 32 vector registers
@@ -19,6 +23,8 @@ LONGEST_SUM = 256  # steps in one chain of additions: longer ones round worse th
 LONGEST_SUM_OF_FEW_ROWS = 64  # with up to FEW_ROWS rows eager keeps more and shorter chains
 FEW_ROWS = 4
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
+LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
+LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 128
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
 
 
@@ -83,3 +89,44 @@ def product_cycles(shape: tuple[int, int], rows: int, vectors: int, inner: int) 
 def step_cycles(height: int, width: int) -> float:
     """Estimate the cycles of one step of the sum in one register block, of two multiply-adds or loads a cycle."""
     return max(height * width, height + width) / 2 + ROW_CYCLES * height + VECTOR_CYCLES * width + STEP_CYCLES
+
+
+def operands_to_copy(sizes: tuple[int, int, int], left: Matrix, right: Matrix, target: Target) -> tuple[bool, bool]:
+    """Tell whether to copy the left operand row by row, and to pack the right one, for a product of f32 or wider.
+
+    Constant weights are packed anyway; this is for operands that change with every call.
+    """
+    rows, columns, inner = sizes
+    copy_left = left.column != 1 and rows * inner >= LEAST_COPIED and columns >= LEAST_COPY_COLUMNS
+    large = inner * columns * ELEMENT_BITS["f32"] // 8 > target.l2_bytes // 2
+    return copy_left, right.column != 1 or (large and rows >= LEAST_PACK_ROWS)
+
+
+def split_inner(kernel: GemmKernel, parts: int) -> tuple[GemmKernel, ...]:
+    """Split a long sum into parts that lanes can do side by side: products whose outputs are to be added up.
+
+    The parts lie one after the other in the output, all of one size but the last, which is a kernel of its own where
+    it is shorter; its output, left and right operands begin at `parts - 1`. Bias and epilogue are left to what adds
+    them up, so the result does not depend on who did which part.
+    """
+    size = -(-kernel.inner // parts)
+    whole, rest = divmod(kernel.inner, size)
+    matrix = kernel.rows * kernel.columns
+    out = Matrix((matrix,), kernel.columns, 1)
+    if kernel.batch or isinstance(kernel.right, PackedMatrix):
+        fact = f"the sum of {kernel.name} cannot be split"
+        raise InternalError(fact, why="it is one of a batch or reads packed panels")
+    same = replace(
+        kernel,
+        batch=(whole,),
+        inner=size,
+        left=replace(kernel.left, batch=(size * kernel.left.column,)),
+        right=replace(kernel.right, batch=(size * kernel.right.row,)),
+        out=out,
+        epilogue=Epilogue(),
+    )
+    if not rest:
+        return (same,)
+    last = replace(same, name=f"{kernel.name}.rest", batch=(), inner=rest, out=replace(out, batch=()))
+    bare = replace(last, left=replace(kernel.left, batch=()), right=replace(kernel.right, batch=()))
+    return same, bare

@@ -1,0 +1,122 @@
+"""A convolution -> convolutions that compute the gradient of its input.
+
+An input pixel gets something from every window that saw it. With a stride, pixels whose rows and columns leave the same
+rest saw the same places of the window: for each such phase the gradient is a convolution of stride 1 of the output's
+gradient, with some of the weights, turned around.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from weft.plan.epilogue import Epilogue
+from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window
+from weft.plan.kernel_gemm import Matrix, PackKernel
+from weft.plan.schedule_conv import choose_conv_schedule
+from weft.target import Target
+
+
+@dataclass(frozen=True)
+class InputGradient:
+    """What is asked for: the convolution, its groups, the weight's strides, both gradients' layouts, a name."""
+
+    name: str
+    conv: ConvSizes
+    groups: int
+    weight: tuple[int, int, int, int]
+    of_output: Images
+    of_input: Images
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The pixels along one axis that leave one rest: how many, and the places of the window that saw them.
+
+    The last such place of the window is `last`, every `step`-th before it is another; in the output's gradient they lie
+    `dilation` apart, and the first one `start` from the pixel's count.
+    """
+
+    rest: int
+    count: int
+    taps: int
+    last: int
+    step: int
+    dilation: int
+    start: int
+
+
+def input_gradient(asked: InputGradient, target: Target) -> list[tuple[ConvKernel, PackKernel]]:
+    """Give the convolutions, with the packing of their weights; together they write every input pixel once.
+
+    The arguments of each are of_input, of_output, its packed weights.
+    """
+    pairs = [(down, across) for down in phases(asked.conv, 0) for across in phases(asked.conv, 1)]
+    return [phase_gradient(asked, number, pair, target) for number, pair in enumerate(pairs)]
+
+
+def phases(conv: ConvSizes, axis: int) -> Iterator[Phase]:
+    """List the phases along an axis that have pixels."""
+    window = conv.window
+    size, stride, padding, dilation = (
+        field[axis] for field in (window.size, window.stride, window.padding, window.dilation)
+    )
+    shared = gcd(stride, dilation)
+    for rest in range(min(stride, conv.in_size[axis])):
+        taps = [tap for tap in range(size) if (rest + padding - tap * dilation) % stride == 0]
+        count = -(-(conv.in_size[axis] - rest) // stride)
+        last = taps[-1] if taps else 0
+        start = (rest + padding - last * dilation) // stride
+        yield Phase(rest, count, len(taps), last, stride // shared, dilation // shared, start)
+
+
+def phase_gradient(
+    asked: InputGradient, number: int, pair: tuple[Phase, Phase], target: Target
+) -> tuple[ConvKernel, PackKernel]:
+    """Give the convolution of one phase down and across, and the packing of its weights."""
+    conv, (down, across) = asked.conv, pair
+    window = Window(
+        size=(down.taps, across.taps),
+        padding=(-down.start, -across.start),
+        dilation=(down.dilation, across.dilation),
+    )
+    size = down.count, across.count
+    channels = conv.out_channels, conv.in_channels
+    dense = asked.of_output.column == conv.out_channels
+    sizes = ConvSizes(conv.element, conv.images, *channels, conv.out_size, window, size, dense)
+    layout, (below, beside) = asked.of_input, conv.window.stride
+    kernel = ConvKernel(
+        name=f"{asked.name}.{number}",
+        element=conv.element,
+        images=conv.images,
+        groups=asked.groups,
+        in_channels=conv.out_channels,
+        out_channels=conv.in_channels,
+        in_size=conv.out_size,
+        out_size=size,
+        window=window,
+        input=asked.of_output,
+        output=Images(
+            image=layout.image,
+            row=layout.row * below,
+            column=layout.column * beside,
+            channel=layout.channel,
+            offset=layout.offset + down.rest * layout.row + across.rest * layout.column,
+        ),
+        epilogue=Epilogue(),
+        schedule=choose_conv_schedule(sizes, target),
+    )
+    out_channel, in_channel, row, column = asked.weight
+    pack = PackKernel(
+        name=f"{asked.name}.{number}.pack",
+        element=conv.element,
+        batch=(asked.groups,),
+        inner=conv.out_channels,
+        columns=conv.in_channels,
+        source=Matrix((conv.out_channels * out_channel,), out_channel, in_channel),
+        packed_batch=(kernel.packed_group,),
+        lanes=kernel.schedule.lanes,
+        panels=kernel.panels,
+        outer=((down.taps, -down.step * row), (across.taps, -across.step * column)),
+        offset=down.last * row + across.last * column,
+    )
+    return kernel, pack
