@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from tests.conformance.cases import Record, Section, Status
 from tests.conformance.contestants import CONTESTANTS
 from tests.conformance.report import listing, page, passed, table
@@ -25,7 +27,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     names = [*SECTIONS, THREADS.name, "all"]
-    parser.add_argument("sections", nargs="*", choices=[*names, []], default=["all"], help="sections; default: all")
+    parser.add_argument("sections", nargs="*", choices=names, default="all", help="sections; default: all")
     parser.add_argument("--contestant", choices=CONTESTANTS, default="hybridize", help="what is compared with eager")
     parser.add_argument("--op", action="append", help="only this entry, by its full name; may be repeated")
     parser.add_argument("--sample", type=int, help="only the sample of this number")
@@ -81,6 +83,8 @@ def write_records(records: Sequence[Record], path: Path) -> None:
 def main() -> int:
     """Run, print the table, write the report, and fail if anything is wrong."""
     options = parse()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the workers: they fill the cores
+    torch.set_num_threads(1)
     known = [*SECTIONS, THREADS.name]
     wanted = known if "all" in options.sections else [name for name in known if name in options.sections]
     records = run(options, wanted)
