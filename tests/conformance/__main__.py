@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
             print(f"{len(records):,} samples, now {record.section} {record.entry}", file=sys.stderr, flush=True)
-    if THREADS.name in wanted:
+    if THREADS.name in wanted and options.op is None:
         records.append(stress_record(CONTESTANTS[options.contestant], THREAD_CALLS))
     return records
 
