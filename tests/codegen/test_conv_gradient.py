@@ -3,13 +3,15 @@
 import pytest
 import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
-from torch.nn.grad import conv2d_input
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from weft.codegen.conv import emit_conv
+from weft.codegen.conv_weight import emit_weight_gradient
 from weft.codegen.module import Module
 from weft.codegen.pack import emit_pack
 from weft.plan.conv_gradient import InputGradient, input_gradient
 from weft.plan.kernel_conv import ConvSizes, Images, Window
+from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
 from weft.target import Target
 
 TARGETS = targets()
@@ -57,3 +59,41 @@ def test_the_input_gradient_equals_autograd(target: Target, groups: int, window:
     exact = conv2d_input((2, in_channels, *size), weight.double(), gradient.double(), *options)
     assert_as_exact_as_eager(out.permute(0, 3, 1, 2), eager, exact)
     assert_untouched(whole)
+
+
+def weight_gradient(
+    target: Target, conv: ConvSizes, groups: int, tensors: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Compute the gradient of a weight tile by tile."""
+    x, gradient = tensors
+    layouts = channels_last(x.shape[1], conv.in_size), channels_last(gradient.shape[1], conv.out_size)
+    kernel = WeightGradientKernel("weight", conv, groups, *layouts, choose_weight_gradient_schedule(conv, target))
+    call = compiled(target, lambda module: emit_weight_gradient(module, kernel))
+    out, whole = guarded(groups, *conv.window.size, conv.in_channels, conv.out_channels)
+    memory = [tensor.permute(0, 2, 3, 1).contiguous() for tensor in (x, gradient)]
+    for tile in reversed(range(kernel.tile_count)):
+        call("weight", out, *memory, begin=tile, end=tile + 1)
+    assert_untouched(whole)
+    return out.permute(0, 4, 3, 1, 2).flatten(0, 1)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("channels", [(18, 21, 1), (1, 20, 1), (12, 9, 3)], ids=str)
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_the_weight_gradient_equals_autograd(target: Target, channels: tuple[int, int, int], window: Window) -> None:
+    (in_channels, out_channels, groups), size = channels, (11, 13)
+    per_group = in_channels // groups, out_channels // groups
+    conv = ConvSizes("f32", 3, *per_group, size, window, dense=groups == 1)
+    x, gradient = torch.randn(3, in_channels, *size), torch.randn(3, out_channels, *conv.out_size)
+    out = weight_gradient(target, conv, groups, (x, gradient))
+    shape = (out_channels, per_group[0], *window.size)
+    options = (window.stride, window.padding, window.dilation, groups)
+    eager = conv2d_weight(x, shape, gradient, *options)
+    exact = conv2d_weight(x.double(), shape, gradient.double(), *options)
+    assert_as_exact_as_eager(out, eager, exact)
+
+
+def test_the_weight_gradient_of_no_image_is_zero() -> None:
+    conv = ConvSizes("f32", 0, 4, 8, (5, 5), Window((3, 3)))
+    out = weight_gradient(TARGETS[0], conv, 1, (torch.randn(0, 4, 5, 5), torch.randn(0, 8, 3, 3)))
+    assert torch.equal(out, torch.zeros(8, 4, 3, 3))

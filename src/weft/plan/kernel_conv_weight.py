@@ -1,0 +1,109 @@
+"""A convolution -> the kernel that computes the gradient of its weight, with every scheduling choice as a field.
+
+For each place of the window it is a product whose sum runs over all pixels: rows are input channels, vectors run along
+the output channels.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from weft.plan.blocks import Blocks, cut
+from weft.plan.kernel_conv import ConvSizes, Images
+from weft.plan.kernel_gemm import ELEMENT_BITS
+from weft.plan.schedule_conv import LONGEST_UNROLLED_RUN
+from weft.plan.schedule_gemm import register_block
+from weft.plan.walk import Walk
+from weft.target import Target
+
+MOST_TILES = 16  # tiles that a gradient of full size is cut into; each reads all pixels
+
+
+@dataclass(frozen=True)
+class WeightGradientSchedule:
+    """How the gradient is computed: a register block is `block_rows` by `block_vectors` vectors of `lanes`.
+
+    `merge_columns` takes the columns of the window and their channels as one run of rows; no window may then see
+    outside the image. A tile is `tile_row_blocks` by `tile_panels` register blocks, for all places of the window.
+    """
+
+    lanes: int
+    block_rows: int
+    block_vectors: int
+    tile_row_blocks: int
+    tile_panels: int
+    merge_columns: bool
+
+
+@dataclass(frozen=True)
+class WeightGradientKernel:
+    """One gradient; arguments are out, input, gradient of the output, begin, end.
+
+    What comes out lies densely as groups, rows and columns of the window, input channels, output channels. The output
+    gradient's channels lie side by side. Channels are counted per group.
+    """
+
+    name: str
+    conv: ConvSizes
+    groups: int
+    input: Images
+    of_output: Images
+    schedule: WeightGradientSchedule
+
+    @property
+    def rows(self) -> int:
+        """Count the rows of one product."""
+        return self.conv.in_channels * (self.conv.window.size[1] if self.schedule.merge_columns else 1)
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """Count the places of the window that are products of their own, down and across."""
+        down, across = self.conv.window.size
+        return down, 1 if self.schedule.merge_columns else across
+
+    @property
+    def group_size(self) -> int:
+        """Count the numbers of one group's gradient."""
+        return prod(self.conv.window.size) * self.conv.in_channels * self.conv.out_channels
+
+    @property
+    def walk(self) -> Walk:
+        """Give the blocks and tiles; the parts of the sum are images."""
+        schedule, conv = self.schedule, self.conv
+        return Walk(
+            matrices=self.groups,
+            lines=1,
+            row_blocks=cut(self.rows, schedule.block_rows),
+            panels=cut(-(-conv.out_channels // schedule.lanes), schedule.block_vectors),
+            columns=conv.out_channels,
+            lanes=schedule.lanes,
+            parts=Blocks(size=1, large=conv.images, small=0),
+            part_step=1,
+            tile_row_blocks=schedule.tile_row_blocks,
+            tile_panels=schedule.tile_panels,
+            rows_outside=False,
+        )
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; any split of them over calls gives the same bits."""
+        return self.walk.tile_count
+
+
+def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGradientSchedule:
+    """Choose how the gradient of a convolution's weight is computed."""
+    lanes = target.lanes(ELEMENT_BITS[conv.element])
+    run = conv.in_channels * conv.window.size[1]
+    one_run = conv.dense and not conv.sees_outside and conv.window.dilation[1] == 1
+    merge = one_run and run <= LONGEST_UNROLLED_RUN
+    rows, vectors = run if merge else conv.in_channels, -(-conv.out_channels // lanes)
+    height, width = register_block(rows, vectors, prod(conv.out_size), target)
+    row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
+    most_rows = max(1, row_blocks * panels // MOST_TILES)
+    return WeightGradientSchedule(
+        lanes=lanes,
+        block_rows=height,
+        block_vectors=width,
+        tile_row_blocks=cut(row_blocks, most_rows).size,
+        tile_panels=cut(panels, max(1, most_rows // max(row_blocks, 1))).size,
+        merge_columns=merge,
+    )
