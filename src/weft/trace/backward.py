@@ -77,9 +77,10 @@ class Differentiator:
                 allow_unused=True,
             )
             with torch.no_grad():
+                first = {id(real): index for index, real in reversed(list(enumerate(reals)))}
                 return [
-                    _sum(stand_in, real)
-                    for stand_in, real in zip(found[: len(leaves)], found[len(leaves) :], strict=True)
+                    _sum(found[index], found[len(leaves) + index] if first[id(real)] == index else None)
+                    for index, real in enumerate(reals)
                 ]
 
 

@@ -17,7 +17,9 @@ from weft.trace.capture import (
     PLAIN_TYPES,
     Interception,
     Operator,
+    is_listing,
     is_stand_in,
+    is_transformed,
     next_autograd_number,
     outside_tracing,
     running_autograd_number,
@@ -131,14 +133,12 @@ class Tracer:
             refuse("subclass", None, detail=type(tensor).__name__)
         if tensor.layout is not torch.strided or tensor.is_quantized:
             refuse("layout", user_place() if argument is None else None)
-        known = self._captured.get(id(tensor))
-        if known is not None:
-            return known.tensor
         stand_in, leaf = self.interception.stand_in(tensor)
         path = self.request.state.slot(tensor).path if argument is None else self._argument_name(argument)
         value = Value("input", (), type_of(stand_in), name=path.replace(".", "_"))
         state = self.recorder.add_input(stand_in, value)
-        self._captured[id(tensor)] = state
+        if argument is None:
+            self._captured[id(tensor)] = state
         self._real_of[id(stand_in)] = tensor
         self.trace.inputs.append(TracedInput(tensor, value, stand_in, leaf, argument))
         return stand_in
@@ -160,7 +160,10 @@ class Tracer:
         return {entry.argument for entry in self.trace.numbers if entry.symbol in symbols}
 
     def _adopt(self, tensor: torch.Tensor) -> TensorState:
-        """Make a real tensor that the function reached by itself an input of the program."""
+        """Make a real tensor that the function reached by itself an input of the program.
+
+        A tensor that is an argument too, or two arguments, is an input each time: the next call may bring others.
+        """
         self._add_input(tensor, None)
         return self._captured[id(tensor)]
 
@@ -170,12 +173,18 @@ class Tracer:
                 refuse("memory replaced", None)
             if entry.leaf.grad is not None:
                 refuse("backward inside", None)
+            if entry.leaf.requires_grad != _carries_gradient(entry.tensor):
+                refuse("gradient flag", None)
             if type_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
+        given = {id(entry.stand_in) for entry in self.trace.inputs}
+        for leaf in self.trace.leaves:
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf and id(leaf) not in given:
+                refuse("made leaf", None)
         for memory in self.recorder.memories.values():
             for state in memory.inputs if memory.version else ():
                 real = self._real_of[id(state.tensor)]
-                argument = next(entry.argument for entry in self.trace.inputs if entry.tensor is real)
+                argument = next(entry.argument for entry in self.trace.inputs if entry.stand_in is state.tensor)
                 if argument is None and not self.request.state.may_write(real):
                     refuse("captured write", memory.base.place)
 
@@ -184,6 +193,10 @@ class Tracer:
     def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
         """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
         kind = FORBIDDEN.get(function)
+        if kind == "number" and is_listing():
+            kind = "list"
+        if kind == "text" and not arguments[1]:
+            kind = None  # without a format, a stand-in shows its type and sizes
         if kind is not None and not (kind in FROM_VALUES and self._is_known(arguments[0])):
             refuse(kind, user_place())
         return self._stand_ins(arguments), self._stand_ins(keywords)
@@ -195,7 +208,7 @@ class Tracer:
 
     def _stand_ins(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
-            if is_stand_in(item) or type(item) not in PLAIN_TYPES:
+            if is_stand_in(item) or type(item) not in PLAIN_TYPES or is_transformed(item):
                 return item
             return (
                 self.recorder.state_of(item).tensor
@@ -259,6 +272,10 @@ class Tracer:
         if place is not None:
             self._places[next_autograd_number() - 1] = place
         return place
+
+
+def _carries_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and not tensor.is_inference()
 
 
 def _plain_number(leaf: Any) -> Any:
