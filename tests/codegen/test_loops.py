@@ -244,6 +244,19 @@ def test_outputs_may_have_any_layout(level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "u8", "bool"])
+@pytest.mark.parametrize("shape", [(16, 16), (3, 70, 133), (2, 65, 64), (17, 200)])
+def test_inputs_that_run_across_the_output_are_turned(shape: tuple[int, ...], dtype: str, level: str) -> None:
+    x = numbers(DTYPES[dtype], torch.Size(shape).numel()).reshape(*shape[:-2], shape[-1], shape[-2]).mT
+    y = numbers(DTYPES[dtype], torch.Size(shape).numel(), 1).reshape(shape)
+    output = torch.zeros(shape, dtype=DTYPES[dtype])
+    kernel = plan([x, y], [Instruction("maximum", (0, 1), dtype)], [2], [output], level)
+    assert kernel.schedule.turned == (0,)
+    run(kernel, [output, x, y], level, parts=4)
+    same_bits(output, torch.maximum(x, y))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_constants_and_positions(level: str) -> None:
     output, rows = torch.zeros(7, 19), torch.zeros(7, 19, dtype=torch.int32)
     body = [

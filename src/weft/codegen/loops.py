@@ -12,6 +12,7 @@ from weft.codegen.elementwise import Point, Typed, emit_body
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
 from weft.codegen.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
+from weft.codegen.transpose import Patch, Turned
 from weft.plan.expression import Instruction
 from weft.plan.kernel_loop import LoopKernel
 
@@ -46,35 +47,56 @@ class _LoopWriter:
         self.schedule = kernel.schedule
         self.views = (*kernel.outputs, *kernel.inputs)
         *self.pointers, self.begin, self.end = f.parameters
+        size = (self.schedule.row_tile, self.schedule.column_tile)
+        self.turned = {
+            number: Turned.make(f, self.views[number], size, self.schedule.block)
+            for number in (len(kernel.outputs) + number for number in self.schedule.turned)
+        }
 
     def write(self) -> None:
         """Write the loop over tiles and rows."""
         f, kernel, schedule = self.f, self.kernel, self.schedule
         with f.loop(self.begin, self.end) as tiles:
             row_tile, column_tile = f.divide(tiles.index, kernel.column_tiles)
-            first_row = f.multiply(row_tile, schedule.row_tile)
-            last_row = f.minimum(f.add(first_row, schedule.row_tile), f.integer(kernel.rows))
+            line, part = f.divide(row_tile, kernel.row_tiles)
+            start, first_row = f.multiply(line, kernel.line), f.multiply(part, schedule.row_tile)
+            last_row = f.minimum(f.add(first_row, schedule.row_tile), f.integer(kernel.line))
             first, last = f.integer(0), f.integer(kernel.columns)
             if kernel.column_tiles > 1:
                 first = f.multiply(column_tile, schedule.column_tile)
                 last = f.minimum(f.add(first, schedule.column_tile), last)
+            patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
+            self._turn(start, patch)
             with f.loop(first_row, last_row) as rows:
-                self._row(self._at_row(rows.index), first, last)
+                self._row(self._at_row(start, rows.index, patch), first, last)
 
-    def _at_row(self, number: Register) -> Row:
+    def _turn(self, start: Register, patch: Patch) -> None:
+        """Write what turns a tile's part of the inputs that run across the output."""
+        if self.turned:
+            bases = self._bases(row_coordinates(self.f, start, self.kernel.sizes[:-1]))
+            for number, turned in self.turned.items():
+                turned.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
+
+    def _bases(self, coordinates: tuple[Register, ...]) -> list[Register]:
         f = self.f
-        coordinates = row_coordinates(f, number, self.kernel.sizes[:-1])
-        bases = tuple(
+        return [
             f.offset(pointer, HELD[view.dtype].stored, linear(f, coordinates, view.strides[:-1], view.offset))
             for pointer, view in zip(self.pointers, self.views, strict=True)
-        )
+        ]
+
+    def _at_row(self, start: Register, number: Register, patch: Patch) -> Row:
+        f = self.f
+        coordinates = row_coordinates(f, f.binary("add", start, number), self.kernel.sizes[:-1])
+        bases = self._bases(coordinates)
+        for place, turned in self.turned.items():
+            bases[place] = turned.row(f, patch, number)
         # What does not change along the row is loaded once; a row is never empty where this runs.
         splats = {
             number: f.splat(load_scalar(f, view, bases[number]), self.schedule.lanes)
             for number, view in enumerate(self.views)
             if number >= len(self.kernel.outputs) and view.strides[-1] == 0
         }
-        return Row(coordinates, bases, splats)
+        return Row(coordinates, tuple(bases), splats)
 
     def _row(self, row: Row, first: Register, last: Register) -> None:
         f, lanes, columns = self.f, self.schedule.lanes, self.kernel.columns
@@ -107,7 +129,7 @@ class _LoopWriter:
                 splat = row.splats[number]
                 register = splat if span.lanes > 1 else f.extract(splat, 0)
             else:
-                register = span.load(view, row.bases[number], view.strides[-1])
+                register = span.load(view, row.bases[number], 1 if number in self.turned else view.strides[-1])
             inputs.append(Typed(register, view.dtype))
 
         def position(instruction: Instruction) -> Register:

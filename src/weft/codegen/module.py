@@ -94,13 +94,14 @@ class FunctionWriter:
         )
         listed = ", ".join(f"{kind} %a{number}" for number, kind in enumerate(parameters))
         self._head = f"define void @{name}({listed}) {ATTRIBUTES} {{"
-        self._lines = ["entry:"]
+        self._memory: list[str] = []
+        self._lines: list[str] = []
         self._count = 0
         self._block = "entry"
         self._fused = self.target.has("fma") or self.target.triple.startswith("aarch64")
 
     def __str__(self) -> str:
-        return "\n".join([self._head, *self._lines, "  ret void", "}"])
+        return "\n".join([self._head, "entry:", *self._memory, *self._lines, "  ret void", "}"])
 
     @property
     def fused(self) -> bool:
@@ -117,6 +118,13 @@ class FunctionWriter:
     def emit_void(self, instruction: str) -> None:
         """Append an instruction without a result."""
         self._lines.append(f"  {instruction}")
+
+    def scratch(self, element: str, count: int) -> Register:
+        """Make room for elements on the stack, for as long as the function runs."""
+        self._count += 1
+        name = f"%m{self._count}"
+        self._memory.append(f"  {name} = alloca [{count} x {element}], align 64")
+        return Register("ptr", name)
 
     def binary(self, opcode: str, x: Register, y: Register) -> Register:
         """Append an instruction of two operands of one type: "fadd", "mul", "and", "fcmp"-free."""

@@ -13,13 +13,17 @@ TILE_ELEMENTS = 16 * 1024
 SQUARE_SIDE = 64
 WIDEST_MASKED_VECTOR = 64
 LONG_BODY = 24
+LARGEST_BLOCK = 16
+# Turned parts lie on the stack: a square of 64 numbers of 8 bytes and its margin are 50 KB.
+MOST_TURNED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSchedule:
     """How a loop runs: elements a vector, vectors a round, rows and columns a tile, and how a rest is done.
 
-    `masked`: the last elements of a row are one vector with a mask, else they are done one by one.
+    `masked`: the last elements of a row are one vector with a mask, else they are done one by one. `turned` are the
+    inputs that run across the output: each tile turns its part of them first, in squares of `block` elements a side.
     """
 
     lanes: int
@@ -27,6 +31,8 @@ class LoopSchedule:
     row_tile: int
     column_tile: int
     masked: bool
+    turned: tuple[int, ...] = ()
+    block: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,19 @@ class LoopKernel:
         return ceil(self.columns / self.schedule.column_tile)
 
     @property
+    def line(self) -> int:
+        """Count the rows that tiles cut into: all of them, or those of the last but one dimension if inputs turn."""
+        return self.sizes[-2] if self.schedule.turned else self.rows
+
+    @property
+    def row_tiles(self) -> int:
+        """Count the tiles below each other in one line."""
+        return ceil(self.line / self.schedule.row_tile)
+
+    @property
     def tile_count(self) -> int:
         """Count the tiles; a space without points has none."""
-        return ceil(self.rows / self.schedule.row_tile) * self.column_tiles
+        return self.rows // max(self.line, 1) * self.row_tiles * self.column_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +151,31 @@ def choose_loop_schedule(expression: LoopExpression, target: Target) -> LoopSche
     lanes = min(target.lanes(vector_bits(dtypes)), _power_above(expression.sizes[-1]))
     unroll = 1 if len(expression.body) > LONG_BODY else 2
     columns = max(expression.sizes[-1], 1)
-    crossing = any(view.strides[-1] not in (0, 1) and 1 in view.strides[:-1] for view in expression.inputs)
     step = lanes * unroll
-    column_tile = min(columns, SQUARE_SIDE if crossing else TILE_ELEMENTS)
+    masked = target.vector_bytes >= WIDEST_MASKED_VECTOR
+    block, turned = choose_turned(expression, target)
+    column_tile = min(columns, SQUARE_SIDE if turned else TILE_ELEMENTS)
     column_tile = columns if columns - column_tile < step else ceil(column_tile / step) * step
-    row_tile = SQUARE_SIDE if crossing else max(1, TILE_ELEMENTS // column_tile)
-    return LoopSchedule(lanes, unroll, row_tile, column_tile, target.vector_bytes >= WIDEST_MASKED_VECTOR)
+    row_tile = SQUARE_SIDE if turned else max(1, TILE_ELEMENTS // column_tile)
+    return LoopSchedule(lanes, unroll, row_tile, column_tile, masked, turned, block)
+
+
+def choose_turned(expression: LoopExpression, target: Target) -> tuple[int, tuple[int, ...]]:
+    """Choose the inputs to turn, and the side of the squares: those that step by one along the last but one dimension.
+
+    An input that may be written in place is left as it is: its elements must be read where they are written.
+    """
+    if len(expression.sizes) < 2:
+        return 1, ()
+    in_place = {number for _, number in expression.in_place}
+    crossing = tuple(
+        number
+        for number, view in enumerate(expression.inputs)
+        if view.strides[-1] not in {0, 1} and view.strides[-2] == 1 and number not in in_place
+    )[:MOST_TURNED]
+    widest = max((DTYPE_BYTES[expression.inputs[number].dtype] for number in crossing), default=4)
+    block = min(LARGEST_BLOCK, target.vector_bytes // widest)
+    return (block, crossing) if crossing and min(expression.sizes[-2:]) >= block else (1, ())
 
 
 def vector_bits(dtypes: Sequence[str]) -> int:
