@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
 from torch.nn.functional import conv2d
+from torch.nn.grad import conv2d_input
 
 from weft.codegen.gemm import emit_gemm
 from weft.codegen.module import Module
@@ -105,7 +106,7 @@ def test_stages_give_the_same_bits_as_blocks() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("size", [(4, 4), (5, 7), (8, 3), (11, 16)], ids=str)
 @pytest.mark.parametrize("channels", [(16, 32), (33, 17)], ids=str)
 def test_a_3x3_convolution_equals_conv2d(
@@ -162,3 +163,27 @@ def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
 )
 def test_it_is_not_chosen_where_it_cannot_pay(sizes: ConvSizes) -> None:
     assert choose_winograd(sizes, TARGETS[0]) == ("direct", 0)
+
+
+def test_weights_turned_around_give_the_gradient_of_the_input() -> None:
+    target, size = TARGETS[0], (8, 9)
+    sizes = ConvSizes("f32", 1, 24, 16, size, Window((3, 3), padding=(1, 1)))
+    kernel = winograd(target, sizes, 20, Epilogue())
+    weight, gradient = torch.randn(24, 16, 3, 3), torch.randn(1, 24, *size)
+    turned = WinogradWeightKernel("prepare", "f32", 16, 24, (9, 144, -3, -1), offset=8)
+    transformed, expected = torch.empty(PRODUCTS, 16, 24), torch.empty(PRODUCTS, 16, 24)
+    plain = WinogradWeightKernel("plain", "f32", 16, 24, (216, 9, 3, 1))
+    call = compiled(
+        target,
+        lambda module: emit_winograd_weights(module, turned),
+        lambda module: emit_winograd_weights(module, plain),
+    )
+    call("prepare", transformed, weight, begin=0, end=16)
+    call("plain", expected, weight.transpose(0, 1).flip(2, 3).contiguous(), begin=0, end=16)
+    assert torch.equal(transformed, expected)
+    out, _ = guarded(1, *size, 16)
+    around = weight.transpose(0, 1).flip(2, 3).contiguous()
+    run(target, kernel, out, gradient.permute(0, 2, 3, 1).contiguous(), around)
+    torch.testing.assert_close(
+        out.permute(0, 3, 1, 2), conv2d_input((1, 16, *size), weight, gradient, padding=1), atol=1e-4, rtol=1e-4
+    )

@@ -129,5 +129,10 @@ class ConvBlockEmitter:
             bases = [vectors.moved(pointer, (turn, unroll * step)) for pointer in pointers]
             return [vectors.load_splat(vectors.address(base, place * step)) for base in bases]
 
+        turns = self.parts.turns
+        if kernel.sees_outside:
+            # Where all pixels see zeros there is nothing to add.
+            seen = self.parts.pixels.any_seen(row, column)
+            turns = self.parts.writer.select(seen, turns, self.parts.writer.integer(0))
         panel = PanelAddress(weights, width, whole=True)
-        return self.parts.block.loop(sums, Turns(self.parts.turns, unroll), panel, numbers)
+        return self.parts.block.loop(sums, Turns(turns, unroll), panel, numbers)

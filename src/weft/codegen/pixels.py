@@ -61,6 +61,15 @@ class Pixels:
             for place, address in zip(self.places, addresses, strict=True)
         ]
 
+    def any_seen(self, row: Register, column: Register) -> Register:
+        """Tell whether some pixel's window has its row and column inside the image."""
+        writer, window = self.writer, self.kernel.window
+        moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
+        seen = self._inside(self.places[0], moved)
+        for place in self.places[1:]:
+            seen = writer.binary("or", seen, self._inside(place, moved))
+        return seen
+
     def inside(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
         """Give what each pixel's window has at a row and column where the image has it."""
         window, layout = self.kernel.window, self.kernel.input

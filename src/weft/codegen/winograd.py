@@ -65,6 +65,7 @@ def emit_winograd_weights(module: Module, kernel: WinogradWeightKernel) -> None:
     writer = module.function(kernel.name, ["ptr", "ptr", "i64", "i64"])
     transformed, weight, begin, end = writer.parameters
     number = Vectors(writer, kernel.element, 1)
+    weight = number.address(weight, kernel.offset)
     out_stride, in_stride, row_stride, column_stride = kernel.weight
     with writer.loop(begin, end) as outputs, writer.loop(0, kernel.in_channels) as inputs:
         base = number.moved(weight, (outputs.index, out_stride), (inputs.index, in_stride))

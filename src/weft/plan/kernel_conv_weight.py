@@ -15,7 +15,7 @@ from weft.plan.schedule_gemm import register_block
 from weft.plan.walk import Walk
 from weft.target import Target
 
-MOST_TILES = 16  # tiles that a gradient of full size is cut into; each reads all pixels
+MOST_TILES = 4  # tiles that a gradient of full size is cut into; each reads all pixels
 
 
 @dataclass(frozen=True)

@@ -90,8 +90,9 @@ class WinogradKernel:
 class WinogradWeightKernel:
     """The transform of weights; arguments are transformed, weight, begin, end, with a tile per output channel.
 
-    `weight` has the strides of output and input channel, row and column. What comes out is 16 matrices of output
-    channels by input channels, to be packed.
+    `weight` has the strides of output and input channel, row and column, and `offset` the elements before the first:
+    the gradient of an input is a convolution with the window turned around and the channels exchanged. What comes out
+    is 16 matrices of output channels by input channels, to be packed.
     """
 
     name: str
@@ -99,6 +100,7 @@ class WinogradWeightKernel:
     out_channels: int
     in_channels: int
     weight: tuple[int, int, int, int]
+    offset: int = 0
 
     @property
     def tile_count(self) -> int:
@@ -109,7 +111,7 @@ class WinogradWeightKernel:
 def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:
     """Choose between direct convolution, blocks on the stack, and stages with a block of all patches in memory."""
     window = conv.window
-    fits = window.size == (3, 3) and window.stride == window.dilation == (1, 1) and max(window.padding) <= 1
+    fits = window.size == (3, 3) and window.stride == window.dilation == (1, 1) and max(window.padding) <= 2
     patches = patch_count(conv)
     if not fits or patches < LEAST_PATCHES or min(conv.in_channels, conv.out_channels) < LEAST_CHANNELS:
         return "direct", 0
