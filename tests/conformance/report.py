@@ -14,9 +14,10 @@ eager PyTorch after each call.
 
 Equal means: values bit by bit (any NaN equals any other), dtype, shape, stride, device, `requires_grad`, the structure
 of the result, what it aliases, what happened to every argument, parameter and buffer, the random generator's state
-afterwards, gradients, and the type of the exception where eager raises one. Gradients may differ by the rounding of a
-float64 sum in another order ("within bound"), as may `linalg.lstsq`, whose answer eager itself does not repeat. Unsupported means that Weft raised `UnsupportedError`: no answer, never a
-wrong one. Memory that eager leaves uninitialised (`torch.empty` and its kin) is compared in everything but its values.
+afterwards, gradients, and the type of the exception where eager raises one. "Within bound" are gradients that differ by
+the rounding of a float64 sum in another order, and `linalg.lstsq`, whose last bits eager itself does not repeat.
+Unsupported means that Weft raised `UnsupportedError`: no answer, never a wrong one. Memory that eager leaves
+uninitialised (`torch.empty` and its kin) is compared in everything but its values.
 """
 
 
