@@ -11,7 +11,7 @@ from weft.plan.blocks import Blocks, cut
 from weft.plan.kernel_conv import ConvSizes, Images
 from weft.plan.kernel_gemm import ELEMENT_BITS
 from weft.plan.schedule_conv import LONGEST_UNROLLED_RUN
-from weft.plan.schedule_gemm import register_block
+from weft.plan.schedule_gemm import register_block, vector_registers
 from weft.plan.walk import Walk
 from weft.target import Target
 
@@ -96,7 +96,7 @@ def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGr
     one_run = conv.dense and not conv.sees_outside and conv.window.dilation[1] == 1
     merge = one_run and run <= LONGEST_UNROLLED_RUN
     rows, vectors = run if merge else conv.in_channels, -(-conv.out_channels // lanes)
-    height, width = register_block(rows, vectors, prod(conv.out_size), target)
+    height, width = register_block(rows, vectors, prod(conv.out_size), vector_registers(target))
     row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
     most_rows = max(1, row_blocks * panels // MOST_TILES)
     return WeightGradientSchedule(

@@ -32,7 +32,9 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     one_run = conv.dense and not conv.sees_outside and window.dilation[1] == 1
     merge = one_run and run <= LONGEST_UNROLLED_RUN
     lines, length = (conv.images * height, width) if merge else (1, conv.images * height * width)
-    pixels, columns = register_block(length, vectors, depth, target)
+    # Unrolled steps share numbers, which LLVM keeps in registers too.
+    registers = vector_registers(target) * 3 // 4 if merge else vector_registers(target)
+    pixels, columns = register_block(length, vectors, depth, registers)
     cycles = step_cycles(pixels, columns) * depth + BLOCK_CYCLES
     shared = depth * conv.out_channels * number_bytes > target.l2_bytes // 2
     most_blocks = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // pixels) if shared else 1)

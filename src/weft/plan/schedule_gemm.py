@@ -13,13 +13,14 @@ from weft.plan.kernel_gemm import ELEMENT_BITS, GemmKernel, GemmSchedule, Matrix
 from weft.target import Target
 
 WIDE_BYTES = 64  # processors with vectors this wide, and those that are not x86, have 32 vector registers
-SPARE_REGISTERS = 4  # for the numbers of rows; with fewer, LLVM keeps sums in memory
+SPARE_EIGHTH = 8  # a part of the registers is for the numbers of rows; with fewer, LLVM keeps sums in memory
 MOST_ROWS, MOST_VECTORS = 10, 8
 FUSED_IN_FLIGHT = 8  # multiply-adds that must not wait for each other to keep two units busy
 STEP_CYCLES = 0.4  # per step, the turn of the loop
 ROW_CYCLES, VECTOR_CYCLES = 0.13, 0.3  # per number and per vector loaded, although loads have units of their own
 BLOCK_CYCLES = 40.0  # per register block, to begin and end it
 LONGEST_SUM = 256  # steps in one chain of additions: longer ones round worse than what eager does
+LONGEST_SUM_OF_LARGE = 512  # where partial sums go through memory, and eager's chains are longer too
 LONGEST_SUM_OF_FEW_ROWS = 64  # with up to FEW_ROWS rows eager keeps more and shorter chains
 FEW_ROWS = 4
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
@@ -33,16 +34,16 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     rows, columns, inner = sizes
     lanes, number_bytes = target.lanes(ELEMENT_BITS[element]), ELEMENT_BITS[element] // 8
     vectors = -(-columns // lanes)
-    height, width = register_block(rows, vectors, inner, target)
+    height, width = register_block(rows, vectors, inner, vector_registers(target))
     chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
-    longest = LONGEST_SUM if rows > FEW_ROWS else LONGEST_SUM_OF_FEW_ROWS
+    shared = inner * columns * number_bytes > target.l2_bytes // 2
+    longest = LONGEST_SUM_OF_LARGE if shared else LONGEST_SUM if rows > FEW_ROWS else LONGEST_SUM_OF_FEW_ROWS
     part = max(1, min(inner, longest * chains))
     panel_bytes = part * width * lanes * number_bytes
     fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
     tile_panels = max(1, target.l2_bytes // 2 // max(panel_bytes, 1))
     cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
     row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
-    shared = inner * columns * number_bytes > target.l2_bytes // 2
     most_rows = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // height) if shared else 1)
     tile_row_blocks = cut(row_blocks, most_rows).size
     most_panels = tile_panels if shared else max(1, int(TILE_CYCLES / (cycles * tile_row_blocks)))
@@ -64,14 +65,13 @@ def vector_registers(target: Target) -> int:
     return 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
 
 
-def register_block(rows: int, vectors: int, inner: int, target: Target) -> tuple[int, int]:
+def register_block(rows: int, vectors: int, inner: int, registers: int) -> tuple[int, int]:
     """Choose the rows and vectors of a register block by estimated cycles over the whole product."""
-    registers = vector_registers(target)
     shapes = [
         (height, width)
         for height in range(1, MOST_ROWS + 1)
         for width in range(1, MOST_VECTORS + 1)
-        if height * width + width + SPARE_REGISTERS <= registers
+        if height * width + width + registers // SPARE_EIGHTH <= registers
     ]
     return min(shapes, key=lambda shape: (product_cycles(shape, rows, vectors, inner), shape[0] * shape[1]))
 
