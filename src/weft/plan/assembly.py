@@ -1,0 +1,143 @@
+"""A plan while it is made: buffers and calls in order, and what is held back in the hope of doing more at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+import torch
+
+from weft.ir.types import TensorType
+from weft.plan.expression import DTYPE_BYTES, Instruction, View, explicit_rounding
+from weft.plan.kernel_loop import LoopExpression, plan_loop
+from weft.plan.lazy import BodyWriter, Lazy, Leaf, Source, read_from_memory
+from weft.plan.plan import Buffer, BufferKind, Kernel, KernelCall, Location
+from weft.plan.window import Window, in_order_of, plain
+from weft.target import Target
+
+
+class Owner(Protocol):
+    """What writes a buffer that other kernels may want to read, and is not emitted yet."""
+
+    def settle(self) -> None:
+        """Emit it as it is now."""
+
+
+class Assembly:
+    """Collects buffers and calls."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.buffers: list[Buffer] = []
+        self.calls: list[KernelCall] = []
+        self.packing: list[KernelCall] = []
+        self.constants: list[torch.Tensor] = []
+        self.owners: dict[int, Owner] = {}
+        self._counts: Counter[str] = Counter()
+
+    def buffer(self, kind: BufferKind, elements: int, dtype: str) -> int:
+        """Add a buffer; gives its number."""
+        self.buffers.append(Buffer(kind, self._counts[kind], elements * DTYPE_BYTES[dtype]))
+        self._counts[kind] += 1
+        return len(self.buffers) - 1
+
+    def name(self, kind: str) -> str:
+        """A name for the next kernel."""
+        return f"{kind}_{len(self.calls) + len(self.packing)}"
+
+    def location(self, leaf: Leaf) -> Location:
+        """Where a leaf's window starts."""
+        return Location(leaf.source.buffer, leaf.window.offset * DTYPE_BYTES[leaf.dtype])
+
+    def call(self, kernel: Kernel, writes: tuple[Location, ...], reads: tuple[Location, ...]) -> None:
+        """Add a call; kernels that are held back and write what it reads come first."""
+        for place in reads:
+            owner = self.owners.get(place.buffer)
+            if owner is not None:
+                owner.settle()
+        if kernel.tile_count:
+            self.calls.append(KernelCall(kernel, writes, reads))
+
+    def settle_all(self) -> None:
+        """Emit all that is held back."""
+        for owner in list(dict.fromkeys(self.owners.values())):
+            owner.settle()
+
+    def fresh(self, lazy: Lazy) -> Leaf:
+        """An intermediate for an expression, laid out as most of what it reads."""
+        return self.leaf_in(self.buffer("arena", lazy_size(lazy), lazy.dtype), preferred(lazy), lazy.dtype)
+
+    def leaf_in(self, buffer: int, window: Window, dtype: str) -> Leaf:
+        """A leaf that reads a buffer."""
+        return Leaf(Source(buffer), window, dtype)
+
+    def in_memory(self, lazy: Lazy) -> Leaf:
+        """The leaf that an expression is, or one that it is computed into."""
+        if isinstance(lazy.node, Leaf) and lazy.node.source.pending is None:
+            return lazy.node
+        leaf = self.fresh(lazy)
+        self.store(lazy, leaf)
+        return leaf
+
+    def store(self, lazy: Lazy, out: Leaf) -> None:
+        """Compute an expression into memory; what it reads that is pending is given the chance to do it."""
+        for leaf in lazy.leaves():
+            if leaf.source.pending is not None and leaf.source.pending.take(lazy, out):
+                return
+        self.store_by_loop(read_from_memory(lazy, lazy.leaves()), out)
+
+    def store_by_loop(self, lazy: Lazy, out: Leaf) -> None:
+        """Compute an expression by a loop kernel."""
+        sources: list[Leaf] = []
+
+        def number_of(leaf: Leaf) -> int:
+            for number, known in enumerate(sources):
+                if (known.source.buffer, known.window, known.dtype) == (leaf.source.buffer, leaf.window, leaf.dtype):
+                    return number
+            sources.append(leaf)
+            return len(sources) - 1
+
+        for leaf in lazy.leaves():
+            number_of(leaf)
+        writer = BodyWriter(number_of, len(sources))
+        result = writer.write(lazy.node)
+        body, results = rounded([leaf.dtype for leaf in sources], writer.body, result)
+        expression = LoopExpression(
+            self.name("loop"),
+            lazy.shape or (1,),
+            (view_of(out.window, out.dtype),),
+            tuple(view_of(leaf.window, leaf.dtype) for leaf in sources),
+            body,
+            results,
+        )
+        kernel = plan_loop(expression, self.target)
+        self.call(kernel, (self.location(out),), tuple(self.location(leaf) for leaf in sources))
+
+
+def rounded(inputs: list[str], body: list[Instruction], result: int) -> tuple[tuple[Instruction, ...], tuple[int, ...]]:
+    """A body with the rounding of short floats written out."""
+    return explicit_rounding(inputs, body, (result,))
+
+
+def view_of(window: Window, dtype: str) -> View:
+    """How a loop sees a window whose start is already in the argument."""
+    return View(dtype, window.strides or (1,))
+
+
+def lazy_size(lazy: Lazy) -> int:
+    """Number of elements of an expression."""
+    return Window(lazy.shape, lazy.shape).size
+
+
+def preferred(lazy: Lazy) -> Window:
+    """The layout of the whole leaves of an expression; row by row where there are none, or they disagree."""
+    for leaf in lazy.leaves():
+        steps = leaf.window.strides
+        if all(step > 0 or extent == 1 for step, extent in zip(steps, lazy.shape, strict=True)) and len(steps) > 1:
+            return in_order_of(lazy.shape, steps)
+    return plain(lazy.shape)
+
+
+def declared(kind: TensorType) -> Window:
+    """The window that a tensor of this type is."""
+    return Window(kind.shape, kind.strides)

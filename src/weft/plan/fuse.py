@@ -1,0 +1,198 @@
+"""A Region -> a Plan: elementwise trees, reductions, products and moves become as few kernels as they can.
+
+Values are taken in order and kept as expressions for as long as possible; memory is used where a kernel needs its
+operand there, where a costly value is read more than once, and where the region hands something out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from weft.ir.graph import Value
+from weft.ir.types import TensorType
+from weft.plan.assembly import declared
+from weft.plan.fuse_products import Product, convolve, multiply
+from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
+from weft.plan.fuse_windows import pool
+from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
+from weft.plan.lazy import Computed, Counted, Fixed, Lazy, Leaf, walk
+from weft.plan.plan import Plan
+from weft.plan.region import REDUCTIONS, Region
+from weft.plan.window import Window, plain
+from weft.target import Target
+
+# Ops that cost less to do twice than to store and load.
+CHEAP = frozenset({"cast", "neg", "abs", "add", "sub", "mul", "relu", "select", "minimum", "maximum", "eq", "ne"}) | {
+    "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "isnan",
+}  # fmt: skip
+MOST_REPEATED = 2
+LONGEST_EXPRESSION = 48
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """A plan of a region, and the constants its buffers of that kind hold, in order."""
+
+    plan: Plan
+    constants: tuple[torch.Tensor, ...]
+
+
+class Fuser(Fusion):
+    """Fuses one region."""
+
+    def fuse(self) -> Fused:
+        """Make the plan."""
+        for value in self.region.inputs:
+            self._add_input(value)
+        self.outputs = {value: self._output_buffer(value) for value in self.region.outputs}
+        for position, value in enumerate(self.region.values):
+            self.position = position
+            if value.op == "item":
+                self.lazies[value] = self.several[value.operands[0]][value.attributes["index"]]
+            elif isinstance(value.type, TensorType):
+                self.lazies[value] = self._keep(value, RULES.get(value.op, compute)(self, value))
+            else:
+                self.several[value] = pool(self, value)
+            if value in self.outputs:
+                self._hand_out(value, self.outputs[value])
+        self.assembly.settle_all()
+        return Fused(
+            Plan(tuple(self.assembly.buffers), tuple(self.assembly.calls), tuple(self.assembly.packing)),
+            tuple(self.assembly.constants),
+        )
+
+    def _add_input(self, value: Value) -> None:
+        kind = tensor_type(value)
+        extent = 1 + sum((size - 1) * abs(step) for size, step in zip(kind.shape, kind.strides, strict=True))
+        number = self.assembly.buffer("input", extent if kind.size else 0, dtype_of(value))
+        self.lazies[value] = Lazy(kind.shape, self.assembly.leaf_in(number, declared(kind), dtype_of(value)))
+
+    def _output_buffer(self, value: Value) -> Leaf:
+        kind = tensor_type(value)
+        number = self.assembly.buffer("output", kind.size, dtype_of(value))
+        return self.assembly.leaf_in(number, declared(kind), dtype_of(value))
+
+    def _hand_out(self, value: Value, out: Leaf) -> None:
+        lazy = self.lazies[value]
+        node = lazy.node
+        if isinstance(node, Leaf) and node.source.buffer == out.source.buffer and same_layout(node.window, out.window):
+            return
+        self.assembly.store(lazy, out)
+        if self.uses[value] > 1 and not reads_scalars(lazy):
+            self.lazies[value] = Lazy(lazy.shape, out)
+
+    def _keep(self, value: Value, lazy: Lazy) -> Lazy:
+        """Put an expression into memory if several read it and it is dear, or if it has grown too long."""
+        nodes = [node for node in walk(lazy.node) if isinstance(node, Computed)]
+        dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or _is_product(lazy)
+        if value in self.region.outputs:
+            return lazy
+        if (self.uses[value] > 1 and dear) or len(nodes) > LONGEST_EXPRESSION:
+            return Lazy(lazy.shape, self.assembly.in_memory(lazy))
+        return lazy
+
+
+def _is_product(lazy: Lazy) -> bool:
+    return any(isinstance(leaf.source.pending, Product) for leaf in lazy.leaves())
+
+
+Rule = Callable[[Fusion, Value], Lazy]
+
+
+def compute(fuser: Fusion, value: Value) -> Lazy:
+    """An elementwise op."""
+    operands = tuple(fuser.lazies[operand].node for operand in value.operands)
+    return Lazy(tensor_type(value).shape, Computed(value.op, operands, dtype_of(value)))
+
+
+def constant(fuser: Fusion, value: Value) -> Lazy:
+    """A constant: a number in the code where it is uniform, else a buffer."""
+    tensor: torch.Tensor = value.attributes["tensor"]
+    kind = tensor_type(value)
+    if tensor.numel() and bool((tensor == tensor.reshape(-1)[0]).all()):
+        number = tensor.reshape(-1)[0].item()
+        if tensor.dtype.is_floating_point or not isinstance(number, float):
+            return Lazy(kind.shape, Fixed(number, dtype_of(value)))
+    buffer = fuser.assembly.buffer("constant", kind.size, dtype_of(value))
+    fuser.assembly.constants.append(tensor.detach().contiguous())
+    return Lazy(kind.shape, fuser.assembly.leaf_in(buffer, plain(kind.shape), dtype_of(value)))
+
+
+def count(_fuser: Fusion, value: Value) -> Lazy:
+    """Positions along a dimension."""
+    kind = tensor_type(value)
+    strides = tuple(int(i == value.attributes["dimension"]) for i in range(kind.rank))
+    return Lazy(kind.shape, Counted(Window(kind.shape, strides), dtype_of(value)))
+
+
+def view(change: Callable[[Window, Value], Window | None]) -> Rule:
+    """The rule of a view: the operand's leaves are seen through it, or the operand is put into memory."""
+
+    def rule(fuser: Fusion, value: Value) -> Lazy:
+        shape = tensor_type(value).shape
+        lazy = settle_scalars(fuser.operand(value), shape)
+        found = lazy.viewed(lambda window: change(window, value), shape)
+        if found is not None:
+            return found
+        home = plain(lazy.shape)
+        memory = fuser.place_for(value, plain(shape)) if value.op == "reshape" else fuser.arena(home, lazy.dtype)
+        memory = Leaf(memory.source, home, lazy.dtype)
+        fuser.assembly.store(lazy, memory)
+        again = Lazy(lazy.shape, memory).viewed(lambda window: change(window, value), shape)
+        assert again is not None
+        return again
+
+    return rule
+
+
+def pad(fuser: Fusion, value: Value) -> Lazy:
+    """A copy inside a border."""
+    lazy, shape = fuser.operand(value), tensor_type(value).shape
+    out = fuser.place_for(value, plain(shape))
+    fuser.assembly.store_by_loop(Lazy(shape, Fixed(value.attributes["value"], lazy.dtype)), out)
+    low = value.attributes["low"]
+    stop = tuple(first + extent for first, extent in zip(low, lazy.shape, strict=True))
+    inside = out.window.sliced(low, stop, (1,) * len(shape))
+    fuser.assembly.store(lazy, Leaf(out.source, inside, out.dtype))
+    return Lazy(shape, out)
+
+
+def concatenate(fuser: Fusion, value: Value) -> Lazy:
+    """Each operand is computed into its part."""
+    shape, dimension = tensor_type(value).shape, value.attributes["dimension"]
+    dtype = dtype_of(value)
+    out = fuser.place_for(value, plain(shape))
+    first = 0
+    for operand in value.operands:
+        lazy = fuser.lazies[operand]
+        start = tuple(first if i == dimension else 0 for i in range(len(shape)))
+        first += lazy.shape[dimension]
+        stop = tuple(first if i == dimension else extent for i, extent in enumerate(shape))
+        part = out.window.sliced(start, stop, (1,) * len(shape))
+        fuser.assembly.store(lazy, Leaf(out.source, part, dtype))
+    return Lazy(shape, out)
+
+
+RULES: Mapping[str, Rule] = {
+    "constant": constant,
+    "iota": count,
+    "reshape": view(lambda window, value: window.reshaped(value.attributes["shape"])),
+    "permute": view(lambda window, value: window.permuted(value.attributes["order"])),
+    "expand": view(lambda window, value: window.expanded(value.attributes["shape"])),
+    "slice": view(lambda window, value: window.sliced(*(value.attributes[name] for name in ("start", "stop", "step")))),
+    "reverse": view(lambda window, value: window.reversed(value.attributes["dimensions"])),
+    "pad": pad,
+    "concat": concatenate,
+    "matmul": multiply,
+    "convolution": convolve,
+    "average_pool": lambda fuser, value: pool(fuser, value)[0],
+    **dict.fromkeys(REDUCTIONS, reduce_rows),
+}
+
+
+def fuse(region: Region, target: Target) -> Fused:
+    """Make the plan of a region, without lanes and offsets."""
+    return Fuser(region, target).fuse()

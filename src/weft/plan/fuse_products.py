@@ -1,0 +1,283 @@
+"""Matrix products and convolutions -> kernels, each waiting for the elementwise code that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weft.ir.graph import Value
+from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
+from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images
+from weft.plan.kernel_conv import Window as ConvWindow
+from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
+from weft.plan.plan import KernelCall, Location
+from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
+from weft.plan.schedule_gemm import choose_schedule
+from weft.plan.window import Window, in_order_of, plain
+
+Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
+Steps = Callable[[Window], Operand | None]
+
+
+@dataclass(slots=True, eq=False)
+class Product:
+    """A product that is not emitted yet.
+
+    `home` is the layout it would have in memory of its own; leaves that read it are windows of that. `steps` gives an
+    epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
+    """
+
+    fusion: Fusion
+    home: Window
+    dtype: str
+    emit: Emit
+    steps: Steps
+    memory: int = -1
+
+    def lazy(self) -> Lazy:
+        """The product as an expression."""
+        return Lazy(self.home.shape, Leaf(Source(pending=self), self.home, self.dtype))
+
+    def settle(self) -> None:
+        """Emit the product without anything behind it."""
+        if self.memory < 0:
+            leaf = self.fusion.arena(self.home, self.dtype)
+            self.memory = leaf.source.buffer
+            self.emit(leaf, Epilogue(), ())
+
+    def as_memory(self, leaf: Leaf) -> Leaf:
+        """The leaf, read from memory."""
+        self.settle()
+        return Leaf(Source(self.memory), leaf.window, leaf.dtype)
+
+    def take(self, lazy: Lazy, out: Leaf) -> bool:
+        """Compute an expression of the product while it is in registers, if that can be."""
+        if self.memory >= 0 or out.dtype != self.dtype:
+            return False
+        lazy = self._others_in_memory(lazy)
+        own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
+        if own is None or target is None or self.steps(target) != _along_columns(self.steps(target)):
+            return False
+        epilogue = self._epilogue(own)
+        if epilogue is None:
+            return False
+        self.emit(replace(out, window=target), *epilogue)
+        return True
+
+    def _others_in_memory(self, lazy: Lazy) -> Lazy:
+        others = [leaf for leaf in lazy.leaves() if leaf.source.pending not in (None, self)]
+        return read_from_memory(lazy, others)
+
+    def _in_own_shape(self, lazy: Lazy) -> Lazy | None:
+        if lazy.shape != self.home.shape:
+            seen = lazy.viewed(lambda window: window.reshaped(self.home.shape), self.home.shape)
+            if seen is None:
+                return None
+            lazy = seen
+        own = [leaf for leaf in lazy.leaves() if leaf.source.pending is self]
+        return lazy if all(same_layout(leaf.window, self.home) for leaf in own) else None
+
+    def _epilogue(self, lazy: Lazy) -> tuple[Epilogue, tuple[Leaf, ...]] | None:
+        for node in walk(lazy.node):
+            if isinstance(node, Counted) or (not isinstance(node, Leaf) and node.dtype not in (self.dtype, "bool")):
+                return None
+        lazy, bias = self._bias(lazy)
+        others = [leaf for leaf in lazy.leaves() if leaf.source.pending is None]
+        steps = [self.steps(leaf.window) for leaf in others]
+        if any(step is None for step in steps) or any(leaf.dtype != self.dtype for leaf in others):
+            return None
+        writer = BodyWriter(lambda leaf: 0 if leaf.source.pending is self else 1 + others.index(leaf), 1 + len(others))
+        result = writer.write(lazy.node)
+        if writer.body and result != len(others) + len(writer.body):
+            return None
+        if not writer.body and not isinstance(lazy.node, Leaf):
+            return None
+        bias_steps = self.steps(bias.window) if bias else None
+        epilogue = Epilogue(bias_steps, tuple(step for step in steps if step is not None), tuple(writer.body))
+        return epilogue, (*((bias,) if bias else ()), *others)
+
+    def _bias(self, lazy: Lazy) -> tuple[Lazy, Leaf | None]:
+        """Find what is added to the bare product once and for all rows: the kernel starts its sums there."""
+        for node in walk(lazy.node):
+            if (
+                isinstance(node, Computed)
+                and node.op == "add"
+                and all(isinstance(item, Leaf) for item in node.operands)
+            ):
+                mine = [item for item in node.operands if isinstance(item, Leaf) and item.source.pending is self]
+                rest = [item for item in node.operands if isinstance(item, Leaf) and item.source.pending is None]
+                if len(mine) == 1 and len(rest) == 1 and self._is_bias(rest[0]) and self._once(lazy, mine[0]):
+                    return _with(lazy, node, mine[0]), rest[0]
+        return lazy, None
+
+    def _is_bias(self, leaf: Leaf) -> bool:
+        steps = self.steps(leaf.window)
+        return steps is not None and steps.row == 0 and not any(steps.batch) and leaf.dtype == self.dtype
+
+    def _once(self, lazy: Lazy, leaf: Leaf) -> bool:
+        readers = [node for node in walk(lazy.node) if isinstance(node, Computed) and leaf in node.operands]
+        return len(readers) == 1 and [item for item in lazy.leaves() if item.source.pending is self] == [leaf]
+
+
+def multiply(fusion: Fusion, value: Value) -> Lazy:
+    """A batch of matrix products."""
+    left, right = (fusion.assembly.in_memory(fusion.operand(value, index)) for index in (0, 1))
+    shape, dtype = tensor_type(value).shape, dtype_of(value)
+    *batch, rows, columns = shape
+    inner = left.window.shape[-1]
+    if batch and not any(right.window.strides[:-2]):
+        flat = left.window.reshaped((plain(shape[:-1]).size, inner))
+        if flat is not None:
+            left, right = replace(left, window=flat), replace(right, window=_last_two(right.window))
+            batch, rows = [], flat.shape[0]
+    sizes = (rows, columns, inner)
+    matrices = tuple(batch)
+    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
+    right_matrix, right_place = _right_operand(fusion, right, sizes, dtype)
+
+    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        window = out.window.reshaped((*matrices, rows, columns))
+        assert window is not None
+        kernel = GemmKernel(
+            fusion.assembly.name("product"), dtype, matrices, rows, columns, inner,
+            _matrix(left.window), right_matrix, _matrix(window), epilogue, schedule,
+        )  # fmt: skip
+        places = [fusion.assembly.location(leaf) for leaf in inputs]
+        reads = (fusion.assembly.location(left), right_place, *places)
+        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+
+    def steps(window: Window) -> Operand | None:
+        found = window.reshaped((*matrices, rows, columns))
+        if found is None or (found.strides[-1] not in (0, 1) and columns > 1):
+            return None
+        return Operand(found.strides[:-2], found.strides[-2], found.strides[-1])
+
+    return Product(fusion, plain(shape), dtype, emit, steps).lazy()
+
+
+def _right_operand(
+    fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], dtype: str
+) -> tuple[Matrix | PackedMatrix, Location]:
+    """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
+    rows, columns, inner = sizes
+    weight = fusion.is_weight(right) and len(right.window.shape) == 2
+    if not weight and (right.window.strides[-1] == 1 or columns == 1 or rows * columns * inner == 0):
+        return _matrix(right.window), fusion.assembly.location(right)
+    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
+    batch = right.window.shape[:-2]
+    size = packed_size(columns, inner, schedule)
+    steps = plain((*batch, size)).strides[:-1]
+    buffer = fusion.assembly.buffer("packed" if weight else "arena", plain((*batch, size)).size, dtype)
+    kernel = PackKernel(
+        fusion.assembly.name("pack"), dtype, batch, inner, columns, _matrix(right.window), steps,
+        schedule.lanes, panels(columns, schedule),
+    )  # fmt: skip
+    if weight:
+        fusion.assembly.packing.append(KernelCall(kernel, (Location(buffer),), (fusion.assembly.location(right),)))
+    else:
+        fusion.assembly.call(kernel, (Location(buffer),), (fusion.assembly.location(right),))
+    return PackedMatrix(steps), Location(buffer)
+
+
+def convolve(fusion: Fusion, value: Value) -> Lazy:
+    """A convolution of images; inside, channels lie side by side."""
+    images, dtype = fusion.assembly.in_memory(fusion.operand(value)), dtype_of(value)
+    weight = fusion.assembly.in_memory(fusion.operand(value, 1))
+    count, channels, *in_size = images.window.shape
+    out_channels, in_channels, *window_size = weight.window.shape
+    groups = value.attributes["groups"]
+    given = {name: _pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
+    window = ConvWindow(_pair(window_size), given["stride"], given["padding"], given["dilation"])
+    depthwise = groups == channels == out_channels and groups > 1
+    if images.window.strides[1] != 1 and (channels > 1 or window.padding != (0, 0) or depthwise):
+        images = _channels_last(fusion, images)
+    out_shape = tensor_type(value).shape
+    home = in_order_of(out_shape, _channels_last_strides(out_shape))
+    own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
+    sizes = ConvSizes(dtype, count, own_inputs, own_outputs, _pair(in_size), window)
+    choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
+    plain_kernel = ConvKernel(
+        "convolution", dtype, count, 1 if depthwise else groups, own_inputs, own_outputs, _pair(in_size),
+        _pair(out_shape[2:]), window, _images(images.window), _images(home), Epilogue(),
+        choose(sizes, fusion.assembly.target), depthwise,
+    )  # fmt: skip
+    packed = _packed_weights(fusion, plain_kernel, weight)
+
+    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        name = fusion.assembly.name("convolution")
+        kernel = replace(plain_kernel, name=name, output=_images(out.window), epilogue=epilogue)
+        places = [fusion.assembly.location(leaf) for leaf in inputs]
+        reads = (fusion.assembly.location(images), packed, *places)
+        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+
+    def steps(seen: Window) -> Operand | None:
+        image, channel, row, column = seen.strides
+        _, _, height, width = out_shape
+        per_pixel = column if width > 1 else row if height > 1 else image
+        uneven = (height > 1 and row != width * per_pixel) or (count > 1 and image != height * width * per_pixel)
+        if uneven or (channel not in (0, 1) and out_shape[1] > 1):
+            return None
+        return Operand((), per_pixel, channel)
+
+    return Product(fusion, home, dtype, emit, steps).lazy()
+
+
+def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
+    strides = weight.window.strides
+    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (strides[0], strides[1], strides[2], strides[3]))
+    constant = fusion.is_weight(weight)
+    size = kernel.groups * kernel.packed_group
+    buffer = fusion.assembly.buffer("packed" if constant else "arena", size, kernel.element)
+    if constant:
+        fusion.assembly.packing.append(KernelCall(pack, (Location(buffer),), (fusion.assembly.location(weight),)))
+    else:
+        fusion.assembly.call(pack, (Location(buffer),), (fusion.assembly.location(weight),))
+    return Location(buffer)
+
+
+def _channels_last(fusion: Fusion, images: Leaf) -> Leaf:
+    out = fusion.arena(in_order_of(images.window.shape, _channels_last_strides(images.window.shape)), images.dtype)
+    fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
+    return out
+
+
+def _channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    _, channels, height, width = shape
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def _images(window: Window) -> Images:
+    image, channel, row, column = window.strides
+    return Images(image, row, column, channel)
+
+
+def _pair(sizes: object) -> tuple[int, int]:
+    assert isinstance(sizes, (list, tuple))
+    return (int(sizes[0]), int(sizes[-1]))
+
+
+def _matrix(window: Window) -> Matrix:
+    return Matrix(window.strides[:-2], window.strides[-2], window.strides[-1])
+
+
+def _last_two(window: Window) -> Window:
+    return Window(window.shape[-2:], window.strides[-2:], window.offset)
+
+
+def _along_columns(steps: Operand | None) -> Operand | None:
+    """The strides of an output: its columns lie side by side."""
+    return None if steps is None else replace(steps, column=1)
+
+
+def _with(lazy: Lazy, node: Computed, replacement: Leaf) -> Lazy:
+    changed: dict[int, Node] = {}
+    for item in walk(lazy.node):
+        if item is node:
+            changed[id(item)] = replacement
+        elif isinstance(item, Computed):
+            changed[id(item)] = Computed(item.op, tuple(changed[id(operand)] for operand in item.operands), item.dtype)
+        else:
+            changed[id(item)] = item
+    return Lazy(lazy.shape, changed[id(lazy.node)])

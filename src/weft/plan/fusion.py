@@ -1,0 +1,81 @@
+"""What fusing one region works with: its expressions so far, how often each value is read, the plan being made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from weft.ir.graph import Value
+from weft.ir.types import DTYPE_NAMES, TensorType
+from weft.plan.assembly import Assembly
+from weft.plan.lazy import Lazy, Leaf
+from weft.plan.region import Region
+from weft.plan.window import Window, plain
+from weft.target import Target
+
+
+class Fusion:
+    """The state of fusing one region."""
+
+    def __init__(self, region: Region, target: Target) -> None:
+        self.region = region
+        self.assembly = Assembly(target)
+        self.lazies: dict[Value, Lazy] = {}
+        self.several: dict[Value, tuple[Lazy, ...]] = {}
+        self.uses = Counter(operand for value in region.values for operand in value.operands)
+        self.uses.update(region.outputs)
+        self.last_use = {operand: index for index, value in enumerate(region.values) for operand in value.operands}
+        self.position = 0
+        self.outputs: dict[Value, Leaf] = {}
+        self.open_groups: list[object] = []
+
+    def operand(self, value: Value, index: int = 0) -> Lazy:
+        """The expression of an operand."""
+        return self.lazies[value.operands[index]]
+
+    def live(self) -> Iterator[tuple[Value, Lazy]]:
+        """The values that a later value reads, with their expressions."""
+        for value, lazy in list(self.lazies.items()):
+            if self.last_use.get(value, -1) >= self.position:
+                yield value, lazy
+
+    def place_for(self, value: Value, window: Window) -> Leaf:
+        """Memory of this layout for a value: where it is handed out, if it is handed out so, else an intermediate."""
+        out = self.outputs.get(value)
+        if out is not None and same_layout(out.window, window):
+            return Leaf(out.source, window, out.dtype)
+        return self.arena(window, dtype_of(value))
+
+    def arena(self, window: Window, dtype: str) -> Leaf:
+        """A new intermediate of this layout."""
+        return self.assembly.leaf_in(self.assembly.buffer("arena", window.size, dtype), window, dtype)
+
+    def plain_arena(self, shape: Sequence[int], dtype: str) -> Leaf:
+        """A new intermediate, row by row."""
+        return self.arena(plain(shape), dtype)
+
+    def is_weight(self, leaf: Leaf) -> bool:
+        """Whether a leaf reads a parameter or buffer."""
+        return any(
+            isinstance(node := self.lazies[value].node, Leaf) and node.source.buffer == leaf.source.buffer
+            for value in self.region.weights
+        )
+
+
+def same_layout(first: Window, second: Window) -> bool:
+    """Whether two windows over one buffer read the same elements in the same order."""
+    return (first.shape, first.offset) == (second.shape, second.offset) and all(
+        one == other or extent == 1
+        for one, other, extent in zip(first.strides, second.strides, first.shape, strict=True)
+    )
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The type of a value that is one tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def dtype_of(value: Value) -> str:
+    """The name of a value's dtype."""
+    return DTYPE_NAMES[tensor_type(value).dtype]

@@ -1,0 +1,105 @@
+"""A part of a Graph that kernels of Weft's own compute, between library calls: its inputs, values and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.ir.graph import Graph, Value
+from weft.ir.ops import OPS
+from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
+from weft.plan.expression import DTYPE_BYTES
+
+FLOATS = frozenset({"f32", "f64"})
+MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+PRODUCTS = frozenset({"matmul", "convolution"})
+POOLING = frozenset({"max_pool", "average_pool"})
+ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Values that kernels compute; `inputs` come from outside, `outputs` are handed out.
+
+    `weights` are the inputs whose elements change rarely: parameters and buffers.
+    """
+
+    inputs: tuple[Value, ...]
+    values: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    weights: frozenset[Value]
+
+
+def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
+    """Cut a graph into regions, as few as the library calls between them allow."""
+    levels = _levels(graph)
+    wanted = set(graph.roots())
+    users = graph.users()
+    found = []
+    for level in sorted({level for native, level in levels.values() if native}):
+        values = [value for value in graph.values if levels[value] == (True, level)]
+        inside = set(values)
+        if all(value.op in ("constant", "item") for value in values):
+            continue
+        read = dict.fromkeys(operand for value in values for operand in value.operands if operand not in inside)
+        outputs = tuple(
+            value
+            for value in values
+            if isinstance(value.type, TensorType)
+            and value.op != "constant"
+            and (value in wanted or any(user not in inside for user in users[value]))
+        )
+        if outputs:
+            found.append(Region(tuple(read), tuple(values), outputs, weights & read.keys()))
+    return found
+
+
+def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
+    """For each value whether a kernel computes it, and how many library calls come before it at most.
+
+    Library calls with effects keep their order: none is on a lower level than the one before.
+    """
+    levels: dict[Value, tuple[bool, int]] = dict.fromkeys(graph.inputs, (False, -1))
+    last_effect = -1
+    for value in graph.values:
+        native = is_native(value, levels)
+        depth = max((_after(levels[operand], native) for operand in value.operands), default=0)
+        if (not native and OPS[value.op].effect) or value.op in ("library", "update"):
+            depth = last_effect = max(depth, last_effect)
+        levels[value] = (native, depth)
+    return levels
+
+
+def _after(operand: tuple[bool, int], native: bool) -> int:
+    was_native, level = operand
+    return level + 1 if native and not was_native else max(level, 0)
+
+
+def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
+    """Whether a kernel can compute a value."""
+    if value.op == "item":
+        return levels[value.operands[0]][0]
+    kinds = [operand.type for operand in value.operands]
+    if not all(map(_is_plain, [value.type, *kinds])):
+        return False
+    if value.op in PRODUCTS | POOLING:
+        return _is_supported_window(value, kinds)
+    return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
+
+
+def _is_plain(kind: Type) -> bool:
+    if isinstance(kind, TupleType):
+        return all(map(_is_plain, kind.items))
+    return isinstance(kind, TensorType) and kind.device == CPU and DTYPE_NAMES[kind.dtype] in DTYPE_BYTES
+
+
+def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
+    first = kinds[0]
+    if not isinstance(first, TensorType) or DTYPE_NAMES[first.dtype] not in FLOATS:
+        return False
+    return value.op == "matmul" or first.rank == 4
+
+
+def _crops(value: Value) -> bool:
+    return any(extent < 0 for name in ("low", "high") for extent in value.attributes[name])
