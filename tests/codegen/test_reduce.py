@@ -221,6 +221,16 @@ def test_softmax_over_rows_and_over_columns_is_as_exact_as_eager(
         as_exact_as_eager(output, function(x, dim), function(x.double(), dim))
 
 
+def test_softmax_may_write_over_its_input() -> None:
+    x = numbers(torch.float32, 40, 333)
+    expected = torch.softmax(x, 1)
+    view = view_of(x, (40,), (333,))
+    stages = tuple(softmax_stages(logarithm=False))
+    kernel = plan_rows(RowExpression("kernel", (40,), (333,), (view,), (view,), stages, ((0, 0),)), target_of("native"))
+    run(kernel, [x, x], parts=3)
+    torch.testing.assert_close(x, expected)
+
+
 def layer_norm_stages(size: int) -> list[Stage]:
     # Values: x 0, weight 1, bias 2, output 3, sum 4, mean 5, sum of squares 6, one over the deviation 7.
     return [

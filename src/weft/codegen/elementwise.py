@@ -16,7 +16,7 @@ from weft.codegen.register import Register, bits_of, constant, vector
 from weft.codegen.vecmath import FUNCTIONS, emit_function
 from weft.codegen.vecmath_core import INFINITY, absolute, rounded, square_root
 from weft.errors import InternalError
-from weft.plan.expression import Instruction
+from weft.plan.expression import EXACT_ON_SHORT_FLOATS, Instruction
 
 
 class Typed(NamedTuple):
@@ -321,7 +321,10 @@ def emit_op(f: FunctionWriter, op: str, operands: Sequence[Typed], dtype: str) -
     rule = EMIT.get(op)
     if rule is None:
         raise InternalError(f"no rule emits the op {op}", why="there are: " + ", ".join(EMIT))
-    site = Site(f, op, tuple(operand.dtype for operand in operands), dtype)
+    dtypes = tuple(operand.dtype for operand in operands)
+    if op not in EXACT_ON_SHORT_FLOATS and any(HELD[short].kind == "short" for short in dtypes):
+        raise InternalError(f"{op} computes on {', '.join(dtypes)}", why="f16 and bf16 must be cast to f32 before")
+    site = Site(f, op, dtypes, dtype)
     return rule(site, *(operand.register for operand in operands))
 
 
