@@ -280,6 +280,40 @@ def test_constants_of_short_floats_are_rounded_as_eager_does(dtype: str) -> None
         same_bits(output, torch.full((3,), value, dtype=DTYPES[dtype]))
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "bool"])
+@pytest.mark.parametrize("width", [1, 5, 64, 77])
+def test_rows_of_a_table_are_taken_by_their_numbers(width: int, dtype: str, level: str) -> None:
+    table = numbers(DTYPES[dtype], 50 * width).reshape(50, width)
+    index = torch.randint(0, 50, (9, 4))
+    output = torch.zeros(9, 4, width, dtype=DTYPES[dtype])
+    body = (
+        Instruction("constant", (), "i64", (width,)),
+        Instruction("mul", (0, 1), "i64"),
+        Instruction("take", (2,), dtype, (0, 0, 0, 1, 0)),
+    )
+    views = (view_of(index[:, :, None], output.shape),)
+    loop = LoopExpression("kernel", (9, 4, width), (view_of(output, output.shape),), views, body, (3,), (), (dtype,))
+    run(plan_loop(loop, target_of(level)), [output, index, table], level, parts=2)
+    same_bits(output, table[index])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_elements_of_a_table_are_gathered(level: str) -> None:
+    table, index = numbers(torch.float32, 30 * 41).reshape(30, 41), torch.randint(0, 30, (7, 41))
+    output = torch.zeros(7, 41)
+    body = (
+        Instruction("constant", (), "i64", (41,)),
+        Instruction("mul", (0, 1), "i64"),
+        Instruction("take", (2,), "f32", (0, 0, 1, 0)),
+        Instruction("neg", (3,), "f32"),
+    )
+    views = (view_of(index, output.shape),)
+    loop = LoopExpression("kernel", (7, 41), (view_of(output, output.shape),), views, body, (4,), (), ("f32",))
+    run(plan_loop(loop, target_of(level)), [output, index, table], level)
+    same_bits(output, -torch.gather(table, 0, index))
+
+
 def test_an_input_may_be_written_in_place() -> None:
     x, y = numbers(torch.float32, 1000), numbers(torch.float32, 1000, 1)
     expected = x * y

@@ -28,10 +28,11 @@ class Typed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a body is written: how many elements at once, and what makes the register of an `iota` there."""
+    """Where a body is written: how many elements at once, and what makes the registers of `iota` and `take` there."""
 
     lanes: int
     position: Callable[[Instruction], Register]
+    take: Callable[[Instruction, Register], Register] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +339,8 @@ def emit_body(f: FunctionWriter, body: Sequence[Instruction], inputs: Sequence[T
             register = dtype_constant(instruction.dtype, instruction.attributes[0], like)
         elif instruction.op == "iota":
             register = point.position(instruction)
+        elif instruction.op == "take" and point.take is not None:
+            register = point.take(instruction, values[instruction.operands[0]].register)
         else:
             operands = [values[number] for number in instruction.operands]
             register = emit_op(f, instruction.op, operands, instruction.dtype)

@@ -1,8 +1,8 @@
 """Loop kernels -> one LLVM function each, with a loop over tiles, rows and vectors.
 
-Contract of the emitted function: void name(out0.., in0.., begin, end) computes the tiles [begin, end). Buffers do not
-overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. How the tiles are shared out over
-calls changes no bit of the results, since every element is computed by itself.
+Contract of the emitted function: void name(out0.., in0.., table0.., begin, end) computes the tiles [begin, end).
+Buffers do not overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. How the tiles are
+shared out over calls changes no bit of the results, since every element is computed by itself.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
 from weft.codegen.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
 from weft.codegen.transpose import Patch, Turned
-from weft.plan.expression import Instruction
+from weft.plan.expression import Instruction, View, strides_of
 from weft.plan.kernel_loop import LoopKernel
 
 
@@ -22,11 +22,21 @@ def emit_loop(module: Module, kernel: LoopKernel) -> None:
     # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own, except for the in-place
     # pairs, whose equal views make each element read before it is written; those carry no claim.
     shared = {pair for output, number in kernel.in_place for pair in (output, len(kernel.outputs) + number)}
-    count = len(kernel.outputs) + len(kernel.inputs)
+    count = len(kernel.outputs) + len(kernel.inputs) + len(kernel.tables)
     buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
     f = module.function(kernel.name, [*buffers, "i64", "i64"])
     if kernel.tile_count:
         _LoopWriter(f, kernel).write()
+
+
+def steady_values(kernel: LoopKernel) -> set[int]:
+    """Give the values that are the same all along a row."""
+    steady = {number for number, view in enumerate(kernel.inputs) if view.strides[-1] == 0}
+    for number, line in enumerate(kernel.body, len(kernel.inputs)):
+        strides = strides_of(line)
+        if all(operand in steady for operand in line.operands) and (strides is None or strides[-1] == 0):
+            steady.add(number)
+    return steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +56,9 @@ class _LoopWriter:
         self.kernel = kernel
         self.schedule = kernel.schedule
         self.views = (*kernel.outputs, *kernel.inputs)
-        *self.pointers, self.begin, self.end = f.parameters
+        *pointers, self.begin, self.end = f.parameters
+        self.pointers, self.tables = pointers[: len(self.views)], pointers[len(self.views) :]
+        self.steady = steady_values(kernel)
         size = (self.schedule.row_tile, self.schedule.column_tile)
         self.turned = {
             number: Turned.make(f, self.views[number], size, self.schedule.block)
@@ -136,6 +148,17 @@ class _LoopWriter:
             first = iota_start(f, instruction, row.coordinates, 0)
             return span.position(instruction.dtype, first, int(instruction.attributes[-2]))
 
-        values = emit_body(f, kernel.body, inputs, Point(span.lanes, position))
+        def take(instruction: Instruction, index: Register) -> Register:
+            table, *strides, start = (int(value) for value in instruction.attributes)
+            first = linear(f, row.coordinates, strides[:-1], start)
+            view = View(instruction.dtype, (strides[-1],))
+            if instruction.operands[0] in self.steady:
+                place = f.add(first, f.extract(index, 0))
+                base = f.offset(self.tables[table], HELD[view.dtype].stored, place)
+                return span.load(view, base, strides[-1])
+            columns = span.position("i64", first, strides[-1])
+            return span.load_each(view, self.tables[table], f.binary("add", index, columns))
+
+        values = emit_body(f, kernel.body, inputs, Point(span.lanes, position, take))
         for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):
             span.store(view, row.bases[number], view.strides[-1], values[result].register)

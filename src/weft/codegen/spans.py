@@ -61,6 +61,13 @@ class Span:
             loaded = f.load(kind, address) if self.mask is None else f.masked_load(kind, address, self.mask)
         return from_memory(f, loaded, view.dtype)
 
+    def load_each(self, view: View, table: Register, places: Register) -> Register:
+        """Load an element of a table for every lane, at places counted in elements."""
+        f, element = self.f, HELD[view.dtype].stored
+        addresses = f.emit(vector("ptr", self.lanes), f"getelementptr {element}, {table}, {places}")
+        mask = self.mask if self.lanes > 1 else None
+        return from_memory(f, f.gather(vector(element, self.lanes), addresses, mask), view.dtype)
+
     def store(self, view: View, base: Register, stride: int, x: Register) -> None:
         """Store the span's elements."""
         f, element = self.f, HELD[view.dtype].stored

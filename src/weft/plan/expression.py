@@ -1,11 +1,15 @@
 """What a kernel computes for one element: instructions in SSA order, over values of named dtypes.
 
 Values are numbered: first the kernel's inputs, then the instructions in order. Instructions have the names and the
-meaning of the elementwise rows of `ir.ops`, with two additions: `constant` has its number as attribute, and `iota`
-has a stride per dimension of the kernel's space and a start, and is the sum of the coordinates times the strides.
+meaning of the elementwise rows of `ir.ops`, with three additions:
+
+- `constant` has its number as attribute;
+- `iota` has a stride per dimension of the kernel's space and a start, and is the sum of coordinates times strides;
+- `take` has the number of a table, strides and a start, and is the table's element at its operand (i64) plus what an
+  `iota` with these strides is. Nothing checks that the table has such an element: the planner must.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 DTYPE_BYTES: Mapping[str, int] = {
@@ -13,7 +17,9 @@ DTYPE_BYTES: Mapping[str, int] = {
 }  # fmt: skip
 SHORT_FLOATS = ("f16", "bf16")
 # These move or make numbers of 16 bits without computing with them.
-EXACT_ON_SHORT_FLOATS = ("cast", "constant", "select", "iota")
+EXACT_ON_SHORT_FLOATS = ("cast", "constant", "select", "iota", "take")
+# Attributes before the strides of the instructions that depend on where the element is.
+LEADING_ATTRIBUTES = {"iota": 0, "take": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,22 @@ class View:
     dtype: str
     strides: tuple[int, ...]
     offset: int = 0
+
+
+def strides_of(line: Instruction) -> tuple[int, ...] | None:
+    """Give the strides of an instruction that depends on where the element is, None for others."""
+    if line.op not in LEADING_ATTRIBUTES:
+        return None
+    return tuple(int(value) for value in line.attributes[LEADING_ATTRIBUTES[line.op] : -1])
+
+
+def with_strides(line: Instruction, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Instruction:
+    """Change the strides of an instruction that has some."""
+    strides = strides_of(line)
+    if strides is None:
+        return line
+    leading = line.attributes[: LEADING_ATTRIBUTES[line.op]]
+    return replace(line, attributes=(*leading, *change(strides), line.attributes[-1]))
 
 
 def value_dtypes(inputs: Sequence[str], body: Sequence[Instruction]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.expression import DTYPE_BYTES, Instruction, View, value_dtypes
+from weft.plan.expression import DTYPE_BYTES, Instruction, View, strides_of, value_dtypes, with_strides
 from weft.target import Target
 
 # A tile is large enough that its start costs nothing, small enough that a processor's cores share any real work.
@@ -40,7 +40,8 @@ class LoopKernel:
     """An elementwise expression for every point of a space; the last dimension is the one that vectors run along.
 
     `results` are the numbers of the values that the outputs store. `in_place` lists (output, input) pairs that may be
-    one buffer: their views must be equal. Every output element is written once.
+    one buffer: their views must be equal. Every output element is written once. `tables` are the dtypes of buffers that
+    `take` reads anywhere; they are parameters after the inputs.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LoopKernel:
     results: tuple[int, ...]
     schedule: LoopSchedule
     in_place: tuple[tuple[int, int], ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def columns(self) -> int:
@@ -94,6 +96,7 @@ class LoopExpression:
     body: tuple[Instruction, ...]
     results: tuple[int, ...]
     in_place: tuple[tuple[int, int], ...] = ()
+    tables: tuple[str, ...] = ()
 
 
 def plan_loop(expression: LoopExpression, target: Target) -> LoopKernel:
@@ -108,6 +111,7 @@ def plan_loop(expression: LoopExpression, target: Target) -> LoopKernel:
         simple.results,
         choose_loop_schedule(simple, target),
         simple.in_place,
+        simple.tables,
     )
 
 
@@ -130,18 +134,12 @@ def simplified(expression: LoopExpression) -> LoopExpression:
     def viewed(view: View) -> View:
         return replace(view, strides=picked(view.strides))
 
-    def renumbered(instruction: Instruction) -> Instruction:
-        if instruction.op != "iota":
-            return instruction
-        *strides, start = instruction.attributes
-        return replace(instruction, attributes=(*picked([int(stride) for stride in strides]), start))
-
     return replace(
         expression,
         sizes=tuple(prod(sizes[number] for number in group) for group in groups) or (1,),
         outputs=tuple(map(viewed, expression.outputs)),
         inputs=tuple(map(viewed, expression.inputs)),
-        body=tuple(map(renumbered, expression.body)),
+        body=tuple(with_strides(line, picked) for line in expression.body),
     )
 
 
@@ -191,8 +189,7 @@ def _power_above(count: int) -> int:
 
 def _all_strides(expression: LoopExpression) -> list[tuple[int, ...]]:
     views = [view.strides for view in (*expression.outputs, *expression.inputs)]
-    positions = [tuple(map(int, line.attributes[:-1])) for line in expression.body if line.op == "iota"]
-    return [*views, *positions]
+    return [*views, *(strides for line in expression.body if (strides := strides_of(line)) is not None)]
 
 
 def _continues(strides: tuple[int, ...], outer: int, inner: int, sizes: tuple[int, ...]) -> bool:

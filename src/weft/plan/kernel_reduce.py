@@ -8,11 +8,11 @@ Values in a stage are numbered: the kernel's inputs, its outputs (what an earlie
 earlier stages gave, in order, then the stage's own instructions. A Finish reads inputs and outputs at the first column.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.expression import Instruction, View
+from weft.plan.expression import Instruction, View, strides_of, with_strides
 from weft.plan.kernel_loop import vector_bits
 from weft.target import Target
 
@@ -57,7 +57,6 @@ class Finish:
 
 
 Stage = Pass | Finish
-Picker = Callable[[Sequence[int]], tuple[int, ...]]
 
 
 def used_values(stage: Stage) -> set[int]:
@@ -179,8 +178,7 @@ def simplified_rows(expression: RowExpression) -> RowExpression:
         outputs=tuple(replace(view, strides=picked(view.strides)) for view in expression.outputs),
         inputs=tuple(replace(view, strides=picked(view.strides)) for view in expression.inputs),
         stages=tuple(
-            replace(stage, body=tuple(_with_strides(line, picked) for line in stage.body))
-            for stage in expression.stages
+            replace(stage, body=tuple(with_strides(line, picked) for line in stage.body)) for stage in expression.stages
         ),
     )
 
@@ -216,12 +214,5 @@ def _dtypes(expression: RowExpression) -> list[str]:
 
 def _all_strides(expression: RowExpression) -> list[tuple[int, ...]]:
     views = [view.strides for view in (*expression.outputs, *expression.inputs)]
-    lines = [line for stage in expression.stages for line in stage.body if line.op == "iota"]
-    return [*views, *(tuple(map(int, line.attributes[:-1])) for line in lines)]
-
-
-def _with_strides(line: Instruction, picked: Picker) -> Instruction:
-    if line.op != "iota":
-        return line
-    *strides, start = line.attributes
-    return replace(line, attributes=(*picked([int(stride) for stride in strides]), start))
+    lines = [line for stage in expression.stages for line in stage.body]
+    return [*views, *(strides for line in lines if (strides := strides_of(line)) is not None)]
