@@ -10,7 +10,7 @@ import torch
 
 from weft.api.program import Program
 from weft.trace.signature import Key, memory_key, tensor_change, tensor_key
-from weft.trace.state import ModuleFacts, ScalarFact, Slot, State
+from weft.trace.state import Fact, Slot, State
 from weft.trace.traced import Traced
 
 
@@ -23,8 +23,7 @@ class Guarded:
     slots: tuple[Slot, ...]
     numbers: tuple[int, ...]
     slot_keys: tuple[Key, ...]
-    modules: tuple[ModuleFacts, ...]
-    scalars: tuple[ScalarFact, ...]
+    facts: tuple[Fact, ...]
     memory: Key | None
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
@@ -37,8 +36,7 @@ class Guarded:
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""
-        facts: tuple[ModuleFacts | ScalarFact, ...] = (*self.modules, *self.scalars)
-        for fact in facts:
+        for fact in self.facts:
             changed = fact.change()
             if changed:
                 return changed
@@ -66,6 +64,5 @@ def guard(traced: Traced, program: Program, state: State) -> Guarded:
         tuple(entry.argument for entry in traced.numbers),
         tuple(tensor_key(tensor) for tensor in captured),
         tuple(state.facts()),
-        tuple(state.scalars),
         memory_key(tensors) if relies_on_memory else None,
     )

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,6 +23,8 @@ from weft.api.program import Program
 from weft.api.program_description import Example
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
+from weft.trace.failure import trace_failure
+from weft.trace.kept import Kept
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import find_state
 from weft.trace.traced import trace_program
@@ -30,6 +32,7 @@ from weft.trace.tracer import Request
 
 logger = logging.getLogger("weft")
 MOST_PROGRAMS = 32
+PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,13 +114,15 @@ class Hybrid:
             return found
 
     def _traced(self, call: _Call) -> Guarded:
-        roots = (self.root, *(leaf for leaf in call.leaves if callable(leaf)))
+        roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
+        state = find_state(*roots)
+        kept = Kept(state)
         request = Request(
             self.function,
             call.arguments,
             call.keywords,
             self.name,
-            find_state(*roots),
+            state,
             tuple(self._leaf_names(call.structure)),
             self._numbers.free(call.structure),
         )
@@ -126,21 +131,20 @@ class Hybrid:
             with torch.inference_mode(False), torch.set_grad_enabled(grad):
                 traced = trace_program(request)
         except WeftError:
+            kept.put_back(find_state(*roots))
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
+            kept.put_back(find_state(*roots))
             self._raise_as_eager(error, call)
+        kept.refuse_stand_ins(find_state(*roots))
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         return guard(traced, Program(traced, self.lock), find_state(*roots))
 
-    def _raise_as_eager(self, error: Exception, call: _Call) -> None:
+    def _raise_as_eager(self, error: Exception, call: _Call) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively."""
         self.function(*call.arguments, **call.keywords)
-        raise UnsupportedError(
-            f"{self.name} runs imperatively but cannot be traced",
-            why=f"on tensors without elements it raised {type(error).__name__}: {error}",
-            fix='keep this part imperative, or use hybridize(..., fallback="eager")',
-        ) from error
+        raise trace_failure(self.name, error) from error
 
     def _note_miss(self, key: Key, leaves: list[Any]) -> None:
         if not self.programs:
@@ -258,6 +262,12 @@ def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = 
         return _hybridize_module(thing, active, fallback)
     if isinstance(thing, HybridFunction):
         thing = thing.function
+    if isinstance(thing, type):
+        raise UsageError(
+            f"the class {thing.__name__} cannot be hybridized",
+            why="programs belong to a module or a function; a class only makes them",
+            fix=f"hybridize what it makes: weft.hybridize({thing.__name__}(...))",
+        )
     if not callable(thing):
         raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
     return HybridFunction(thing, fallback) if active else thing

@@ -8,6 +8,7 @@ an underscore.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
@@ -90,7 +91,12 @@ class Interception:
     """While entered, operators run on stand-ins and are reported to the listener."""
 
     def __init__(self, listener: Listener) -> None:
-        self._shapes = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self._shapes = ShapeEnv(
+            specialize_zero_one=False,
+            duck_shape=False,
+            allow_scalar_outputs=False,
+            allow_dynamic_output_shape_ops=False,
+        )
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=self._shapes)
         self._operators = _OperatorMode(listener)
         self._functions = _FunctionMode(listener)
@@ -193,9 +199,27 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def generator_key(generator: torch.Generator) -> int:
+    """A number that two generator objects share exactly when they are one generator: operators see new objects."""
+    return int(generator._cdata)  # type: ignore[attr-defined]
+
+
 def is_stand_in(value: object) -> bool:
     """Whether a value is a stand-in of some Interception."""
     return isinstance(value, FakeTensor)
+
+
+def is_listing() -> bool:
+    """Whether the tolist of a stand-in is running, which asks each element for its number."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code is not FakeTensor.tolist.__code__:
+        frame = frame.f_back
+    return frame.f_back is not None
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one that torch.func wraps for a transform inside the traced code."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def traced_elsewhere(leaves: list[Any]) -> bool:

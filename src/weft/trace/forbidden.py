@@ -17,10 +17,12 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
         torch.Tensor.__complex__: "number",
         torch.Tensor.__index__: "number",
         torch.Tensor.tolist: "list",
+        torch.Tensor.__format__: "text",
         torch.Tensor.numpy: "numpy",
         torch.Tensor.__array__: "numpy",
         torch.Tensor.data_ptr: "address",
         torch.Tensor.backward: "backward inside",
+        torch.Tensor.grad.__get__: "gradient read",  # type: ignore[union-attr]
         torch.Tensor.data.__set__: "memory replaced",  # type: ignore[attr-defined]
         torch.Tensor.set_: "memory replaced",
     }

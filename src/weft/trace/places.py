@@ -1,4 +1,4 @@
-"""The frame that is running -> the line of the user's source that is responsible for it."""
+"""The frames that are running, or that an exception went through -> the line of source that is responsible."""
 
 from __future__ import annotations
 
@@ -10,20 +10,59 @@ import torch
 
 from weft.ir.graph import Place
 
-HERE = Path(__file__).resolve().parent
+WEFT = Path(__file__).resolve().parent.parent
+TORCH = str(Path(torch.__file__).resolve().parent)
 # Frames of PyTorch and of the layers that run user code are not the user's; models and examples of Weft are.
-FOREIGN = (
-    str(Path(torch.__file__).resolve().parent),
-    *(str(HERE.parent / layer) for layer in ("trace", "api", "runtime", "train")),
-)
+OURS = tuple(str(WEFT / layer) for layer in ("trace", "api", "runtime", "train"))
+FOREIGN = (TORCH, *OURS)
+# PyTorch's own models and losses, which may branch on values; the machinery that calls modules is not meant.
+LIBRARY = str(Path(TORCH, "nn"))
+MACHINERY = str(Path(TORCH, "nn", "modules", "module.py"))
 
 
 def user_place() -> Place | None:
     """The innermost line of the user's code on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(FOREIGN) and not code.co_filename.startswith("<frozen"):
-            return Place(code.co_filename, frame.f_lineno, code.co_name)
+        if _is_user(frame):
+            return _place(frame, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def library_place() -> Place | None:
+    """The innermost line of torch.nn that the traced code is in, if it is in any."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_user(frame) and not frame.f_code.co_filename.startswith(str(WEFT / "api")):
+        filename = frame.f_code.co_filename
+        if filename.startswith(LIBRARY) and filename != MACHINERY:
+            return _place(frame, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def place_of(error: BaseException) -> Place | None:
+    """The innermost line of the user's code that an exception went through."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        if _is_user(trace.tb_frame):
+            found = _place(trace.tb_frame, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def is_raised_by_weft(error: BaseException) -> bool:
+    """Whether the innermost line that an exception went through is Weft's own."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(str(WEFT))
+
+
+def _is_user(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
+    return not filename.startswith(FOREIGN) and not filename.startswith("<frozen")
+
+
+def _place(frame: FrameType, line: int) -> Place:
+    return Place(frame.f_code.co_filename, line, frame.f_code.co_name)

@@ -1,4 +1,4 @@
-"""Seeding while Python is traced -> the same seeding at every run of the program.
+"""Seeding while Python is traced -> the same seeding at every run of the program, or a refusal.
 
 Stand-ins draw no numbers, so that after tracing a random operator the generator would stand where it stood before. The
 ledger therefore advances it by hand, once per random operator: every moment of the program gets a state of its own. A
@@ -8,14 +8,35 @@ it has not seen was set by a seed and becomes a constant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING, contiguous
+from weft.trace.capture import generator_key
 
 Emit = Callable[..., Value]
+
+
+class OwnGenerators:
+    """Watches the generators that are not the default one while Python is traced."""
+
+    def __init__(self, generators: Iterable[torch.Generator]) -> None:
+        self._before = {generator_key(generator): (generator, generator.get_state()) for generator in generators}
+
+    def may_draw(self, generator: torch.Generator | None) -> bool:
+        """Whether a program can draw from it at every run: it is the default one, or there was one before tracing."""
+        if generator is None:
+            return True
+        return generator_key(generator) in (generator_key(torch.default_generator), *self._before)
+
+    def restore(self) -> bool:
+        """Leave them as tracing found them; says whether any had been seeded or set."""
+        changed = [entry for entry in self._before.values() if not torch.equal(entry[0].get_state(), entry[1])]
+        for generator, state in changed:
+            generator.set_state(state)
+        return bool(changed)
 
 
 class RandomLedger:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from weft.errors import UnsupportedError, source_line
 from weft.ir.graph import Place
+from weft.trace.places import library_place
 
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
 KEEP_EAGER = 'keep this function imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
@@ -34,6 +35,12 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "the program turns a tensor into a Python list",
             ONCE,
             "index or stack tensors instead, or call .tolist() on the result; or " + KEEP_EAGER,
+        ),
+        "text": (
+            "the program writes the value of a tensor as text",
+            ONCE,
+            "print after the call, or print the tensor without a format: that shows its type and sizes, once; or "
+            + KEEP_EAGER,
         ),
         "address": (
             "the program reads the address of a tensor's memory",
@@ -64,6 +71,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "the program calls backward()",
             "gradients would be added to stand-ins of the parameters and be lost",
             "use torch.autograd.grad inside, call backward() on the result outside, or use weft.step",
+        ),
+        "gradient read": (
+            "the program reads .grad of a tensor",
+            "gradients are added up outside of programs, between calls",
+            "use torch.autograd.grad inside, or read .grad outside the hybridized code",
         ),
         "uneven backward": (
             "the backward reads other values for this combination of results than it did for all results",
@@ -100,6 +112,16 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "an argument keeps its sizes and strides over a call of a program",
             "use the form without underscore (t, transpose, squeeze) and return the result",
         ),
+        "made leaf": (
+            "the program returns a tensor that was made to require a gradient inside it",
+            "nothing outside could ask for that gradient",
+            "call requires_grad_() on the argument before the call, or on the result after it",
+        ),
+        "gradient flag": (
+            "the program changes whether a tensor that it is given requires a gradient",
+            "a program changes elements, not what a tensor is",
+            "call requires_grad_() before the call, or work on x.detach() or x.clone()",
+        ),
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",
@@ -121,9 +143,9 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "register a fake implementation (torch.library.register_fake), or " + KEEP_EAGER,
         ),
         "generator": (
-            "the program reads or sets a random generator's state in a way that a program cannot repeat",
-            "random operators draw from the default generator when the program runs",
-            "seed outside the hybridized code",
+            "the program makes or seeds a random generator of its own",
+            "a program draws from the generators that it is given, and Python, which would seed them, runs only once",
+            "pass the generator as an argument, and seed it outside; torch.manual_seed may be called inside",
         ),
     }
 )
@@ -132,7 +154,8 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
 def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedError:
     """The error for a row of the table; `detail` says which operator or object it was."""
     fact, why, fix = REFUSALS[kind]
-    where = source_line(place.filename, place.line) if place else None
+    places = [source_line(found.filename, found.line) for found in (place, library_place()) if found]
+    where = "\n".join(places) or None
     return UnsupportedError(f"{fact} ({detail})" if detail else fact, where=where, why=why, fix=fix)
 
 

@@ -76,7 +76,7 @@ def modes_key() -> Key:
 
 
 # What the entries of a key are called in a sentence.
-TENSOR_FACTS = ("kind", "element type", "sizes", "strides", "device", "gradient flag", "conjugate or negative bit")
+TENSOR_FACTS = ("kind", "element type", "sizes", "strides", "device", "requires_grad", "conjugate or negative bit")
 MODE_FACTS = ("grad mode", "inference mode", "autocast", "default dtype", "default device")
 
 
@@ -106,7 +106,7 @@ def key_distance(before: Key, now: Key) -> int:
 def key_change(before: Key, now: Key, names: Sequence[str]) -> str:
     """A sentence on how the key of a call differs from that of an earlier one."""
     if before[0] != now[0]:
-        return "the arguments are nested in another way"
+        return _structure_change(before[0], now[0])
     for name, old, new in zip(names, before[1], now[1], strict=True):
         if old != new:
             return _leaf_change(f"argument {name}", old, new)
@@ -114,6 +114,22 @@ def key_change(before: Key, now: Key, names: Sequence[str]) -> str:
         if old != new:
             return f"{fact} was {old}, is {new}"
     return "nothing that a key holds"
+
+
+def _structure_change(before: Any, now: Any) -> str:
+    """A sentence on arguments that were passed, or nested, in another way."""
+    was, found = _form(before), _form(now)
+    if was == found:
+        return "the arguments are nested in another way"
+    return f"was called with {was}, is called with {found}"
+
+
+def _form(structure: Any) -> str:
+    """How a call passes its arguments: `2 arguments and scale=`."""
+    positional, by_keyword = structure.children()
+    count = len(positional.children())
+    names = "".join(f" and {name}=" for name in by_keyword.context or ())
+    return f"{count} argument{'s' if count != 1 else ''}{names}"
 
 
 def tensor_change(name: str, before: Key, now: Key) -> str:
@@ -126,8 +142,13 @@ def tensor_change(name: str, before: Key, now: Key) -> str:
                 return f"{name}: size of dim {dimension} was {was}, is {extent}"
     for fact, was, found in zip(TENSOR_FACTS, before, now, strict=True):
         if was != found:
-            return f"{name}: {fact} was {_text(was)}, is {_text(found)}"
+            show = _flag_text if fact == "requires_grad" else _text
+            return f"{name}: {fact} was {show(was)}, is {show(found)}"
     return f"{name} is another tensor"
+
+
+def _flag_text(fact: Any) -> str:
+    return "off" if fact is False else "of a parameter or leaf" if fact[1] else "of a computed tensor"
 
 
 def _leaf_change(name: str, before: Key, now: Key) -> str:

@@ -1,24 +1,40 @@
 """A module or function -> where the tensors that it reaches live, and the Python facts that a program of it relies on.
 
-A program reads a parameter where the module keeps it, at every call: replacing it is seen. What Python code may have
-looked at while it was traced (training flags, plain attributes, submodules, hooks) is remembered and compared.
+A program reads a parameter where the module keeps it, at every call: replacing it is seen. What else Python code may
+have looked at while it was traced (training flags, attributes, submodules, hooks, global and closed-over names, and the
+attributes of plain objects that it mentions) is remembered and compared.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import getattr_static
 from typing import Any
 
 import torch
 from torch import nn
 
-SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-APART = frozenset({"_parameters", "_buffers", "_modules", "forward", *HOOKS})
-DEEPEST = 4
+from weft.trace.capture import is_stand_in
+from weft.trace.facts import (
+    APART,
+    HOOKS,
+    MISSING,
+    REGISTRIES,
+    SIMPLE,
+    ModuleFacts,
+    NameFact,
+    join,
+    look,
+    module_facts,
+    name_fact,
+)
+
+LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
+DEEPEST = 6
+Fact = ModuleFacts | NameFact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,56 +46,28 @@ class Slot:
     path: str
     registered: bool = False
 
-    def get(self) -> torch.Tensor:
-        """The tensor that is there now."""
-        found: torch.Tensor = self.container.cell_contents if self.key is None else self.container[self.key]
-        return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModuleFacts:
-    """What a module looked like: its plain attributes, submodules, hooks, and which parameters it has."""
-
-    module: nn.Module
-    path: str
-    facts: dict[str, Any]
-
-    def change(self) -> str | None:
-        """A sentence on what is different now, or nothing."""
-        now = _facts(self.module)
-        if _same(now, self.facts):
-            return None
-        names = [name for name in {**self.facts, **now} if not _same(now.get(name), self.facts.get(name))]
-        return "; ".join(_sentence(self.path, name, self.facts.get(name), now.get(name)) for name in names[:3]) or None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScalarFact:
-    """A global or closed-over number, text or flag, as it was."""
-
-    container: Any
-    key: Any
-    path: str
-    value: Any
-
-    def change(self) -> str | None:
-        """A sentence on what is different now, or nothing."""
-        now = self.container.cell_contents if self.key is None else self.container.get(self.key)
-        return None if _same(now, self.value) else f"{self.path} was {self.value!r}, is {now!r}"
+    def get(self) -> Any:
+        """What is there now: a tensor, unless somebody put something else there."""
+        return look(self.container, self.key)
 
 
 @dataclass(slots=True, eq=False)
 class State:
-    """Everything found from one module or function."""
+    """Everything found from some modules, functions and objects."""
 
     slots: dict[int, Slot] = field(default_factory=dict)
     modules: dict[nn.Module, str] = field(default_factory=dict)
-    scalars: list[ScalarFact] = field(default_factory=list)
-    visited: set[int] = field(default_factory=set)
+    names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
+    generators: list[torch.Generator] = field(default_factory=list)
+    stand_ins: list[Slot] = field(default_factory=list)
+    containers: dict[int, Any] = field(default_factory=dict)
+    mentioned: set[str] = field(default_factory=set)
+    objects: list[tuple[Any, str]] = field(default_factory=list)
+    visited: dict[int, Any] = field(default_factory=dict)
 
-    def facts(self) -> list[ModuleFacts]:
-        """The facts of all modules as they are now."""
-        return [ModuleFacts(module, path, _facts(module)) for module, path in self.modules.items()]
+    def facts(self) -> list[Fact]:
+        """The facts as they are now."""
+        return [*(module_facts(module, path) for module, path in self.modules.items()), *self.names.values()]
 
     def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""
@@ -92,10 +80,15 @@ class State:
 
 
 def find_state(*roots: Any) -> State:
-    """Walk what modules and functions can reach by attribute, closure and global name."""
+    """Walk what modules, functions and objects can reach by attribute, closure and global name."""
     state = State()
     for root in roots:
         _visit(state, root, "", 0)
+    # Which attributes of plain objects matter is known when all code has been seen; they may lead to more code.
+    for thing, path in state.objects:
+        for name, value in list(vars(thing).items()):
+            if name in state.mentioned:
+                _visit_name(state, (vars(thing), name, join(path, name), value), 1)
     return state
 
 
@@ -103,112 +96,144 @@ def _visit(state: State, thing: Any, path: str, depth: int) -> None:
     if depth > DEEPEST or id(thing) in state.visited:
         return
     if isinstance(thing, nn.Module):
-        _visit_module(state, thing, path)
-    elif isinstance(thing, types.MethodType):
+        _visit_module(state, thing, path, depth)
+        return
+    state.visited[id(thing)] = thing
+    if isinstance(thing, types.MethodType):
         _visit(state, thing.__self__, path, depth)
         _visit(state, thing.__func__, path, depth)
     elif isinstance(thing, partial):
         for part in (thing.func, *thing.args, *thing.keywords.values()):
             _visit(state, part, path, depth + 1)
     elif isinstance(thing, types.FunctionType):
-        state.visited.add(id(thing))
         _visit_function(state, thing, depth)
+    elif isinstance(thing, torch.Generator):
+        state.generators.append(thing)
+    elif (wrapped := getattr_static(thing, "__wrapped__", None)) is not None:
+        _visit(state, wrapped, path, depth + 1)
+    elif _is_plain_object(thing):
+        state.objects.append((thing, path))
+        _visit_code(state, type(thing), "__call__", depth)
 
 
-def _visit_module(state: State, root: nn.Module, path: str) -> None:
+def _visit_module(state: State, root: nn.Module, path: str, depth: int) -> None:
     for name, module in root.named_modules(prefix=path):
         if module in state.modules:
             continue
-        state.visited.add(id(module))
+        state.visited[id(module)] = module
         state.modules[module] = name
-        for registry in (module._parameters, module._buffers):
-            for key, tensor in registry.items():
+        _add_containers(state, module.__dict__, *(module.__dict__[registry] for registry in REGISTRIES))
+        for registry in REGISTRIES:
+            for key, tensor in module.__dict__[registry].items():
                 if tensor is not None:
-                    state.slots.setdefault(id(tensor), Slot(registry, key, _join(name, key), registered=True))
-        for key, value in module.__dict__.items():
+                    _visit_tensor(state, Slot(module.__dict__[registry], key, join(name, key), registered=True), tensor)
+        for key, value in list(module.__dict__.items()):
             if key not in APART:
-                _visit_container(state, module.__dict__, key, _join(name, key), value)
+                _visit_container(state, (module.__dict__, key, join(name, key), value), depth)
+        for hooks in HOOKS:
+            for hook in list((module.__dict__.get(hooks) or {}).values()):
+                _visit(state, hook, name, depth + 1)
+        _visit_code(state, type(module), "forward", depth)
 
 
-def _visit_container(state: State, container: Any, key: Any, path: str, value: Any) -> None:
+def _visit_code(state: State, kind: type, entry: str, depth: int) -> None:
+    """Visit a method that Weft runs, and the methods of the same class that it mentions."""
+    waiting, seen = [entry], {entry}
+    while waiting:
+        method = _function(getattr(kind, waiting.pop(), None))
+        if method is None or _is_library(method):
+            continue
+        _visit(state, method, "", depth + 1)
+        mentioned = set(_mentioned(method.__code__)) - seen
+        seen |= mentioned
+        waiting += sorted(mentioned)
+
+
+def _function(found: Any) -> types.FunctionType | None:
+    found = found.fget if isinstance(found, property) else found
+    found = getattr(found, "__func__", found)
+    if found is not None and not isinstance(found, types.FunctionType):
+        found = getattr_static(found, "__wrapped__", None)
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def _add_containers(state: State, *containers: Any) -> None:
+    state.containers.update((id(container), container) for container in containers)
+
+
+def _visit_tensor(state: State, slot: Slot, tensor: torch.Tensor) -> None:
+    if is_stand_in(tensor):
+        state.stand_ins.append(slot)
+    else:
+        state.slots.setdefault(id(tensor), slot)
+
+
+def _visit_container(state: State, place: tuple[Any, Any, str, Any], depth: int) -> None:
+    """Visit what a name of any kind stands for."""
+    container, key, path, value = place
     if isinstance(value, torch.Tensor):
-        state.slots.setdefault(id(value), Slot(container, key, path))
-    elif type(value) in (list, tuple):
-        for index, item in enumerate(value):
+        _visit_tensor(state, Slot(container, key, path), value)
+    elif type(value) in (list, tuple, dict):
+        _add_containers(state, value)
+        items = value.items() if type(value) is dict else enumerate(value)
+        for name, item in list(items):
             if isinstance(item, torch.Tensor):
-                state.slots.setdefault(id(item), Slot(value, index, f"{path}[{index}]"))
-    elif type(value) is dict:
-        for name, item in value.items():
-            if isinstance(item, torch.Tensor):
-                state.slots.setdefault(id(item), Slot(value, name, f"{path}[{name!r}]"))
+                _visit_tensor(state, Slot(value, name, f"{path}[{name!r}]"), item)
+            elif type(item) not in SIMPLE:
+                _visit(state, item, f"{path}[{name!r}]", depth + 1)
+    elif type(value) not in SIMPLE:
+        _visit(state, value, path, depth + 1)
 
 
 def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
-    for container, key, path, value in _reached(function):
-        if isinstance(value, SIMPLE):
-            state.scalars.append(ScalarFact(container, key, path, value))
-        elif isinstance(value, torch.Tensor):
-            state.slots.setdefault(id(value), Slot(container, key, path))
-        elif isinstance(value, types.FunctionType) and _is_library(value):
-            continue
-        else:
-            _visit_container(state, container, key, path, value)
-            _visit(state, value, path, depth + 1)
+    state.mentioned.update(_mentioned(function.__code__))
+    for place in _reached(function):
+        _visit_name(state, place, depth)
+
+
+def _visit_name(state: State, place: tuple[Any, Any, str, Any], depth: int) -> None:
+    container, key, path, value = place
+    if _is_library(value):
+        return
+    _add_containers(state, container)
+    if not isinstance(value, torch.Tensor):
+        state.names.setdefault((id(container), key), name_fact(container, key, path, value))
+    _visit_container(state, place, depth)
 
 
 def _reached(function: types.FunctionType) -> Iterator[tuple[Any, Any, str, Any]]:
-    names = set(_names(function.__code__))
+    names = set(_mentioned(function.__code__))
     for name in sorted(names & function.__globals__.keys()):
-        yield function.__globals__, name, name, function.__globals__[name]
+        value = function.__globals__[name]
+        yield function.__globals__, name, name, value
+        if isinstance(value, types.ModuleType) and not _is_library(value):
+            for inner in sorted(names & vars(value).keys()):
+                yield vars(value), inner, f"{name}.{inner}", vars(value)[inner]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield cell, None, name, cell.cell_contents
-        except ValueError:
-            continue  # a name of the enclosing function that is not bound yet
+        value = look(cell, None)
+        if value is not MISSING:  # else: a name of the enclosing function that is not bound yet
+            yield cell, None, name, value
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def _mentioned(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from _mentioned(constant)
 
 
-def _is_library(function: Callable[..., Any]) -> bool:
-    return (function.__module__ or "").partition(".")[0] in ("torch", "weft", "numpy", "math", "functools")
+def _is_plain_object(thing: Any) -> bool:
+    """Whether a thing is of a class of the user's, with attributes."""
+    no_object = isinstance(thing, (type, types.ModuleType)) or _is_library(type(thing))
+    return not no_object and hasattr(thing, "__dict__")
 
 
-def _facts(module: nn.Module) -> dict[str, Any]:
-    facts = {key: value for key, value in module.__dict__.items() if key not in APART}
-    facts["submodules"] = dict(module._modules)
-    facts["parameters"] = {key: value is not None for key, value in _tensors(module)}
-    for name in HOOKS:
-        hooks: MutableMapping[int, Any] = module.__dict__.get(name) or {}
-        if hooks:
-            facts[name.strip("_")] = dict(hooks)
-    return facts
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    yield from module._parameters.items()
-    yield from module._buffers.items()
-
-
-def _same(first: Any, second: Any) -> bool:
-    try:
-        return bool(first == second)
-    except (RuntimeError, ValueError, TypeError):
-        return False  # a tensor or array was replaced: comparing it gives no single truth
-
-
-def _sentence(path: str, name: str, before: Any, now: Any) -> str:
-    return f"{_join(path, name)} was {_brief(before)}, is {_brief(now)}"
-
-
-def _brief(value: Any) -> str:
-    text = repr(value) if isinstance(value, SIMPLE) else f"<{type(value).__name__}>"
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _is_library(thing: Callable[..., Any] | Any) -> bool:
+    """Whether a function, class or Python module belongs to a library whose names nobody rebinds."""
+    if isinstance(thing, types.ModuleType):
+        name = thing.__name__
+    elif isinstance(thing, (types.FunctionType, types.BuiltinFunctionType, type)):
+        name = thing.__module__ or ""
+    else:
+        return False
+    return name.partition(".")[0] in LIBRARIES

@@ -31,7 +31,7 @@ from weft.trace.forbidden import FORBIDDEN, FROM_VALUES, VALUE_OPERATORS
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
 from weft.trace.places import user_place
-from weft.trace.random_state import RandomLedger
+from weft.trace.random_state import OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
 from weft.trace.state import State
@@ -100,6 +100,7 @@ class Tracer:
         self._captured: dict[int, TensorState] = {}
         self._places: dict[int, Place] = {}
         self._random: RandomLedger | None = None
+        self._generators = OwnGenerators(())
         self._real_of: dict[int, torch.Tensor] = {}
         self._known = Known()
 
@@ -115,6 +116,8 @@ class Tracer:
                 leaves[position] = self._add_number(leaf, position)
         stand_in_arguments, stand_in_keywords = tree_unflatten(leaves, structure)
         self._random = RandomLedger(self.recorder.emit)
+        given = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
+        self._generators = OwnGenerators((*self.request.state.generators, *given))
         try:
             with self.interception:
                 result = self.request.function(*stand_in_arguments, **stand_in_keywords)
@@ -122,6 +125,9 @@ class Tracer:
             self._random.finish()
         finally:
             self._random.restore()
+            seeded = self._generators.restore()
+        if seeded:
+            refuse("generator", None)
         self.trace.leaves = [_plain_number(leaf) for leaf in self.trace.leaves]
         self._check_nothing_was_lost()
         self.trace.values = self.recorder.values
@@ -227,6 +233,8 @@ class Tracer:
             return self._read_value(operator, arguments)
         if target == "aten.lift_fresh.default" and not is_stand_in(arguments[0]):
             return self._constant(arguments[0])
+        if not self._generators.may_draw(keywords.get("generator")):
+            refuse("generator", place)
         random = self._random if is_random(target) else None
         if random is not None:
             with outside_tracing():

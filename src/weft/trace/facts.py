@@ -1,0 +1,188 @@
+"""What Python code may have looked at while it was traced -> facts to compare at each call, with a sentence each.
+
+A fact is the same if it is the very same object, or a plain value of the same type that is equal; of a list, tuple,
+dictionary or set it is what is inside. Zero and minus zero differ, 1 and True differ, and so do 1 and 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import is_
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+CONTAINERS = (list, tuple, dict, set, frozenset)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+REGISTRIES = ("_parameters", "_buffers")
+# Entries of every module's __dict__ that are compared in another way, or that are about copies and saving.
+APART = frozenset({*vars(nn.Module()), "forward"} - {"training"})
+DEEPEST_CONTAINER = 3
+LONGEST_CONTAINER = 256
+MISSING = object()
+
+
+def content(thing: Any, depth: int = 0) -> Any:
+    """What is compared of a thing: a plain value with its type, a container's contents, else the object's identity."""
+    kind = type(thing)
+    if kind is float:
+        return (kind, thing.hex())
+    if kind is complex:
+        return (kind, thing.real.hex(), thing.imag.hex())
+    if kind in SIMPLE:
+        return (kind, thing)
+    if kind in CONTAINERS and depth < DEEPEST_CONTAINER and len(thing) <= LONGEST_CONTAINER:
+        if kind is dict:
+            return (kind, [(content(key, depth + 1), content(item, depth + 1)) for key, item in thing.items()])
+        items = sorted(thing, key=repr) if kind in (set, frozenset) else thing
+        return (kind, [content(item, depth + 1) for item in items])
+    return Same(thing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """An object of any kind: equal to itself alone."""
+
+    thing: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameFact:
+    """What a global name, a closed-over name or an attribute of a plain object stood for."""
+
+    container: Any
+    key: Any
+    path: str
+    value: Any
+    content: Any
+
+    def change(self) -> str | None:
+        """A sentence on what is different now, or nothing."""
+        now = look(self.container, self.key)
+        if now is self.value and type(now) not in CONTAINERS:
+            return None
+        return None if content(now) == self.content else changed(self.path, self.value, now)
+
+
+def name_fact(container: Any, key: Any, path: str, value: Any) -> NameFact:
+    """Remember what a name stands for now."""
+    return NameFact(container, key, path, value, content(value))
+
+
+def look(container: Any, key: Any) -> Any:
+    """What a closure's cell (without a key), a dictionary or a list holds now; MISSING if it holds nothing."""
+    try:
+        return container.cell_contents if key is None else container[key]
+    except (LookupError, ValueError):
+        return MISSING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleFacts:
+    """What a module looked like: its plain attributes, submodules, hooks, and which parameters it has."""
+
+    module: nn.Module
+    path: str
+    attributes: tuple[Any, ...]
+    contents: Mapping[str, Any]
+    containers: Mapping[str, Any]
+    structure: Mapping[str, Any]
+
+    def change(self) -> str | None:
+        """A sentence on what is different now, or nothing."""
+        now = self.module.__dict__
+        if len(now) != len(self.attributes) or not all(map(is_, now.values(), self.attributes)):
+            found = self._difference(self.contents, attribute_contents(self.module))
+            if found:
+                return found
+        for name, before in self.containers.items():
+            if content(now.get(name, MISSING)) != before:
+                return changed(join(self.path, name), now.get(name), now.get(name))
+        if structure(self.module) != self.structure:
+            return self._difference(self.structure, structure(self.module))
+        return None
+
+    def _difference(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+        names = [name for name in {**before, **now} if before.get(name, MISSING) != now.get(name, MISSING)]
+        sentences = (
+            changed(join(self.path, name), plain(before.get(name, MISSING)), plain(now.get(name, MISSING)))
+            for name in names[:3]
+        )
+        return "; ".join(sentences) or None
+
+
+def module_facts(module: nn.Module, path: str) -> ModuleFacts:
+    """Remember what a module looks like now."""
+    contents = attribute_contents(module)
+    containers = {name: contents[name] for name in contents if type(module.__dict__[name]) in CONTAINERS}
+    return ModuleFacts(
+        module,
+        path,
+        tuple(module.__dict__.values()),
+        MappingProxyType(contents),
+        MappingProxyType(containers),
+        MappingProxyType(structure(module)),
+    )
+
+
+def attribute_contents(module: nn.Module) -> dict[str, Any]:
+    """What is compared of the attributes that Python code of a module may read."""
+    found = {name: content(value) for name, value in module.__dict__.items() if name not in APART}
+    replaced = module.__dict__.get("forward")
+    if isinstance(replaced, FunctionType):
+        found["forward"] = Same(replaced)
+    return found
+
+
+def structure(module: nn.Module) -> dict[str, Any]:
+    """What is compared of a module's registries: who its submodules are, which tensors it has, its hooks."""
+    found: dict[str, Any] = {"submodules": dict(module._modules)}
+    for registry in REGISTRIES:
+        found[registry.strip("_")] = {name: tensor is not None for name, tensor in module.__dict__[registry].items()}
+    for name in HOOKS:
+        hooks = module.__dict__.get(name)
+        if hooks:
+            found[name.strip("_")] = dict(hooks)
+    return found
+
+
+def plain(compared: Any) -> Any:
+    """What `content` was made of, as far as it matters to a sentence."""
+    if isinstance(compared, Same):
+        return compared.thing
+    if isinstance(compared, tuple) and compared[0] is float:
+        return float.fromhex(compared[1])
+    if isinstance(compared, tuple) and compared[0] is complex:
+        return complex(*(float.fromhex(part) for part in compared[1:]))
+    return compared[1] if isinstance(compared, tuple) else compared
+
+
+def changed(path: str, before: Any, now: Any) -> str:
+    """A sentence on a thing that is different."""
+    was, found = brief(before), brief(now)
+    if was != found:
+        return f"{path} was {was}, is {found}"
+    return f"{path} holds other things" if type(now) in CONTAINERS else f"{path} is another {found.strip('<>')}"
+
+
+def brief(value: Any) -> str:
+    """A thing as it is named in a sentence."""
+    if value is MISSING:
+        return "missing"
+    text = repr(value) if type(value) in SIMPLE else f"<{type(value).__name__}>"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def join(path: str, name: str) -> str:
+    """The path of an attribute."""
+    return f"{path}.{name}" if path else name
