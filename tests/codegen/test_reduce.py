@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
 from weft.codegen.reduce import emit_reduce
@@ -328,3 +330,21 @@ def test_few_long_rows_are_cut_into_chunks_that_any_number_of_lanes_may_share(
         found.append(output.reshape(rows))
     assert torch.equal(*found)
     torch.testing.assert_close(found[0].double(), exact, rtol=3e-7, atol=0)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None)
+@given(st.data())
+def test_reductions_of_any_dimensions_of_any_layout_equal_eager(data: st.DataObject) -> None:
+    sizes = st.sampled_from([1, 2, 3, 7, 16, 17, 33, 65])
+    shape = data.draw(st.lists(sizes, min_size=1, max_size=4).filter(lambda found: torch.Size(found).numel() < 200_000))
+    order = data.draw(st.permutations(range(len(shape))))
+    dims = data.draw(st.lists(st.sampled_from(range(len(shape))), min_size=1, unique=True))
+    kind = data.draw(st.sampled_from(["sum", "max", "min", "argmax"]))
+    x = numbers(torch.float32, *shape, seed=data.draw(st.integers(0, 99))).permute(order)
+    dims = dims[:1] if kind == "argmax" else dims
+    level, parts = data.draw(st.sampled_from(LEVELS)), data.draw(st.integers(1, 3))
+    got = reduced(kind, x, dims, level, parts)
+    if kind == "sum":
+        as_exact_as_eager(got, x.sum(dims), x.double().sum(dims))
+    else:
+        assert torch.equal(got, EAGER[kind](x, dims[0] if kind == "argmax" else dims))
