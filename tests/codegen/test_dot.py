@@ -9,7 +9,7 @@ from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, co
 from weft.codegen.dot import emit_dot
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
-from weft.plan.kernel_dot import DotKernel, choose_dot_schedule
+from weft.plan.kernel_dot import DotKernel, choose_dot_schedule, prefers_dot
 from weft.plan.kernel_gemm import Matrix
 from weft.target import Target
 
@@ -70,3 +70,10 @@ def test_a_batch_of_queries_meets_its_keys() -> None:
     call("dot", out, query, key, begin=0, end=kernel.tile_count)
     torch.testing.assert_close(out[..., 0], torch.einsum("bhd,bkhd->bhk", query, key))
     assert out[..., 1].abs().sum() == 0
+
+
+def test_dot_products_are_preferred_for_few_rows_and_columns_side_by_side() -> None:
+    row, column = Matrix((), 64, 1), Matrix((), 1, 64)
+    assert prefers_dot(1, 64, row, column)
+    assert not prefers_dot(1, 64, row, row)
+    assert not prefers_dot(32, 64, row, column)

@@ -12,7 +12,7 @@ from weft.plan.kernel_gemm import ELEMENT_BITS, Matrix
 from weft.plan.schedule_gemm import TILE_CYCLES, vector_registers
 from weft.target import Target
 
-MOST_DOT_ROWS = 4  # more rows share a packed panel with profit
+MOST_DOT_ROWS = 2  # up to here dot products in place are as fast as a packed panel, or faster
 MOST_BLOCK_COLUMNS = 8
 
 
@@ -62,6 +62,11 @@ class DotKernel:
     def tile_count(self) -> int:
         """Count the tiles; any split of them over calls gives the same bits."""
         return prod(self.batch) * self.tiles_across if self.rows else 0
+
+
+def prefers_dot(rows: int, inner: int, left: Matrix, right: Matrix) -> bool:
+    """Tell whether to compute a product as dot products, even where its right operand could be packed once."""
+    return rows <= MOST_DOT_ROWS and (inner <= 1 or left.column == right.row == 1)
 
 
 def choose_dot_schedule(element: str, sizes: tuple[int, int, int], target: Target) -> DotSchedule:
