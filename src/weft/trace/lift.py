@@ -1,0 +1,207 @@
+"""A Graph of PyTorch operators -> the Graph of small ops that they mean, as far as the rule table goes.
+
+A call without a rule, or that its rule does not cover, stays as it is. So does everything on other devices and in
+dtypes that no small op computes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft.errors import InternalError, UsageError
+from weft.ir import library
+from weft.ir.calls import Call
+from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.op_types import REAL
+from weft.ir.sharing import SHARING_OPS, looks_into_memory, sources
+from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
+from weft.trace.expression import Expression
+from weft.trace.lift_arguments import Arguments, Rule, defaults
+from weft.trace.lift_writes import put_back, view_at
+from weft.trace.torch_ops import RULES
+
+
+def lift(graph: Graph) -> Graph:
+    """Replace calls of PyTorch operators by small ops."""
+    return _Lifter(graph).run()
+
+
+def rule_of(target: str) -> Rule | None:
+    """The rule of an operator; an operator that writes its first argument has that of its twin which does not."""
+    if target in RULES:
+        return RULES[target]
+    space, operator, overload = library.split(target)
+    twin = f"{space}.{operator.removesuffix('_')}.{overload}"
+    if not operator.endswith("_") or twin not in RULES or defaults(twin).keys() != defaults(target).keys():
+        return None
+    return RULES[twin]
+
+
+class _Lifter:
+    """Rebuilds one Graph, value by value."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.now: dict[Value, Value] = {value: value for value in graph.inputs}
+        self.kept: dict[Value, None] = dict.fromkeys(graph.inputs)
+        self.parts: dict[Value, tuple[Expression | None, ...]] = {}
+        self.roots = set(graph.roots())
+        self.rigid = _with_sources(_looked_into(graph))
+        # Memory that the caller comes to see, or that is looked into as memory, must stay separate from all other.
+        self.own = _with_sources(self.roots) | self.rigid
+
+    def run(self) -> Graph:
+        """The rebuilt Graph."""
+        for value in self.graph.values:
+            self.now[value] = self._item(value) if value.op == "item" else self._lifted(value)
+        return replace(
+            self.graph,
+            values=tuple(self.kept)[len(self.graph.inputs) :],
+            results=tuple(Result(self.now[result.value], result.path) for result in self.graph.results),
+            writes=tuple(Write(write.input, self.now[write.value], write.path) for write in self.graph.writes),
+        )
+
+    def _item(self, value: Value) -> Value:
+        whole = value.operands[0]
+        if whole not in self.parts:
+            return self._kept_as_is(value)
+        found = self.parts[whole][value.attributes["index"]]
+        assert found is not None  # nothing picks an absent result
+        return self._placed(value, found, fresh=not sources(whole))
+
+    def _lifted(self, value: Value) -> Value:
+        results = self._results(value) if self._is_candidate(value) else None
+        if results is None:
+            return self._kept_as_is(value)
+        if isinstance(value.type, TupleType):
+            self.parts[value] = results
+            return value
+        [result] = results
+        assert result is not None
+        return self._placed(value, result, fresh=not sources(value))
+
+    def _is_candidate(self, value: Value) -> bool:
+        if value.op not in ("library", "update") or rule_of(value.attributes["call"].target) is None:
+            return False
+        if value in self.rigid and sources(value):
+            return False
+        kinds = [*(operand.type for operand in value.operands), *results_of(value.type)]
+        return all(kind.dtype in REAL and kind.device == CPU for kind in kinds if isinstance(kind, TensorType))
+
+    def _results(self, value: Value) -> tuple[Expression | None, ...] | None:
+        """The results of a call as expressions, or None if its rule does not cover it."""
+        call: Call = value.attributes["call"]
+        rule = rule_of(call.target)
+        assert rule is not None
+        operands = [self._operand(operand, value) for operand in value.operands]
+        try:
+            bases = {place.base: self._tensor(value.operands[place.base], value) for place in call.written}
+            views = [view_at(bases[place.base], place.path, RULES) for place in call.written]
+            fresh = results_of(value.type)[: len(results_of(value.type)) - len(bases)]
+            declared = (*fresh, *(view.kind for view in views))
+            found = rule(Arguments(call, [*operands, *views], declared, value.place))
+            results = found if isinstance(found, tuple) else (found,)
+            results = tuple(_fitted(*pair) for pair in zip(results, declared, strict=True))
+            for place, new in zip(call.written, results[len(fresh) :], strict=True):
+                assert new is not None
+                bases[place.base] = put_back(bases[place.base], place.path, new, RULES)
+        except UsageError:
+            return None  # what a rule refuses, or the op table does, stays PyTorch's
+        return (*results[: len(fresh)], *bases.values())
+
+    def _operand(self, operand: Value, user: Value) -> Expression | Value:
+        return self._tensor(operand, user) if isinstance(operand.type, TensorType) else self.now[operand]
+
+    def _tensor(self, operand: Value, user: Value) -> Expression:
+        return Expression(self.now[operand], user.place)
+
+    def _placed(self, value: Value, result: Expression, *, fresh: bool) -> Value:
+        """A result in the place of the value that it stands for: of its layout, in memory of its own where seen."""
+        assert isinstance(value.type, TensorType)
+        if value in self.own and fresh and self._may_share(result.value):
+            result = result.copy()
+        elif value in self.roots and result.value in self.kept:
+            result = result.build("reshape", shape=result.shape)
+        found = result.value
+        if found.type != value.type:
+            found = _laid_out(found, value.type, is_new=found not in self.kept)
+        if found not in self.kept and value.name:
+            found = replace(found, name=value.name)
+        return self._keep(found)
+
+    def _may_share(self, value: Value) -> bool:
+        """Whether a value may be memory that is there already, or a constant."""
+        while value not in self.kept and value.op in SHARING_OPS and value.op != "item":
+            value = value.operands[0]
+        return value in self.kept or value.op == "constant"
+
+    def _kept_as_is(self, value: Value) -> Value:
+        operands = tuple(self.now[operand] for operand in value.operands)
+        if any(new is not old for new, old in zip(operands, value.operands, strict=True)):
+            value = replace(value, operands=operands)
+        return self._keep(value)
+
+    def _keep(self, value: Value) -> Value:
+        """Add a value to the Graph, after those of its operands that are new."""
+        waiting = [value]
+        while waiting:
+            last = waiting[-1]
+            missing = [operand for operand in last.operands if operand not in self.kept]
+            if missing:
+                waiting += missing
+            else:
+                self.kept[waiting.pop()] = None
+        return value
+
+
+def results_of(kind: Type) -> tuple[Type, ...]:
+    """The types of the results of a call, one or several."""
+    if isinstance(kind, TupleType):
+        return kind.items
+    return (kind,)
+
+
+def _fitted(result: Expression | None, declared: Type) -> Expression | None:
+    """A result in its declared dtype and shape."""
+    if isinstance(declared, NothingType):
+        return None
+    assert isinstance(declared, TensorType)
+    if result is None:
+        raise InternalError(f"a rule leaves out a result of type {declared}")
+    return result.cast(declared.dtype).expand(declared.shape)
+
+
+def _laid_out(value: Value, kind: TensorType, *, is_new: bool) -> Value:
+    """A value with the declared strides: itself if nobody has seen it yet, else a copy."""
+    if is_new and value.op not in ("item", "constant"):
+        return replace(value, type=kind)
+    return Expression(value, value.place).build("reshape", shape=kind.shape, type=kind).value
+
+
+def _looked_into(graph: Graph) -> Iterator[Value]:
+    """The values whose memory as_strided looks into."""
+    for value in graph.values:
+        call: Call | None = value.attributes.get("call")
+        if call is None:
+            continue
+        if looks_into_memory(call.target):
+            yield from value.operands
+        for place in call.written:
+            if any(looks_into_memory(step.target) for step in place.path):
+                yield value.operands[place.base]
+    for result in graph.results:
+        if any(looks_into_memory(step.target) for step in result.path):
+            yield result.value
+
+
+def _with_sources(values: Iterator[Value] | set[Value]) -> set[Value]:
+    """Values and all that they may be views of."""
+    found: set[Value] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += sources(value)
+    return found

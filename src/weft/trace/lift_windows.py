@@ -1,0 +1,315 @@
+"""PyTorch's convolutions, pooling and resampling, with their gradients -> small ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.trace.expression import Expression, several, table
+from weft.trace.lift_arguments import Arguments, Rule, Rules
+
+# Convolutions.
+
+
+def convolution_attributes(arguments: Arguments, rank: int) -> dict[str, Any]:
+    """How a window moves."""
+    found: dict[str, Any] = {name: arguments.integers(name, rank) for name in ("stride", "padding", "dilation")}
+    return {**found, "groups": arguments.literal("groups")}
+
+
+def convolution(arguments: Arguments) -> Expression:
+    """A convolution, plain or transposed, with its bias."""
+    x, weight = (entry.wide() for entry in arguments.tensors("input", "weight"))
+    given = convolution_attributes(arguments, x.rank - 2)
+    if arguments.literal("transposed"):
+        found = x.build("convolution_input_gradient", weight, shape=arguments.result().shape, **given)
+    else:
+        found = x.build("convolution", weight, **given)
+    bias = arguments.maybe("bias")
+    return found if bias is None else found + channels(bias.wide(), found.rank)
+
+
+def channels(x: Expression, rank: int) -> Expression:
+    """One number for each channel as a tensor that broadcasts."""
+    return x.reshape((1, *x.shape, *(1,) * (rank - 2)))
+
+
+def convolution_gradient(arguments: Arguments) -> tuple[Expression | None, ...]:
+    """The gradients for input, weight and bias."""
+    gradient, x, weight = (entry.wide() for entry in arguments.tensors("grad_output", "input", "weight"))
+    given = convolution_attributes(arguments, x.rank - 2)
+    for_input = for_weight = for_bias = None
+    transposed = arguments.literal("transposed")
+    if arguments.wanted(0):
+        if transposed:
+            for_input = gradient.build("convolution", weight, **given)
+        else:
+            for_input = gradient.build("convolution_input_gradient", weight, shape=x.shape, **given)
+    if arguments.wanted(1):
+        left, right = (gradient, x) if transposed else (x, gradient)
+        for_weight = left.build("convolution_weight_gradient", right, shape=weight.shape, **given)
+    if arguments.wanted(2):
+        for_bias = gradient.sum([0, *range(2, gradient.rank)])
+    return for_input, for_weight, for_bias
+
+
+# Pooling.
+
+
+def window_attributes(arguments: Arguments, rank: int) -> dict[str, Any]:
+    """The window of a pooling operator; without a stride it moves by its own size."""
+    found: dict[str, Any] = {"kernel_size": arguments.integers("kernel_size", rank)}
+    stride = arguments.literal("stride")
+    found["stride"] = arguments.integers("stride", rank) if stride else found["kernel_size"]
+    found["padding"] = arguments.integers("padding", rank)
+    found["ceil_mode"] = arguments.literal("ceil_mode")
+    if arguments.has("dilation"):
+        found["dilation"] = arguments.integers("dilation", rank)
+    else:
+        found["count_include_pad"] = arguments.literal("count_include_pad")
+        found["divisor_override"] = arguments.literal("divisor_override")
+    return found
+
+
+def batched(x: Expression, rank: int) -> Expression:
+    """A batch of channels; a single entry becomes a batch of one."""
+    return x if x.rank == rank + 2 else x.insert(0)
+
+
+def max_pool(rank: int) -> Rule:
+    """Make the rule of max pooling."""
+
+    def rule(arguments: Arguments) -> tuple[Expression, ...]:
+        x = batched(arguments.tensor("self"), rank)
+        values, indices = several("max_pool", x, **window_attributes(arguments, rank))
+        return values.reshape(arguments.result(0).shape), indices.reshape(arguments.result(1).shape)
+
+    return rule
+
+
+def max_pool_gradient(rank: int) -> Rule:
+    """Make the rule of max pooling's gradient."""
+
+    def rule(arguments: Arguments) -> Expression:
+        entries = (batched(entry, rank) for entry in arguments.tensors("grad_output", "self", "indices"))
+        gradient, x, indices = entries
+        found = gradient.wide().build("max_pool_gradient", x.wide(), indices, **window_attributes(arguments, rank))
+        return found.reshape(arguments.result().shape)
+
+    return rule
+
+
+def average_pool(rank: int) -> Rule:
+    """Make the rule of average pooling."""
+
+    def rule(arguments: Arguments) -> Expression:
+        x = batched(arguments.tensor("self").wide(), rank)
+        return x.build("average_pool", **window_attributes(arguments, rank)).reshape(arguments.result().shape)
+
+    return rule
+
+
+def average_pool_gradient(rank: int) -> Rule:
+    """Make the rule of average pooling's gradient."""
+
+    def rule(arguments: Arguments) -> Expression:
+        gradient, x = (batched(entry.wide(), rank) for entry in arguments.tensors("grad_output", "self"))
+        found = gradient.build("average_pool_gradient", x, **window_attributes(arguments, rank))
+        return found.reshape(arguments.result().shape)
+
+    return rule
+
+
+def even_window(arguments: Arguments, x: Expression, sizes: tuple[int, ...]) -> dict[str, Any]:
+    """The window of adaptive pooling where the sizes divide."""
+    extents = x.shape[2:]
+    divides = all(size and extent and extent % size == 0 for extent, size in zip(extents, sizes, strict=True))
+    arguments.require(divides, "with windows of unequal sizes")
+    window = tuple(extent // size for extent, size in zip(extents, sizes, strict=True))
+    none = (0,) * len(window)
+    return {"kernel_size": window, "stride": window, "padding": none, "ceil_mode": False}
+
+
+MEAN = {"count_include_pad": True, "divisor_override": None}
+
+
+def adaptive_average_pool(rank: int) -> Rule:
+    """Make the rule of average pooling to a given size."""
+
+    def rule(arguments: Arguments) -> Expression:
+        x, shape = batched(arguments.tensor("self").wide(), rank), arguments.result().shape
+        return x.build("average_pool", **even_window(arguments, x, shape[-rank:]), **MEAN).reshape(shape)
+
+    return rule
+
+
+def adaptive_average_pool_gradient(rank: int) -> Rule:
+    """Make the rule of its gradient."""
+
+    def rule(arguments: Arguments) -> Expression:
+        gradient, x = (batched(entry.wide(), rank) for entry in arguments.tensors("grad_output", "self"))
+        window = even_window(arguments, x, gradient.shape[2:])
+        return gradient.build("average_pool_gradient", x, **window, **MEAN).reshape(arguments.result().shape)
+
+    return rule
+
+
+def adaptive_max_pool(rank: int) -> Rule:
+    """Make the rule of max pooling to a given size."""
+
+    def rule(arguments: Arguments) -> tuple[Expression, ...]:
+        x, shape = batched(arguments.tensor("self"), rank), arguments.result().shape
+        window = {**even_window(arguments, x, shape[-rank:]), "dilation": (1,) * rank}
+        values, indices = several("max_pool", x, **window)
+        return values.reshape(shape), indices.reshape(shape)
+
+    return rule
+
+
+# Resampling.
+
+
+def factors(arguments: Arguments, rank: int) -> list[float | None]:
+    """The factors given for each dimension, None where only the sizes are."""
+    if rank == 1:
+        return [arguments.literal("scales")]
+    return [arguments.literal(f"scales_{letter}") for letter in "dhw"[-rank:]]
+
+
+def nearest_places(extent: int, size: int, factor: float | None, *, exact: bool) -> torch.Tensor:
+    """Which element each element of a resampled dimension is; in float32, as PyTorch counts."""
+    ratio = 1.0 / factor if factor is not None and factor > 0 else extent / size
+    step = torch.tensor(ratio, dtype=torch.float32)
+    places = torch.arange(size, dtype=torch.float32) + (0.5 if exact else 0.0)
+    return (places * step).floor().long().clamp(max=extent - 1)
+
+
+def nearest(rank: int, *, exact: bool = False) -> Rule:
+    """Make the rule of repeating the nearest element."""
+
+    def rule(arguments: Arguments) -> Expression:
+        x = arguments.tensor("self")
+        sizes = arguments.result().shape[2:]
+        for dimension, (size, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
+            extent = x.shape[dimension]
+            places = nearest_places(extent, size, factor, exact=exact)
+            x = repeated(x, dimension, places)
+        return x
+
+    return rule
+
+
+def repeated(x: Expression, dimension: int, places: torch.Tensor) -> Expression:
+    """Elements of a dimension taken at places; equally often, they are repeated."""
+    extent, times = x.shape[dimension], even_times(places, x.shape[dimension])
+    if times == 0:
+        return x.build("take", table(places, x.place), dimension=dimension)
+    wide = (*x.shape[: dimension + 1], times, *x.shape[dimension + 1 :])
+    flat = (*x.shape[:dimension], extent * times, *x.shape[dimension + 1 :])
+    return x.insert(dimension + 1).expand(wide).reshape(flat)
+
+
+def even_times(places: torch.Tensor, extent: int) -> int:
+    """How often each place comes, if all come equally often and in order, else 0."""
+    times = len(places) // extent
+    even = torch.arange(extent).repeat_interleave(times)
+    return times if torch.equal(places, even) else 0
+
+
+def gathered_back(gradient: Expression, dimension: int, places: torch.Tensor, extent: int) -> Expression:
+    """The gradient of taking elements at places: the sum over all that took each."""
+    if times := even_times(places, extent):
+        apart = (*gradient.shape[:dimension], extent, times, *gradient.shape[dimension + 1 :])
+        return gradient.reshape(apart).sum((dimension + 1,))
+    shape = (*gradient.shape[:dimension], extent, *gradient.shape[dimension + 1 :])
+    column = table(places, gradient.place).reshape((len(places),) + (1,) * (gradient.rank - dimension - 1))
+    zeros = (gradient.like(0)).expand(shape)
+    return zeros.build("scatter_add", column.expand(gradient.shape), gradient, dimension=dimension)
+
+
+def nearest_gradient(rank: int, *, exact: bool = False) -> Rule:
+    """Make the rule of its gradient."""
+
+    def rule(arguments: Arguments) -> Expression:
+        gradient = arguments.tensor("grad_output").wide()
+        sizes = arguments.literal("input_size")[2:]
+        for dimension, (extent, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
+            places = nearest_places(extent, gradient.shape[dimension], factor, exact=exact)
+            gradient = gathered_back(gradient, dimension, places, extent)
+        return gradient
+
+    return rule
+
+
+def linear_places(
+    extent: int, size: int, factor: float | None, *, corners: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """For each element of a resampled dimension the two elements it lies between, and how near to the second."""
+    steps = torch.arange(size, dtype=torch.float64)
+    if corners:
+        source = steps * ((extent - 1) / (size - 1) if size > 1 else 0.0)
+    else:
+        ratio = 1.0 / factor if factor is not None and factor > 0 else extent / size
+        source = ((steps + 0.5) * ratio - 0.5).clamp(min=0.0)
+    low = source.floor().long().clamp(max=extent - 1)
+    return low, (low + 1).clamp(max=extent - 1), (source - low).clamp(0.0, 1.0)
+
+
+def linear(rank: int) -> Rule:
+    """Make the rule of linear interpolation, one dimension after the other."""
+
+    def rule(arguments: Arguments) -> Expression:
+        x, corners = arguments.tensor("self").wide(), arguments.literal("align_corners")
+        sizes = arguments.result().shape[2:]
+        for dimension, (size, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
+            low, high, share = linear_places(x.shape[dimension], size, factor, corners=corners)
+            weight = column_of(share, x, dimension)
+            first, second = (x.build("take", table(at, x.place), dimension=dimension) for at in (low, high))
+            x = first * (1 - weight) + second * weight
+        return x
+
+    return rule
+
+
+def column_of(share: torch.Tensor, x: Expression, dimension: int) -> Expression:
+    """Numbers along one dimension, as a tensor that broadcasts."""
+    return table(share.to(x.dtype), x.place).reshape((len(share),) + (1,) * (x.rank - dimension - 1))
+
+
+def linear_gradient(rank: int) -> Rule:
+    """Make the rule of its gradient."""
+
+    def rule(arguments: Arguments) -> Expression:
+        gradient, corners = arguments.tensor("grad_output").wide(), arguments.literal("align_corners")
+        sizes = arguments.literal("input_size")[2:]
+        for dimension, (extent, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
+            low, high, share = linear_places(extent, gradient.shape[dimension], factor, corners=corners)
+            weight = column_of(share, gradient, dimension)
+            first = gathered_back(gradient * (1 - weight), dimension, low, extent)
+            gradient = first + gathered_back(gradient * weight, dimension, high, extent)
+        return gradient
+
+    return rule
+
+
+LINEAR_NAMES = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
+RANKS = (1, 2, 3)
+
+WINDOWS: Rules = {
+    "aten.convolution.default": convolution,
+    "aten.convolution_backward.default": convolution_gradient,
+    **{f"aten.max_pool{rank}d_with_indices.default": max_pool(rank) for rank in (2, 3)},
+    **{f"aten.max_pool{rank}d_with_indices_backward.default": max_pool_gradient(rank) for rank in (2, 3)},
+    **{f"aten.avg_pool{rank}d.default": average_pool(rank) for rank in (2, 3)},
+    **{f"aten.avg_pool{rank}d_backward.default": average_pool_gradient(rank) for rank in (2, 3)},
+    **{f"aten._adaptive_avg_pool{rank}d.default": adaptive_average_pool(rank) for rank in (2, 3)},
+    **{f"aten._adaptive_avg_pool{rank}d_backward.default": adaptive_average_pool_gradient(rank) for rank in (2, 3)},
+    **{f"aten.adaptive_max_pool{rank}d.default": adaptive_max_pool(rank) for rank in (2, 3)},
+    **{f"aten.upsample_nearest{rank}d.default": nearest(rank) for rank in RANKS},
+    **{f"aten._upsample_nearest_exact{rank}d.default": nearest(rank, exact=True) for rank in RANKS},
+    **{f"aten.upsample_nearest{rank}d_backward.default": nearest_gradient(rank) for rank in RANKS},
+    **{f"aten._upsample_nearest_exact{rank}d_backward.default": nearest_gradient(rank, exact=True) for rank in RANKS},
+    **{f"aten.upsample_{LINEAR_NAMES[rank]}.default": linear(rank) for rank in RANKS},
+    **{f"aten.upsample_{LINEAR_NAMES[rank]}_backward.default": linear_gradient(rank) for rank in RANKS},
+}

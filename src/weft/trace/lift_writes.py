@@ -1,0 +1,129 @@
+"""A view of a tensor with new elements -> the whole tensor with them, step by step back along the view's path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from weft.errors import UsageError
+from weft.ir import library
+from weft.ir.calls import HOLE, Call, Path, ViewStep, map_arguments
+from weft.ir.types import Type, contiguous
+from weft.trace.expression import Expression, positions
+from weft.trace.lift_arguments import Arguments, Rules
+
+Inverse = Callable[[Arguments, Expression, Expression], Expression]
+"""Gives, from a step's arguments, the tensor before the step, and the new elements of the view, the new tensor."""
+
+
+def view_at(tensor: Expression, path: Path, rules: Rules) -> Expression:
+    """The elements of the view at a path."""
+    for step in path:
+        tensor = _taken(tensor, step, rules)
+    return tensor
+
+
+def put_back(tensor: Expression, path: Path, new: Expression, rules: Rules) -> Expression:
+    """The tensor with new elements in the view at a path."""
+    if not path:
+        return new
+    step, *rest = path
+    if step.target not in INVERSES:
+        raise UsageError(f"no rule writes through {step.target}")
+    inner = put_back(_taken(tensor, step, rules), tuple(rest), new, rules)
+    return INVERSES[step.target](_bound(tensor, step), tensor, inner)
+
+
+def _taken(tensor: Expression, step: ViewStep, rules: Rules) -> Expression:
+    if step.target not in rules:
+        raise UsageError(f"no rule for the view {step.target}")
+    result = rules[step.target](_bound(tensor, step))
+    found = result if isinstance(result, Expression) else result[step.item or 0]
+    assert found is not None
+    return found
+
+
+def _bound(tensor: Expression, step: ViewStep) -> Arguments:
+    call = Call(step.target, step.arguments, step.keywords)
+    return Arguments(call, (tensor,), _step_types(tensor, step), tensor.place)
+
+
+def _step_types(tensor: Expression, step: ViewStep) -> tuple[Type, ...]:
+    """The types of a view operator's results, asked from the operator itself on a tensor without elements."""
+    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    def fill(leaf: Any) -> Any:
+        return empty if leaf == HOLE else leaf
+
+    arguments, keywords = map_arguments(step.arguments, fill), dict(map_arguments(step.keywords, fill))
+    result = library.resolve(step.target)(*arguments, **keywords)
+    parts = result if isinstance(result, list | tuple) else [result]
+    return tuple(contiguous(part.dtype, tuple(part.shape)) for part in parts)
+
+
+def _same_order(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    del arguments
+    return new.reshape(before.shape)
+
+
+def _transposed(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    first, second = (arguments.dimension(name, before.rank) for name in ("dim0", "dim1"))
+    return new.transpose(first, second)
+
+
+def _turned(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    del arguments
+    return new.transpose(0, 1) if before.rank == 2 else new
+
+
+def _permuted(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    order = [dimension % before.rank for dimension in arguments.literal("dims")]
+    return new.permute([order.index(dimension) for dimension in range(before.rank)])
+
+
+def _one_position(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    dimension = arguments.dimension("dim", before.rank)
+    index = arguments.literal("index") % before.shape[dimension]
+    return region(before, dimension, range(index, index + 1), new.insert(dimension))
+
+
+def _part(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    dimension = arguments.dimension("dim", before.rank)
+    return region(before, dimension, slice_range(arguments, before, dimension), new)
+
+
+def slice_range(arguments: Arguments, before: Expression, dimension: int) -> range:
+    """The positions that aten.slice takes."""
+    start, stop, step = (arguments.literal(name) for name in ("start", "end", "step"))
+    start, stop, step = slice(start, stop, step).indices(before.shape[dimension])
+    return range(start, max(start, stop), step)
+
+
+def region(before: Expression, dimension: int, where: range, new: Expression) -> Expression:
+    """A tensor with the elements at some positions of a dimension replaced."""
+    if where.step == 1:
+        extent = before.shape[dimension]
+        parts = [before.part(dimension, 0, where.start), new, before.part(dimension, where.stop, extent)]
+        first, *others = (part for part in parts if part.shape[dimension])
+        return first.join(others, dimension)
+    index = positions(new.shape, dimension, before.place) * where.step + where.start
+    return before.build("scatter", index, new, dimension=dimension)
+
+
+INVERSES: Mapping[str, Inverse] = {
+    "aten.view.default": _same_order,
+    "aten._unsafe_view.default": _same_order,
+    "aten.unsqueeze.default": _same_order,
+    "aten.squeeze.default": _same_order,
+    "aten.squeeze.dim": _same_order,
+    "aten.squeeze.dims": _same_order,
+    "aten.alias.default": _same_order,
+    "aten.detach.default": _same_order,
+    "aten.t.default": _turned,
+    "aten.transpose.int": _transposed,
+    "aten.permute.default": _permuted,
+    "aten.select.int": _one_position,
+    "aten.slice.Tensor": _part,
+}
