@@ -26,6 +26,7 @@ FEW_ROWS = 4
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 128
+TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
 
 
@@ -41,19 +42,23 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     part = max(1, min(inner, longest * chains))
     panel_bytes = part * width * lanes * number_bytes
     fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
-    tile_panels = max(1, target.l2_bytes // 2 // max(panel_bytes, 1))
-    cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
     row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
-    most_rows = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // height) if shared else 1)
-    tile_row_blocks = cut(row_blocks, most_rows).size
-    most_panels = tile_panels if shared else max(1, int(TILE_CYCLES / (cycles * tile_row_blocks)))
+    if shared:
+        tile_panels = cut(panels, max(1, target.l2_bytes // 2 // panel_bytes)).size
+        # Every tile reads its panels anew: no more tiles above each other than all cores need.
+        tiles_down = -(-TILES_PER_CORE * target.cores // cut(panels, tile_panels).count)
+        tile_row_blocks = max(-(-LEAST_TILE_ROWS // height), -(-row_blocks // tiles_down))
+    else:
+        cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
+        tile_row_blocks = cut(row_blocks, max(1, int(TILE_CYCLES / cycles))).size
+        tile_panels = cut(panels, max(1, int(TILE_CYCLES / (cycles * tile_row_blocks)))).size
     return GemmSchedule(
         lanes=lanes,
         block_rows=height,
         block_vectors=width,
         inner_block=part,
         tile_row_blocks=tile_row_blocks,
-        tile_panels=cut(panels, min(tile_panels, most_panels)).size,
+        tile_panels=tile_panels,
         rows_outside=not fits_l1,
         unroll=chains,
         chains=chains,
