@@ -13,8 +13,8 @@ from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
 from weft.codegen.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
 from weft.codegen.transpose import Patch, Turned
-from weft.plan.expression import Instruction, View, strides_of
-from weft.plan.kernel_loop import LoopKernel
+from weft.plan.expression import Instruction, View
+from weft.plan.kernel_loop import LoopKernel, steady_values
 
 
 def emit_loop(module: Module, kernel: LoopKernel) -> None:
@@ -27,16 +27,6 @@ def emit_loop(module: Module, kernel: LoopKernel) -> None:
     f = module.function(kernel.name, [*buffers, "i64", "i64"])
     if kernel.tile_count:
         _LoopWriter(f, kernel).write()
-
-
-def steady_values(kernel: LoopKernel) -> set[int]:
-    """Give the values that are the same all along a row."""
-    steady = {number for number, view in enumerate(kernel.inputs) if view.strides[-1] == 0}
-    for number, line in enumerate(kernel.body, len(kernel.inputs)):
-        strides = strides_of(line)
-        if all(operand in steady for operand in line.operands) and (strides is None or strides[-1] == 0):
-            steady.add(number)
-    return steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ class _LoopWriter:
         self.views = (*kernel.outputs, *kernel.inputs)
         *pointers, self.begin, self.end = f.parameters
         self.pointers, self.tables = pointers[: len(self.views)], pointers[len(self.views) :]
-        self.steady = steady_values(kernel)
+        self.steady = steady_values(kernel.inputs, kernel.body)
         size = (self.schedule.row_tile, self.schedule.column_tile)
         self.turned = {
             number: Turned.make(f, self.views[number], size, self.schedule.block)

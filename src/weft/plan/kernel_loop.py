@@ -176,6 +176,16 @@ def choose_turned(expression: LoopExpression, target: Target) -> tuple[int, tupl
     return (block, crossing) if crossing and min(expression.sizes[-2:]) >= block else (1, ())
 
 
+def steady_values(inputs: Sequence[View], body: Sequence[Instruction]) -> set[int]:
+    """Give the numbers of the values that are the same all along a row."""
+    steady = {number for number, view in enumerate(inputs) if view.strides[-1] == 0}
+    for number, line in enumerate(body, len(inputs)):
+        strides = strides_of(line)
+        if all(operand in steady for operand in line.operands) and (strides is None or strides[-1] == 0):
+            steady.add(number)
+    return steady
+
+
 def vector_bits(dtypes: Sequence[str]) -> int:
     """Choose the bits that a vector's lanes are counted by: of the widest float, else of the widest number."""
     floats = [DTYPE_BYTES[dtype] for dtype in dtypes if dtype in ("f32", "f64")]
