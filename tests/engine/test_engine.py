@@ -314,5 +314,7 @@ def test_closing_ends_the_threads():
     engine = Engine({"cpu": 3})
     for lane in range(3):
         engine.push(lambda: None, device=f"cpu:{lane}")
+    engine.waitall()
+    assert any(worker.running() for worker in engine.crew.workers)
     engine.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("weft cpu")]
+    assert not any(worker.running() for worker in engine.crew.workers)

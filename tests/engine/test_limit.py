@@ -87,6 +87,16 @@ def test_a_push_inside_a_task_does_not_wait():
         engine.wait(y)
 
 
+def test_a_deletion_does_not_wait_because_it_makes_room():
+    with Engine() as engine:
+        engine.limit(tasks=1)
+        go, x = threading.Event(), Var("x")
+        engine.push(lambda: go.wait(PATIENCE), writes=[x])
+        engine.delete(x)
+        assert engine.statistics().blocked_pushes == 0
+        go.set()
+
+
 def test_many_threads_past_the_limit_all_get_through():
     with Engine({"cpu": 2}) as engine:
         engine.limit(tasks=3)

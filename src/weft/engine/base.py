@@ -92,7 +92,10 @@ class BaseEngine(ABC):
 
     def delete(self, variable: Var, release: Callable[[], object] | None = None) -> None:
         """End a variable: after the last task pushed that uses it, call `release`; no later task may name it."""
-        self.push(release or nothing, writes=(variable,), name=f"delete {variable.name}".strip())
+        # Finalizers delete, and the collector runs them anywhere, also in the middle of a wake or of another push: one
+        # that waited for room there would wait for what only the code below it on the stack can bring about.
+        place = Placement(bounded=False)
+        self.push(release or nothing, writes=(variable,), device=place, name=f"delete {variable.name}".strip())
         variable.deleted = True
 
     def random_state(self, device: str = "cpu") -> Var:

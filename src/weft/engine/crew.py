@@ -91,17 +91,17 @@ class Crew:
         for worker in workers:
             if worker.woken:
                 worker.open_gate()
-        if pushed and not any(worker.awake() or worker.woken for worker in workers):
-            workers[0].wake()
+        if pushed and not any(worker.woken for worker in workers):
+            # One that is awake would look too, but only when the task it runs is done.
+            next((worker for worker in workers if not worker.awake()), workers[0]).wake()
 
     def stop(self, join: bool) -> None:
         """End the threads; `join` waits for them."""
         for worker in self.workers:
             worker.end()
         for worker in self.workers:
-            if join and worker.thread is not None:
-                # On the other side: a worker that has nothing to do, has been woken and looks at `stopping` next.
-                worker.thread.join()
+            if join:
+                worker.join()
 
     def disown(self, abandon: Callable[[Task], None]) -> None:
         """In a child process: give up what the parent's workers run and hold, and make new ones."""

@@ -75,7 +75,7 @@ class Engine(BaseEngine):
             item.placement = device
             size = device.bytes
         limits = self.limits
-        if size or limits.pushed - limits.done >= limits.tasks:
+        if (size or limits.pushed - limits.done >= limits.tasks) and item.placement.bounded:
             self._wait_for_room(size)
         self._enqueue(item, size)
         if lane.sleepers:

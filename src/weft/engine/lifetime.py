@@ -6,6 +6,7 @@ of the process the queue is finished and the errors nobody waited for are printe
 """
 
 import atexit
+import gc
 import os
 import weakref
 from contextlib import suppress
@@ -46,8 +47,16 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for engine in list(WATCHED):
-        engine.after_fork_in_child()
+    # No collection meanwhile: a finalizer may push a deletion, and the engine still counts its parent's tasks as in
+    # flight, so that the push might wait for room that nobody in this process will make.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for engine in list(WATCHED):
+            engine.after_fork_in_child()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _at_exit() -> None:

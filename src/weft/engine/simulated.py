@@ -99,7 +99,7 @@ class SimulatedEngine(BaseEngine):
         item.placement = placement
         mark_place(item, _getframe(1))
         limits = self.limits
-        if not limits.has_room(placement.bytes) and not self._bodies:
+        if placement.bounded and not self._bodies and not limits.has_room(placement.bytes):
             limits.waits += 1
             while not limits.has_room(placement.bytes):
                 self.step()

@@ -59,6 +59,7 @@ class Placement(NamedTuple):
     priority: int = 0  # among tasks that could start now, the highest goes first
     bytes: int = 0  # memory held from the push until the task is done
     where: str | None = None  # the user's line, where it is not the line that pushes
+    bounded: bool = True  # whether the push waits for room, past the limit; a deletion does not, as it makes room
 
 
 DEFAULT_PLACEMENT = Placement()

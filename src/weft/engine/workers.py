@@ -1,7 +1,7 @@
 """A lane and a pool -> a thread that runs their tasks, and sleeps while there are none."""
 
 import threading
-from _thread import LockType, allocate_lock
+from _thread import LockType, allocate_lock, start_new_thread
 from collections import deque
 from contextlib import suppress
 from typing import Protocol
@@ -40,12 +40,13 @@ class Worker:
         self.task: Task | None = None  # the one it is running, if any
         self.waits_for: Task | None = None  # the one which that task waits for, if it does
         self.replaced = False  # another worker has taken over the lane: finish the task, then end
-        self.thread: threading.Thread | None = None
         self.woken = False  # its gate has been opened, which makes further wakes cheap until it is up
         self._unstarted: deque[None] = deque([None])  # taken by whoever starts the thread
         self._seat: deque[None] = deque([None])  # taken by the thread: there is one, even after an interrupted start
         self._gate: LockType = allocate_lock()
         self._gate.acquire()
+        self._running: LockType = allocate_lock()  # held from the creation of the worker to the end of its thread
+        self._running.acquire()
         lane.sleepers[self] = None
         pool.sleepers[self] = None
 
@@ -75,15 +76,27 @@ class Worker:
         self._unstarted.clear()
         self.open_gate()
 
+    def running(self) -> bool:
+        """Tell whether it has a thread that has not ended."""
+        return not self._seat and self._running.locked()
+
+    def join(self) -> None:
+        """Wait until the thread has ended; the engine has set `stopping`, and no task is left."""
+        if self.running():
+            # On the other side: a worker that has nothing to do, has been woken and looks at `stopping` next.
+            with self._running:
+                pass
+
     def _start(self) -> None:
         try:
             self._unstarted.pop()
         except IndexError:
             return  # another thread starts it
         try:
-            # A daemon: a program that is leaving is not kept by a task that never ends. The engine's own end, which
-            # comes before daemons are stopped, has finished what was queued.
-            threading.Thread(target=self._run, name=f"weft {self.lane.name}", daemon=True).start()
+            # Not a threading.Thread: its start takes a lock of that module, and were the collector to run a finalizer
+            # just then that pushes a deletion, and the push to start a thread, it would wait for itself. A thread like
+            # this does not keep a program that is leaving; the engine's own end has then finished what was queued.
+            start_new_thread(self._run, ())
         except BaseException:
             self._unstarted.append(None)  # interrupted, or no thread to be had: the next wake tries again
             raise
@@ -93,9 +106,14 @@ class Worker:
             self._seat.pop()
         except IndexError:
             return
-        self.thread = threading.current_thread()
         WORKING.worker = self
         self._leave_sleepers()
+        try:
+            self._serve()
+        finally:
+            self._running.release()
+
+    def _serve(self) -> None:
         core, lane, pool = self.core, self.lane, self.pool
         while not self.replaced:
             task = choose(lane, pool)
