@@ -1,4 +1,4 @@
-"""Scatter kernels -> one LLVM function each, with a loop over tiles of columns, rows and vectors.
+"""Scatter kernels -> one LLVM function each, with a loop over rows and vectors.
 
 Contract of the emitted function: void name(out, in0.., begin, end) does the tiles [begin, end). The output overlaps no
 input; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no element.
@@ -32,14 +32,12 @@ class _ScatterWriter:
         self.output, *self.pointers, self.begin, self.end = f.parameters
 
     def write(self) -> None:
-        """Write the loops over tiles, rows and vectors."""
+        """Write the loops over rows and vectors: tiles that one call does are side by side, so they are one."""
         f, kernel = self.f, self.kernel
-        with f.loop(self.begin, self.end) as tiles:
-            first = f.multiply(tiles.index, kernel.column_tile)
-            last = f.minimum(f.add(first, kernel.column_tile), f.integer(kernel.columns))
-            with f.loop(0, kernel.rows) as rows:
-                coordinates = row_coordinates(f, rows.index, self.expression.sizes[:-1])
-                self._row(coordinates, first, last)
+        first = f.multiply(self.begin, kernel.column_tile)
+        last = f.minimum(f.multiply(self.end, kernel.column_tile), f.integer(kernel.columns))
+        with f.loop(0, kernel.rows) as rows:
+            self._row(row_coordinates(f, rows.index, self.expression.sizes[:-1]), first, last)
 
     def _row(self, coordinates: tuple[Register, ...], first: Register, last: Register) -> None:
         f, lanes, masked = self.f, self.kernel.lanes, self.kernel.masked
