@@ -1,0 +1,37 @@
+"""Blockings fit the registers and caches of a target and leave tiles for all cores."""
+
+from dataclasses import replace
+
+import pytest
+
+from weft.plan.schedule_gemm import choose_schedule, vector_registers
+from weft.target import cross_target
+
+TARGETS = [cross_target("x86_64", level) for level in ("avx512", "avx2", "generic")] + [cross_target("aarch64")]
+IDS = [target.name for target in TARGETS]
+SIZES = [(1, 1, 1), (1, 256, 512), (32, 128, 128), (7, 1000, 33), (1000, 1000, 1000), (0, 5, 5), (5, 0, 5), (5, 5, 0)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("element", ["f32", "f64"])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_sums_and_a_row_of_a_panel_fit_the_registers(target, element, sizes) -> None:
+    schedule = choose_schedule(element, sizes, target)
+    sums = schedule.block_rows * schedule.block_vectors * schedule.chains
+    assert sums + schedule.block_vectors < vector_registers(target)
+    assert schedule.lanes == target.lanes(int(element[1:]))
+    assert schedule.tile_row_blocks >= 1
+    assert schedule.tile_panels >= 1
+
+
+def test_a_large_product_has_tiles_for_all_cores() -> None:
+    target = replace(TARGETS[0], cores=16)
+    schedule = choose_schedule("f32", (2000, 2000, 2000), target)
+    down = -(-2000 // (schedule.block_rows * schedule.tile_row_blocks))
+    across = -(-2000 // (16 * schedule.block_vectors * schedule.tile_panels))
+    assert down * across >= 16
+
+
+def test_a_small_product_is_one_tile() -> None:
+    schedule = choose_schedule("f32", (8, 64, 64), TARGETS[0])
+    assert schedule.block_rows * schedule.tile_row_blocks >= 8
