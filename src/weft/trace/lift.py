@@ -6,6 +6,7 @@ dtypes that no small op computes in.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments, Rule, defaults
 from weft.trace.lift_writes import put_back, view_at
 from weft.trace.torch_ops import RULES
+
+logger = logging.getLogger("weft.trace")
 
 
 def lift(graph: Graph) -> Graph:
@@ -106,8 +109,10 @@ class _Lifter:
             for place, new in zip(call.written, results[len(fresh) :], strict=True):
                 assert new is not None
                 bases[place.base] = put_back(bases[place.base], place.path, new, RULES)
-        except UsageError:
-            return None  # what a rule refuses, or the op table does, stays PyTorch's
+        except UsageError as error:
+            # What a rule refuses, or the op table does, stays PyTorch's.
+            logger.debug("%s: %s stays a library call: %s", self.graph.name, call.target, error.fact)
+            return None
         return (*results[: len(fresh)], *bases.values())
 
     def _operand(self, operand: Value, user: Value) -> Expression | Value:

@@ -39,9 +39,9 @@ class Gates:
 
 def layer_of(arguments: Arguments, weights: tuple[str, ...], cell: str) -> Layer:
     """Take the operands of one layer; with `reverse` it reads the steps from the last one on."""
+    # Each call is one layer in one direction with steps in front, whatever the other arguments tell of the whole.
     covered = arguments.literal("mode") == LSTM and arguments.literal("batch_sizes") == ()
-    single = arguments.literal("num_layers") == 1 and not arguments.literal("bidirectional")
-    arguments.require(covered and single and not arguments.literal("batch_first"), "of another kind of layer")
+    arguments.require(covered, "of another kind of layer")
     names = ("input", *weights[:2], "hx_", cell)
     inputs, weight, inner, hidden, state = (entry.wide() for entry in arguments.tensors(*names))
     arguments.require(inputs.kind.size > 0, "of nothing")

@@ -14,8 +14,11 @@ from weft.ir.types import Type, contiguous
 from weft.trace.expression import Expression, positions
 from weft.trace.lift_arguments import Arguments, Rules
 
-Inverse = Callable[[Arguments, Expression, Expression], Expression]
-"""Gives, from a step's arguments, the tensor before the step, and the new elements of the view, the new tensor."""
+Inverse = Callable[[Arguments, Expression, Expression, int], Expression]
+"""Gives, from a step's arguments, the tensor before the step, and the new elements of the view, the new tensor.
+
+The last argument says which of several views was written.
+"""
 
 
 def view_at(tensor: Expression, path: Path, rules: Rules) -> Expression:
@@ -33,7 +36,7 @@ def put_back(tensor: Expression, path: Path, new: Expression, rules: Rules) -> E
     if step.target not in INVERSES:
         raise UsageError(f"no rule writes through {step.target}")
     inner = put_back(_taken(tensor, step, rules), tuple(rest), new, rules)
-    return INVERSES[step.target](_bound(tensor, step), tensor, inner)
+    return INVERSES[step.target](_bound(tensor, step), tensor, inner, step.item or 0)
 
 
 def _taken(tensor: Expression, step: ViewStep, rules: Rules) -> Expression:
@@ -63,35 +66,50 @@ def _step_types(tensor: Expression, step: ViewStep) -> tuple[Type, ...]:
     return tuple(contiguous(part.dtype, tuple(part.shape)) for part in parts)
 
 
-def _same_order(arguments: Arguments, before: Expression, new: Expression) -> Expression:
-    del arguments
+def _same_order(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del arguments, item
     return new.reshape(before.shape)
 
 
-def _transposed(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+def _transposed(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
     first, second = (arguments.dimension(name, before.rank) for name in ("dim0", "dim1"))
     return new.transpose(first, second)
 
 
-def _turned(arguments: Arguments, before: Expression, new: Expression) -> Expression:
-    del arguments
+def _turned(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del arguments, item
     return new.transpose(0, 1) if before.rank == 2 else new
 
 
-def _permuted(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+def _permuted(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
     order = [dimension % before.rank for dimension in arguments.literal("dims")]
     return new.permute([order.index(dimension) for dimension in range(before.rank)])
 
 
-def _one_position(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+def _one_position(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
     dimension = arguments.dimension("dim", before.rank)
     index = arguments.literal("index") % before.shape[dimension]
     return region(before, dimension, range(index, index + 1), new.insert(dimension))
 
 
-def _part(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+def _part(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
     dimension = arguments.dimension("dim", before.rank)
     return region(before, dimension, slice_range(arguments, before, dimension), new)
+
+
+def _one_of_split(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    dimension = arguments.dimension("dim", before.rank)
+    start = sum(arguments.result(index).shape[dimension] for index in range(item))
+    return region(before, dimension, range(start, start + new.shape[dimension]), new)
+
+
+def _one_of_all(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    dimension = arguments.dimension("dim", before.rank)
+    return region(before, dimension, range(item, item + 1), new.insert(dimension))
 
 
 def slice_range(arguments: Arguments, before: Expression, dimension: int) -> range:
@@ -126,4 +144,9 @@ INVERSES: Mapping[str, Inverse] = {
     "aten.permute.default": _permuted,
     "aten.select.int": _one_position,
     "aten.slice.Tensor": _part,
+    "aten.unbind.int": _one_of_all,
+    "aten.split.Tensor": _one_of_split,
+    "aten.split_with_sizes.default": _one_of_split,
+    "aten.unsafe_split.Tensor": _one_of_split,
+    "aten.unsafe_split_with_sizes.default": _one_of_split,
 }
