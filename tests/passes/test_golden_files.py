@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-
 from tests.passes.golden_cases import CASES, FUNCTIONS, GoldenCase
+
 from weft.ir.printer import print_graph
 from weft.ir.verifier import verify
 from weft.passes.pipeline import PASSES

@@ -27,8 +27,8 @@ class Law:
 
 
 def operand_if_alike(value: Value, operand: Value) -> Value | None:
-    """The operand, if it has the type of the value, strides and device included."""
-    return operand if operand.type == value.type else None
+    """The operand, if it has the type of the value: dtype, sizes, strides and device, all of them known."""
+    return operand if isinstance(value.type, TensorType) and operand.type == value.type else None
 
 
 def rebuilt(like: Value, op: str, *operands: Value, **attributes: object) -> Value:
