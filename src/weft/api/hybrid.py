@@ -24,7 +24,6 @@ from weft.api.program_description import Example
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
-from weft.trace.kept import Kept
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import find_state
 from weft.trace.traced import trace_program
@@ -116,7 +115,6 @@ class Hybrid:
     def _traced(self, call: _Call) -> Guarded:
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = find_state(*roots)
-        kept = Kept(state)
         request = Request(
             self.function,
             call.arguments,
@@ -131,12 +129,9 @@ class Hybrid:
             with torch.inference_mode(False), torch.set_grad_enabled(grad):
                 traced = trace_program(request)
         except WeftError:
-            kept.put_back(find_state(*roots))
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
-            kept.put_back(find_state(*roots))
             self._raise_as_eager(error, call)
-        kept.refuse_stand_ins(find_state(*roots))
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         return guard(traced, Program(traced, self.lock), find_state(*roots))

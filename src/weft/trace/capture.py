@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.utils._pytree as pytree
 from torch._dynamo.source import ConstantSource
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -125,9 +126,9 @@ class Interception:
         Tensors that share memory get stand-ins that share memory. A leaf stands for itself; what autograd computed
         becomes a copy of a new leaf, so that writing into it is allowed, as it is in eager.
         """
-        with outside_tracing():
+        with temporarily_clear_interpreter_stack(), outside_tracing():
             detached = tensor.detach()
-        with self.plainly(), torch.enable_grad():
+        with temporarily_clear_interpreter_stack(), self.plainly(), torch.enable_grad():
             leaf = self.fake_mode.from_tensor(detached, static_shapes=True)
             self._kept.append(detached)
             if not tensor.requires_grad or tensor.is_inference():

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import CellType
 from typing import Any
+
+import torch
 
 from weft.trace.facts import MISSING, look
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Left:
+    """What tracing had left in objects: the place, the stand-in there, what had been there before."""
+
+    entries: tuple[tuple[Slot, Any, Any], ...]
+
+    def refuse(self, real: Mapping[int, torch.Tensor]) -> None:
+        """Refuse a program that leaves a tensor anywhere; `real` gives the tensor that a stand-in stands for.
+
+        `self.count += 1` leaves the tensor that was there: that is no change.
+        """
+        for slot, stand_in, before in self.entries:
+            if real.get(id(stand_in), MISSING) is not before:
+                refuse("kept tensor", None, detail=slot.path)
 
 
 class Kept:
@@ -16,37 +36,29 @@ class Kept:
     def __init__(self, state: State) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
 
-    def put_back(self, state: State) -> None:
-        """Put back what stood where stand-ins are now."""
-        for slot in reversed(state.stand_ins):
-            self._put_back(slot)
+    def put_back(self, state: State) -> Left:
+        """Put back what stood where a state found stand-ins now."""
+        return Left(tuple((slot, slot.get(), self._put_back(slot)) for slot in reversed(state.stand_ins)))
 
-    def refuse_stand_ins(self, state: State) -> None:
-        """The same, and refuse a program that leaves any."""
-        self.put_back(state)
-        if state.stand_ins:
-            refuse("kept tensor", None, detail=state.stand_ins[0].path)
-
-    def _put_back(self, slot: Slot) -> None:
-        container = slot.container
-        _, before = self._before.get(id(container), (None, MISSING))
+    def _put_back(self, slot: Slot) -> Any:
+        container, key = slot.container, slot.key
+        _, copied = self._before.get(id(container), (None, None))
         if isinstance(container, CellType):
+            before = MISSING if copied is None else look(copied, None)
             _set_cell(container, before)
-        elif isinstance(container, list):
-            if before is MISSING:
-                del container[slot.key]
-            else:
-                container[:] = before
-        elif isinstance(container, dict):
-            if before is MISSING or slot.key not in before:
-                del container[slot.key]
-            else:
-                container[slot.key] = before[slot.key]
+            return before
+        before = MISSING if copied is None else look(copied, key)
+        if before is MISSING:
+            del container[key]
+        else:
+            container[key] = before
+        return before
 
 
 def _copied(container: Any) -> Any:
     if isinstance(container, CellType):
-        return look(container, None)
+        found = look(container, None)
+        return CellType() if found is MISSING else CellType(found)
     return container.copy() if isinstance(container, (dict, list)) else container
 
 

@@ -55,6 +55,7 @@ class Slot:
 class State:
     """Everything found from some modules, functions and objects."""
 
+    roots: tuple[Any, ...] = ()
     slots: dict[int, Slot] = field(default_factory=dict)
     modules: dict[nn.Module, str] = field(default_factory=dict)
     names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class State:
 
 def find_state(*roots: Any) -> State:
     """Walk what modules, functions and objects can reach by attribute, closure and global name."""
-    state = State()
+    state = State(roots)
     for root in roots:
         _visit(state, root, "", 0)
     # Which attributes of plain objects matter is known when all code has been seen; they may lead to more code.

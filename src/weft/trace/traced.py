@@ -16,8 +16,10 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
+from weft.trace.kept import Kept
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.refusals import refuse
+from weft.trace.state import find_state
 from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
 
 
@@ -149,7 +151,12 @@ def _is_same(free: Traced, fixed: Traced) -> bool:
 
 def _trace(request: Request) -> Traced:
     tracer = Tracer(request)
-    trace = tracer.run()
+    kept = Kept(request.state)
+    try:
+        trace = tracer.run()
+    finally:
+        left = kept.put_back(find_state(*request.state.roots))
+    left.refuse({id(entry.stand_in): entry.tensor for entry in trace.inputs})
     described, writes = outcome(tracer.recorder, trace.leaves)
     positions: dict[int, int] = {}
     results: list[Result] = []
