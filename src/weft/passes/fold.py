@@ -75,9 +75,10 @@ def repeated_number(value: Value, kind: TensorType) -> Value | None:
     elif kind.size > 1 and value.op in SAME_ELEMENTS:
         alone = single(value.operands[0])
     elif kind.size > 1 and value.op in EXACT:
+        if any(uniform(operand) is None for operand in value.operands):
+            return None
         numbers = [number for number in map(single, value.operands) if number is not None]
-        known = len(numbers) == len(value.operands)
-        alone = build(value.op, *numbers, type=one, **value.attributes) if known else None
+        alone = build(value.op, *numbers, type=one, **value.attributes)
     else:
         return None
     tensor = None if alone is None else computed(alone, one)
