@@ -19,6 +19,7 @@ from weft.target import Target
 PLACES = ("argmax", "argmin")
 TILE_ELEMENTS = 16 * 1024
 ACCUMULATORS = 4
+LONG_BODY = 8
 WIDEST_MASKED_VECTOR = 64
 
 
@@ -149,7 +150,7 @@ def simplified_rows(expression: RowExpression) -> RowExpression:
     sizes = (*expression.rows, *expression.columns)
     strides = _all_strides(expression)
     widest = max(strides, key=lambda line: sum(step != 0 for step in line), default=(0,) * len(sizes))
-    ordered = any(reduction.kind in PLACES for stage in _passes(expression) for reduction in stage.reductions)
+    ordered = _has_places(expression)
     numbers = sorted(range(kept), key=lambda number: -abs(widest[number]))
     numbers += sorted(range(kept, len(sizes)), key=lambda number: 0 if ordered else -abs(widest[number]))
     groups: list[list[int]] = []
@@ -196,15 +197,17 @@ def choose_reduce_schedule(expression: RowExpression, target: Target) -> ReduceS
     columns = max(prod(expression.columns), 1)
     length = expression.rows[-1] if vertical else expression.columns[-1]
     lanes = min(lanes, 1 << max(length - 1, 0).bit_length())
-    unroll = max(1, min(ACCUMULATORS, ceil(length / lanes)))
+    heavy = _has_places(expression) or max(len(stage.body) for stage in expression.stages) > LONG_BODY
+    unroll = max(1, min(2 if heavy else ACCUMULATORS, ceil(length / lanes)))
     if not vertical:
         return ReduceSchedule(False, lanes, unroll, max(1, TILE_ELEMENTS // columns), 1, masked)
     lane_tile = lanes * unroll
     return ReduceSchedule(True, lanes, unroll, max(1, TILE_ELEMENTS // (columns * lane_tile)), lane_tile, masked)
 
 
-def _passes(expression: RowExpression) -> list[Pass]:
-    return [stage for stage in expression.stages if isinstance(stage, Pass)]
+def _has_places(expression: RowExpression) -> bool:
+    passes = [stage for stage in expression.stages if isinstance(stage, Pass)]
+    return any(reduction.kind in PLACES for stage in passes for reduction in stage.reductions)
 
 
 def _dtypes(expression: RowExpression) -> list[str]:
