@@ -1,0 +1,41 @@
+"""A plan -> where everything lies in a frame: the one block of memory that a call works in.
+
+A frame begins with a line of flags for each lane, then the call's number, then the table of base addresses of all
+buffers that lie elsewhere, then the arena. Any frame that is large enough serves any program: flags lie in the same
+place in all of them, and numbers of calls only grow, so nothing is ever reset.
+"""
+
+from dataclasses import dataclass
+
+from weft.plan.plan import BufferKind, Plan
+
+MOST_LANES = 64
+LINE_BYTES = 128  # two cache lines: processors fetch them in pairs, and lanes must not disturb each other
+EPOCH_OFFSET = MOST_LANES * LINE_BYTES
+TABLE_OFFSET = EPOCH_OFFSET + LINE_BYTES
+POINTER_BYTES = 8
+ARENA_ALIGNMENT = 4096
+TABLE_ORDER: tuple[BufferKind, ...] = ("input", "output", "packed", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a plan's buffers are found in a frame: slots of the table, or offsets of the arena."""
+
+    slots: dict[int, int]
+    places: dict[int, int]
+    arena_offset: int
+    bytes: int
+
+    def slot_offset(self, buffer: int) -> int:
+        """Give the byte of the frame where a buffer's base address is kept."""
+        return TABLE_OFFSET + self.slots[buffer] * POINTER_BYTES
+
+
+def frame_of(plan: Plan) -> Frame:
+    """Lay out the frame of a plan; the table has inputs first, then outputs, packed buffers, constants."""
+    numbers = [number for kind in TABLE_ORDER for number, _ in plan.of_kind(kind)]
+    slots = {number: slot for slot, number in enumerate(numbers)}
+    arena_offset = -(-(TABLE_OFFSET + len(slots) * POINTER_BYTES) // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
+    places = {number: arena_offset + plan.offsets[buffer.index] for number, buffer in plan.of_kind("arena")}
+    return Frame(slots, places, arena_offset, arena_offset + plan.arena_bytes)

@@ -1,0 +1,76 @@
+"""The lanes of a plan -> one native function each, which hand over to one another by counters in the frame.
+
+A lane's counter is the call's number and how many of its runs are done; as numbers of calls only grow, counters need
+no reset. A lane publishes where another one waits for it, and at its end one more than its runs: then it has left.
+"""
+
+from weft.codegen.call_writer import CallWriter
+from weft.codegen.flags import PUBLISH, WAIT, emit_publish, emit_wait
+from weft.codegen.frame import EPOCH_OFFSET, LINE_BYTES, MOST_LANES, Frame
+from weft.codegen.module import FunctionWriter
+from weft.codegen.plan_kernels import KernelFunctions
+from weft.codegen.register import Register
+from weft.errors import InternalError
+from weft.plan.plan import Lane, Plan, Run, Wait
+
+COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above
+
+
+def emit_lanes(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:
+    """Write the functions of all lanes; a plan without lanes, or with one, is run by its serial function alone."""
+    if len(plan.lanes) < 2:
+        return
+    if len(plan.lanes) > MOST_LANES:
+        raise InternalError(f"a plan has {len(plan.lanes)} lanes", why=f"a frame has room for {MOST_LANES}")
+    emit_wait(functions.module)
+    emit_publish(functions.module)
+    for number in range(len(plan.lanes)):
+        writer = functions.module.function(f"lane_{number}", ["ptr"])
+        _LaneWriter(CallWriter(writer, functions, frame), plan).lane(number)
+
+
+def run_count(lane: Lane) -> int:
+    """Count the runs of a lane."""
+    return sum(isinstance(item, Run) for item in lane)
+
+
+class _LaneWriter:
+    """Writes the function of one lane."""
+
+    def __init__(self, calls: CallWriter, plan: Plan) -> None:
+        self.calls = calls
+        self.plan = plan
+        self.writer: FunctionWriter = calls.writer
+        (self.frame,) = self.writer.parameters
+        epoch = self.writer.load("i64", self.writer.offset(self.frame, "i8", EPOCH_OFFSET))
+        self.base = self.writer.binary("shl", epoch, self.writer.integer(COUNT_BITS))
+
+    def lane(self, number: int) -> None:
+        """Write the items of a lane and its end."""
+        lane, done = self.plan.lanes[number], 0
+        awaited = {
+            item.count for other in self.plan.lanes for item in other if isinstance(item, Wait) and item.lane == number
+        }
+        for item in lane:
+            if isinstance(item, Wait):
+                self._wait(item.lane, item.count)
+                continue
+            self.calls.run(self.plan.calls[item.call], item.begin, item.end)
+            done += 1
+            if done in awaited:
+                self._publish(number, done)
+        if number:
+            self._publish(number, done + 1)
+            return
+        for other in range(1, len(self.plan.lanes)):
+            self._wait(other, run_count(self.plan.lanes[other]) + 1)
+
+    def _wait(self, lane: int, count: int) -> None:
+        if count:
+            self.writer.emit_void(f"call void @{WAIT}({self._counter(lane)}, {self.writer.add(self.base, count)})")
+
+    def _publish(self, lane: int, count: int) -> None:
+        self.writer.emit_void(f"call void @{PUBLISH}({self._counter(lane)}, {self.writer.add(self.base, count)})")
+
+    def _counter(self, lane: int) -> Register:
+        return self.writer.offset(self.frame, "i8", lane * LINE_BYTES)

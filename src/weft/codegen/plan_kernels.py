@@ -1,0 +1,66 @@
+"""The kernels of a plan -> one native function for each that differs from the others in more than its name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from weft.codegen.conv import emit_conv
+from weft.codegen.conv_weight import emit_weight_gradient
+from weft.codegen.gemm import emit_gemm
+from weft.codegen.loops import emit_loop
+from weft.codegen.module import Module
+from weft.codegen.pack import emit_pack
+from weft.codegen.pool import emit_pool
+from weft.codegen.reduce import emit_reduce
+from weft.codegen.winograd import emit_winograd, emit_winograd_weights
+from weft.errors import InternalError
+from weft.plan.kernel_conv import ConvKernel
+from weft.plan.kernel_conv_weight import WeightGradientKernel
+from weft.plan.kernel_gemm import GemmKernel, PackKernel
+from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_reduce import RowKernel
+from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
+
+# Kernels are of many classes without a common one; each row's emitter takes its own.
+EMIT: dict[type, Callable[[Module, Any], None]] = {
+    LoopKernel: emit_loop,
+    RowKernel: emit_reduce,
+    GemmKernel: emit_gemm,
+    PackKernel: emit_pack,
+    ConvKernel: emit_conv,
+    WeightGradientKernel: emit_weight_gradient,
+    PoolKernel: emit_pool,
+    WinogradKernel: emit_winograd,
+    WinogradWeightKernel: emit_winograd_weights,
+}
+
+
+class KernelFunctions:
+    """The functions of kernels in one module, each emitted when it is first asked for."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._names: dict[str, str] = {}
+
+    def name(self, kernel: Any) -> str:
+        """Give the name of a kernel's function."""
+        # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
+        key = repr(renamed(kernel, ""))
+        if key not in self._names:
+            emit = EMIT.get(type(kernel))
+            if emit is None:
+                raise InternalError(f"no code is generated for kernels of the class {type(kernel).__name__}")
+            name = f"{kernel.name}.{len(self._names)}"
+            emit(self.module, renamed(kernel, name))
+            self._names[key] = name
+        return self._names[key]
+
+
+def renamed(kernel: Any, name: str) -> Any:
+    """Give a kernel another name, and one made from it to the kernel inside it."""
+    if isinstance(kernel, RowKernel):
+        return replace(kernel, expression=replace(kernel.expression, name=name))
+    if isinstance(kernel, WinogradKernel):
+        return replace(kernel, name=name, product=replace(kernel.product, name=f"{name}.product"))
+    return replace(kernel, name=name)

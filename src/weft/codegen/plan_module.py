@@ -1,0 +1,52 @@
+"""A Plan -> the text of one LLVM module that runs it.
+
+Functions of the module: `void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane, and the
+caller's lane 0 ends after all others have; `void pack_<i>(table*)` runs one packing chain. See frame.py for what a
+frame holds.
+"""
+
+from dataclasses import dataclass
+
+from weft.codegen.call_writer import CallWriter, write_call
+from weft.codegen.frame import Frame, frame_of
+from weft.codegen.lane_function import emit_lanes
+from weft.codegen.module import Module
+from weft.codegen.packing import PackingChain, packing_chains
+from weft.codegen.plan_kernels import KernelFunctions
+from weft.plan.plan import Plan
+from weft.target import Target
+
+SERIAL = "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanModule:
+    """The text that runs a plan, and where what it needs is found."""
+
+    text: str
+    frame: Frame
+    chains: tuple[PackingChain, ...]
+
+
+def emit_plan(plan: Plan, target: Target) -> PlanModule:
+    """Write the module of a plan."""
+    module = Module(target)
+    functions = KernelFunctions(module)
+    frame, chains = frame_of(plan), packing_chains(plan)
+    serial = CallWriter(module.function(SERIAL, ["ptr"]), functions, frame)
+    for call in plan.calls:
+        serial.run(call, 0, call.kernel.tile_count)
+    emit_lanes(functions, frame, plan)
+    for number, chain in enumerate(chains):
+        _emit_chain(functions, f"pack_{number}", chain)
+    return PlanModule(str(module), frame, chains)
+
+
+def _emit_chain(functions: KernelFunctions, name: str, chain: PackingChain) -> None:
+    writer = functions.module.function(name, ["ptr"])
+    (table,) = writer.parameters
+    slots = {buffer: slot for slot, buffer in enumerate(chain.table)}
+    for call in chain.calls:
+        bases = [writer.load("ptr", writer.offset(table, "ptr", slots[place.buffer])) for place in call.arguments]
+        places = [writer.offset(base, "i8", place.offset) for base, place in zip(bases, call.arguments, strict=True)]
+        write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))

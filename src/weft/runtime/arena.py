@@ -1,0 +1,83 @@
+"""Blocks of memory for calls in flight: taken at a call's start, given back at its end, shared by all programs.
+
+Blocks come in few sizes, so that programs of about the same size use the same warm memory. An idle block costs memory
+and nothing else: as many as there are cores stay, and all go when the last program of their size goes.
+"""
+
+import ctypes
+import mmap
+import os
+import weakref
+
+from weft.target import usable_cores
+
+STEPS = 4  # sizes between two powers of two
+HUGE_PAGE = 2 * 1024 * 1024
+
+
+class Block:
+    """Memory that belongs to one call at a time; `owner` is the binding whose addresses its table holds."""
+
+    __slots__ = ("__weakref__", "address", "memory", "owner")
+
+    def __init__(self, size: int) -> None:
+        # Private, or a forked child would compute in its parent's memory.
+        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if size >= HUGE_PAGE:
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+        # SAFETY: the mapping is as long as this object lives, and whoever computes in it holds this object.
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.owner = 0
+
+
+class BlockPool:
+    """The idle blocks of one size."""
+
+    __slots__ = ("__weakref__", "idle", "most_idle", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.idle: list[Block] = []
+        self.most_idle = usable_cores()
+
+    def take(self) -> Block:
+        """Give an idle block, or a new one; it is the caller's until it is given back."""
+        # Taking from a list is one step under Python's lock: concurrent callers never get the same block.
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return Block(self.size)
+
+    def give_back(self, block: Block) -> None:
+        """Let other calls have a block."""
+        if len(self.idle) < self.most_idle:
+            self.idle.append(block)
+
+
+_pools: "weakref.WeakValueDictionary[int, BlockPool]" = weakref.WeakValueDictionary()
+
+
+def block_pool(size: int) -> BlockPool:
+    """Give the pool of blocks that hold so many bytes; it lives as long as somebody keeps it."""
+    size = block_size(size)
+    # Two threads may make the same pool at once: then one of them has a pool of its own, which is harmless.
+    pool = _pools.get(size)
+    if pool is None:
+        pool = _pools[size] = BlockPool(size)
+    return pool
+
+
+def block_size(size: int) -> int:
+    """Round a number of bytes up to a size that blocks have: a power of two, or one of three steps between two."""
+    size = max(size, mmap.PAGESIZE * STEPS)
+    step = (1 << (size - 1).bit_length()) // (2 * STEPS)
+    return -(-size // step) * step
+
+
+def _forget_idle_blocks() -> None:
+    """After a fork: blocks that calls of other threads were computing in are lost, idle ones are the child's own."""
+    for pool in list(_pools.values()):
+        pool.idle = list(pool.idle)
+
+
+os.register_at_fork(after_in_child=_forget_idle_blocks)

@@ -1,0 +1,152 @@
+"""A weight tensor -> its packed form, made again when it has changed, shared by all programs that pack it alike.
+
+What has changed is seen by the tensor's identity, address and version. See docs/decisions/0030-packed-weights.md for
+writes that leave the version as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+ALIGNMENT = 64
+
+Pack = Callable[[Sequence[int]], None]
+version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
+address_of = torch.Tensor.data_ptr
+
+# Held while a weight is looked at and packed. What runs inside is native code that waits for nobody, and the ends of
+# tensors, which take no lock: so it cannot deadlock.
+_lock = threading.RLock()
+
+
+class Changes:
+    """Counts events that may have changed any weight; whoever has seen the same count need not look again."""
+
+    count = 0
+
+
+class Weight:
+    """One tensor that is packed; `stamp` grows when its elements may have changed."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.reference = weakref.ref(tensor, self._ended)
+        self.identity = id(tensor)
+        self.facts: tuple[int, int] = (0, -1)
+        self.stamp = 0
+        self.packed: weakref.WeakSet[PackedWeight] = weakref.WeakSet()
+
+    def look(self, tensor: torch.Tensor) -> int:
+        """Give the stamp of the tensor as it is now."""
+        facts = address_of(tensor), version_of(tensor)
+        if facts != self.facts:
+            self.facts = facts
+            self.stamp += 1
+        return self.stamp
+
+    def _ended(self, _: object) -> None:
+        Changes.count += 1
+        if _weights.get(self.identity) is self:
+            del _weights[self.identity]
+        for packed in list(self.packed):
+            packed.forget()
+
+
+_weights: dict[int, Weight] = {}
+
+
+def weight_of(tensor: torch.Tensor) -> Weight:
+    """Give the record of a tensor."""
+    weight = _weights.get(id(tensor))
+    if weight is None or weight.reference() is not tensor:
+        weight = _weights[id(tensor)] = Weight(tensor)
+    return weight
+
+
+class Packed:
+    """Packed buffers with what one state of a weight gave; nothing writes to them while somebody holds this object."""
+
+    __slots__ = ("addresses", "buffers", "spare")
+
+    def __init__(self, buffers: tuple[torch.Tensor, ...], spare: list[tuple[torch.Tensor, ...]]) -> None:
+        self.buffers = buffers
+        self.addresses = tuple(map(address_of, buffers))
+        self.spare = spare
+
+    def __del__(self) -> None:
+        # The last call that read these buffers is over: the next packing may write to them. One spare is enough.
+        if not self.spare:
+            self.spare.append(self.buffers)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How something is packed: text that is equal where this is, bytes of the packed buffers and of scratch, the code.
+
+    The code takes addresses of the sources, then of the packed buffers, then of scratch.
+    """
+
+    text: str
+    packed: tuple[int, ...]
+    scratch: tuple[int, ...]
+    code: Pack
+
+
+class PackedWeight:
+    """What one packing makes of some weights; programs share it."""
+
+    def __init__(self, packing: Packing, weights: tuple[Weight, ...]) -> None:
+        self.packing = packing
+        self.weights = weights
+        self._stamps: tuple[int, ...] = ()
+        self._packed: Packed | None = None
+        self._spare: list[tuple[torch.Tensor, ...]] = []
+        for weight in weights:
+            weight.packed.add(self)
+
+    def current(self, tensors: Sequence[torch.Tensor]) -> Packed:
+        """Give the packed form of the weights as they are now."""
+        with _lock:
+            # Looked at before they are packed: a write meanwhile is then seen by the next look.
+            stamps = tuple(weight.look(tensor) for weight, tensor in zip(self.weights, tensors, strict=True))
+            packed = self._packed
+            if packed is None or stamps != self._stamps:
+                packed = self._pack(tensors)
+                self._packed, self._stamps = packed, stamps
+            return packed
+
+    def forget(self) -> None:
+        """Drop the packed form; calls that read it hold it themselves."""
+        self._packed = None
+        self._spare.clear()
+
+    def _pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
+        buffers = self._spare.pop() if self._spare else tuple(map(_buffer, self.packing.packed))
+        scratch = tuple(map(_buffer, self.packing.scratch))
+        # SAFETY: the sources are the caller's, who holds them; the buffers are as large as the packing says and
+        # nobody reads them: they are new, or their last reader is gone.
+        self.packing.code([*map(address_of, tensors), *map(address_of, buffers), *map(address_of, scratch)])
+        return Packed(buffers, self._spare)
+
+
+_packed_weights: weakref.WeakValueDictionary[tuple[str, tuple[int, ...]], PackedWeight] = weakref.WeakValueDictionary()
+
+
+def packed_weight(packing: Packing, tensors: Sequence[torch.Tensor]) -> PackedWeight:
+    """Give what all programs share that pack these tensors in this way."""
+    with _lock:
+        weights = tuple(map(weight_of, tensors))
+        key = packing.text, tuple(map(id, tensors))
+        found = _packed_weights.get(key)
+        # An identity may be used again once its tensor has ended; then the records are not the same.
+        if found is None or any(mine is not theirs for mine, theirs in zip(found.weights, weights, strict=True)):
+            found = _packed_weights[key] = PackedWeight(packing, weights)
+        return found
+
+
+def _buffer(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
