@@ -18,7 +18,8 @@ from weft.target import Target
 
 PRODUCTS = 16  # the places of a transformed patch
 PATCH, SQUARE = 4, 2  # the side of a patch, and of the pixels it gives
-STACK_BYTES = 512 * 1024  # of one call's stack, for transformed patches and products
+STACK_BYTES = 384 * 1024  # of one call's stack, for transformed patches and products
+STACK_BYTES_OF_LARGE = 512 * 1024  # the same where the weights do not fit the cache: fewer blocks read them
 LEAST_PATCHES = 12  # patches that share one reading of the weights, or direct convolution is faster
 LEAST_STAGED_PATCHES = 36  # the same where transformed patches go through memory
 STAGE_PATCHES = 16  # patches of a tile of a stage
@@ -117,7 +118,8 @@ def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:
         return "direct", 0
     number_bytes = ELEMENT_BITS[conv.element] // 8
     weights = PRODUCTS * conv.in_channels * conv.out_channels * number_bytes
-    block = STACK_BYTES // (PRODUCTS * (conv.in_channels + conv.out_channels) * number_bytes)
+    stack = STACK_BYTES if weights <= target.l2_bytes else STACK_BYTES_OF_LARGE
+    block = stack // (PRODUCTS * (conv.in_channels + conv.out_channels) * number_bytes)
     if patches <= block or (weights <= target.l2_bytes and block >= LEAST_PATCHES):
         return "blocks", min(patches, block)
     return ("stages", patches) if patches >= LEAST_STAGED_PATCHES else ("direct", 0)
