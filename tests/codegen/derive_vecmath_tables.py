@@ -110,8 +110,8 @@ def rows() -> list[Row]:
         Row("erf", "double", same, erf_rest, (0, mpf("3.95")), 7, erf_weight),
         Row("sin", "float", "(sin(x) - x) / x^3 in z = x^2, x <= pi / 4", sine, eighth, 2),
         Row("cos", "float", "(cos(x) - 1 + z / 2) / z^2 in z = x^2, x <= pi / 4", cosine, eighth, 2),
-        Row("sin", "double", "the same as for float", sine, eighth, 4),
-        Row("cos", "double", "the same as for float", cosine, eighth, 4),
+        Row("sin", "double", "the same as for float", sine, eighth, 6),
+        Row("cos", "double", "the same as for float", cosine, eighth, 6),
         Row("atan", "double", "(atan(x) - x) / x^3 in z = x^2, x <= 1", odd_rest(mpmath.atan, -mpf(1) / 3), (0, 1), 11),
         Row("asin", "double", "(asin(x) - x) / x^3 in z = x^2, x <= 1/2", odd_rest(mpmath.asin, mpf(1) / 6), (0, 0.2501), 7),
         Row(

@@ -7,7 +7,7 @@ argument, an integer times a power of two, is multiplied by that power of 2/pi m
 import math
 
 from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, with_element
+from weft.codegen.register import Register, bits_of, element_of, with_element
 from weft.codegen.vecmath_core import (
     FORMATS,
     INFINITY,
@@ -17,6 +17,7 @@ from weft.codegen.vecmath_core import (
     from_bits,
     like,
     nearest_multiple,
+    per_lane,
     polynomial,
     square_root,
     with_sign,
@@ -27,6 +28,34 @@ LARGE = 2.0**20
 HALF_PI = math.pi / 2
 # pi/2 as a number of 33 bits, whose products with multiples up to LARGE are exact, and the rest.
 HALF_PI_HIGH, HALF_PI_LOW = 1.5707963267341256, 6.077100506506192e-11
+# The rest again as a number of 33 bits and what is left, for arguments that are double themselves.
+HALF_PI_MIDDLE, HALF_PI_LAST = 6.077100506303966e-11, 2.0222662487959506e-21
+
+
+def sin_double(f: FunctionWriter, x: Register) -> Register:
+    """Give the sine of a double."""
+    result = _of_double(f, x, "sin", 0)
+    return f.select(f.compare("fcmp oeq", x, like(x, 0.0)), x, result)  # or the sign of -0 would be lost
+
+
+def cos_double(f: FunctionWriter, x: Register) -> Register:
+    """Give the cosine of a double."""
+    return _of_double(f, x, "cos", 1)
+
+
+def _of_double(f: FunctionWriter, x: Register, name: str, turn: int) -> Register:
+    """Give the sine of x + turn * pi/2; beyond LARGE, the C library's function of that name."""
+    multiple = nearest_multiple(f, x, 1.0 / HALF_PI)
+    rest = x
+    for part in (HALF_PI_HIGH, HALF_PI_MIDDLE, HALF_PI_LAST):
+        rest = f.fma(multiple.value, like(x, -part), rest)
+    near = _turned(f, rest, f.binary("add", multiple.shifted, like(multiple.shifted, turn)))
+    far = f.compare("fcmp oge", absolute(f, x), like(x, LARGE))
+
+    def with_library() -> tuple[Register, ...]:
+        return (f.select(far, per_lane(f, name, (x,)), near),)
+
+    return f.either(f.any_lane(far), with_library, lambda: (near,))[0]
 
 
 def sin(f: FunctionWriter, x: Register) -> Register:
@@ -121,8 +150,9 @@ def _cosine(f: FunctionWriter, rest: Register) -> Register:
 def _turned(f: FunctionWriter, rest: Register, quadrant: Register) -> Register:
     """Give the sine of rest + quadrant * pi/2."""
     value = f.select(_bit(f, quadrant, 0), _cosine(f, rest), _sine(f, rest))
-    sign = f.binary("shl", f.binary("lshr", quadrant, like(quadrant, 1)), like(quadrant, 31))
-    return from_bits(f, f.binary("xor", bits(f, value), sign), "float")
+    last = bits_of(rest.kind) - 1
+    sign = f.binary("shl", f.binary("lshr", quadrant, like(quadrant, 1)), like(quadrant, last))
+    return from_bits(f, f.binary("xor", bits(f, value), sign), element_of(rest.kind))
 
 
 def _bit(f: FunctionWriter, x: Register, number: int) -> Register:
