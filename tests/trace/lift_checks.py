@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tests.conformance.compare import form_difference, same_bits, value_difference, within_native_bound
+from tests.conformance.compare import form_difference, same_bits, same_rounding, value_difference, within_native_bound
 
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
@@ -78,10 +78,13 @@ def difference(expected: torch.Tensor, actual: torch.Tensor, exact: torch.Tensor
         return form
     if not expected.is_floating_point():
         return value_difference(expected, actual)
-    if isinstance(exact, torch.Tensor) and exact.shape == expected.shape:
+    if expected.dtype is torch.float64:
+        fits = same_rounding(expected, actual)
+    elif isinstance(exact, torch.Tensor) and exact.shape == expected.shape:
         fits = within_native_bound(actual, expected, exact)
     else:
-        fits = torch.allclose(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+        tolerance = max(1e-4, 4 * torch.finfo(expected.dtype).eps)
+        fits = torch.allclose(actual, expected, rtol=tolerance, atol=tolerance / 10, equal_nan=True)
     return None if fits else value_difference(expected, actual)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch's operator database -> what lifting makes of each entry; `python -m tests.trace.lift_sweep` runs all of it."""
+"""PyTorch's operator database -> lifting of each entry; `python -m tests.trace.lift_sweep` runs all of it."""
 
 import argparse
 import collections
@@ -104,7 +104,11 @@ def sweep(names: list[str], dtype: torch.dtype, most: int = 8, *, backward: bool
         for index, sample in enumerate(samples_of(name, dtype, most, gradients=backward)):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = checker(sample)
+                try:
+                    found = checker(sample)
+                except Exception as error:  # noqa: BLE001  whatever lifting raises is a finding
+                    entry.problems.append(f"sample {index}: raised {error!r}")
+                    continue
             if found is not None:
                 entry.traced += 1
                 entry.lifted += not found.remaining
@@ -125,7 +129,7 @@ def main() -> None:
     left: collections.Counter[str] = collections.Counter()
     names = given.names or list(operators())
     for entry in sweep(names, DTYPES[given.dtype], given.most, backward=given.backward):
-        if not entry.traced:
+        if not entry.traced and not entry.problems:
             continue
         total.update(entries=1, samples=entry.traced, lifted=entry.lifted, whole=entry.lifted == entry.traced)
         left.update(entry.remaining.keys())

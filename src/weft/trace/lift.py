@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from weft.errors import InternalError, UsageError
 from weft.ir import library
-from weft.ir.calls import Call
+from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.op_types import REAL
 from weft.ir.sharing import SHARING_OPS, looks_into_memory, sources
@@ -102,12 +102,14 @@ class _Lifter:
             bases = {place.base: self._tensor(value.operands[place.base], value) for place in call.written}
             views = [view_at(bases[place.base], place.path, RULES) for place in call.written]
             fresh = results_of(value.type)[: len(results_of(value.type)) - len(bases)]
-            declared = (*fresh, *(view.kind for view in views))
+            written = _written(call)
+            declared = (*fresh, *(views[index].kind for index in written))
             found = rule(Arguments(call, [*operands, *views], declared, value.place))
             results = found if isinstance(found, tuple) else (found,)
             results = tuple(_fitted(*pair) for pair in zip(results, declared, strict=True))
-            for place, new in zip(call.written, results[len(fresh) :], strict=True):
+            for index, new in zip(written, results[len(fresh) :], strict=True):
                 assert new is not None
+                place = call.written[index]
                 bases[place.base] = put_back(bases[place.base], place.path, new, RULES)
         except UsageError as error:
             # What a rule refuses, or the op table does, stays PyTorch's.
@@ -165,6 +167,14 @@ def results_of(kind: Type) -> tuple[Type, ...]:
     if isinstance(kind, TupleType):
         return kind.items
     return (kind,)
+
+
+def _written(call: Call) -> list[int]:
+    """Which of the written places a call writes: the others it only reads, from memory that it writes elsewhere."""
+    names = list(defaults(call.target))
+    given = {**dict(zip(names, call.arguments, strict=False)), **dict(call.keywords)}
+    found = [given.get(name) for name in library.written_arguments(call.target)]
+    return [argument.index for argument in found if isinstance(argument, WrittenArgument)]
 
 
 def _fitted(result: Expression | None, declared: Type) -> Expression | None:

@@ -39,8 +39,7 @@ class Arguments:
         self.target = call.target
         self.declared = declared
         self.place = place
-        self.written = len(call.written)
-        count = len(operands) - self.written
+        count = len(operands) - len(call.written)
 
         def fill(argument: Argument) -> Any:
             if isinstance(argument, tuple):

@@ -21,6 +21,11 @@ def flat(x: Expression) -> Expression:
     return x.reshape((x.kind.size,))
 
 
+def row(x: Expression) -> Expression:
+    """A tensor without dimensions as a row of one element."""
+    return x if x.rank else x.reshape((1,))
+
+
 def embedding(arguments: Arguments) -> Expression:
     """Rows of a table."""
     weight, indices = arguments.tensors("weight", "indices")
@@ -43,34 +48,34 @@ def embedding_gradient(arguments: Arguments) -> Expression:
 
 def index_select(arguments: Arguments) -> Expression:
     """Positions of a dimension, as listed."""
-    x, index = arguments.tensors("self", "index")
-    dimension = arguments.dimension("dim", x.rank)
-    return x.build("take", flat(index), dimension=dimension)
+    x, index = map(row, arguments.tensors("self", "index"))
+    found = x.build("take", index, dimension=arguments.dimension("dim", x.rank))
+    return found.reshape(arguments.result().shape)
 
 
 def gather(arguments: Arguments) -> Expression:
     """One element for each index."""
-    x, index = arguments.tensors("self", "index")
-    arguments.require(x.rank > 0 and index.rank == x.rank, "of a tensor without dimensions")
-    return x.build("gather", index.cast(torch.int64), dimension=arguments.dimension("dim", x.rank))
+    x, index = map(row, arguments.tensors("self", "index"))
+    found = x.build("gather", index.cast(torch.int64), dimension=arguments.dimension("dim", x.rank))
+    return found.reshape(arguments.result().shape)
 
 
 def scattered(op: str) -> Rule:
     """Make the rule of an operator that writes or adds a source's elements at given places."""
 
     def rule(arguments: Arguments) -> Expression:
-        x, index = arguments.tensors("self", "index")
-        arguments.require(x.rank > 0 and index.rank == x.rank, "of a tensor without dimensions")
+        x, index = map(row, arguments.tensors("self", "index"))
         dimension = arguments.dimension("dim", x.rank)
         base = x.wide() if op == "scatter_add" else x
         if arguments.has("value"):
             value = arguments.number("value", base.dtype)
             source = base.like(value).expand(index.shape)
         else:
-            source = arguments.tensor("src")
+            source = row(arguments.tensor("src"))
             for place, extent in enumerate(index.shape):
                 source = source.part(place, 0, extent)
-        return base.build(op, index.cast(torch.int64), source.cast(base.dtype), dimension=dimension)
+        found = base.build(op, index.cast(torch.int64), source.cast(base.dtype), dimension=dimension)
+        return found.reshape(arguments.result().shape)
 
     return rule
 
@@ -86,17 +91,19 @@ def index_written(op: str, name: str) -> Rule:
     """Make the rule of an operator that writes or adds slices at places of a dimension."""
 
     def rule(arguments: Arguments) -> Expression:
-        x, index = arguments.tensors("self", "index")
+        x, index = map(row, arguments.tensors("self", "index"))
         dimension = arguments.dimension("dim", x.rank)
         base = x.wide() if op == "scatter_add" else x
         places = column(x, index, dimension)
         source = base.like(arguments.number(name, base.dtype))
         if name == "source":
-            arguments.require(source.rank == x.rank, "with a source of other dimensions")
+            source = source.reshape(places.shape)
         if arguments.has("alpha"):
             alpha = arguments.number("alpha", base.dtype)
             source = source * alpha
-        return base.build(op, places, source.expand(places.shape), dimension=dimension)
+        return base.build(op, places, source.expand(places.shape), dimension=dimension).reshape(
+            arguments.result().shape
+        )
 
     return rule
 

@@ -169,7 +169,7 @@ def empty(arguments: Arguments, index: int) -> Expression:
 
 def running(arguments: Arguments, middle: Expression, spread: Expression, count: int) -> tuple[Expression, ...]:
     """The running statistics moved towards those of this batch; the variance is that of a sample."""
-    if arguments.written == 0:
+    if len(arguments.declared) == 3:
         return ()
     share = arguments.literal("momentum")
     arguments.require(count > 1, "of a single element for each channel")

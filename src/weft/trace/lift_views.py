@@ -167,7 +167,8 @@ def mirrored(arguments: Arguments) -> Expression:
 def windows(arguments: Arguments) -> Expression:
     """Windows along a dimension, as a last dimension of their own."""
     x, kind = arguments.tensor("self"), arguments.result()
-    arguments.require(x.rank > 0, "of a tensor without dimensions")
+    if x.rank == 0:
+        return x.reshape(kind.shape)
     dimension = arguments.dimension("dimension", x.rank)
     count, size = kind.shape[dimension], arguments.literal("size")
     starts = torch.arange(count).unsqueeze(1) * arguments.literal("step")
@@ -283,8 +284,8 @@ def counted(arguments: Arguments) -> Expression:
         found = found if step == 1 else found * step
         return found if start == 0 else found + start
     arguments.require(kind.dtype in FLOATS and kind.size <= MOST_TABLE_ELEMENTS, "of many elements")
-    last = start + step * kind.size - step / 2
-    return table(torch.arange(start, last, step, dtype=kind.dtype), arguments.place)
+    found = torch.arange(start, arguments.literal("end"), step, dtype=kind.dtype)
+    return table(found, arguments.place)
 
 
 def identity_matrix(arguments: Arguments) -> Expression:
