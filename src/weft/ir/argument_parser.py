@@ -20,6 +20,7 @@ from weft.ir.types import (
     TensorType,
     TupleType,
     Type,
+    UnsizedType,
     row_major,
 )
 
@@ -71,8 +72,11 @@ def read_type(reader: Reader) -> Type:
     raise reader.error("a type such as f32[2,3], int or nothing", token)
 
 
-def _read_tensor_type(reader: Reader, dtype: torch.dtype) -> TensorType:
+def _read_tensor_type(reader: Reader, dtype: torch.dtype) -> TensorType | UnsizedType:
     reader.expect("[")
+    if reader.skip("?"):
+        reader.expect("]")
+        return UnsizedType(dtype, read_device(reader, reader.take()) if reader.sees("device") else CPU)
     shape = read_list(reader, "]", lambda: read_size(reader))
     strides = row_major(shape)
     opening = reader.next

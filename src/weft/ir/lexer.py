@@ -64,7 +64,7 @@ PATTERN = re.compile(
     | (?P<number>-?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|inf\b|nan\b))
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*)
     | (?P<arrow><-)
-    | (?P<sign>[()\[\]{},:=])
+    | (?P<sign>[()\[\]{},:=?])
     """,
     re.VERBOSE | re.ASCII,
 )

@@ -77,6 +77,18 @@ class TensorType:
 
 
 @dataclass(frozen=True, slots=True)
+class UnsizedType:
+    """A dense tensor whose sizes depend on the values of other tensors: it can be handed out, and nothing else."""
+
+    dtype: torch.dtype
+    device: torch.device = CPU
+
+    def __str__(self) -> str:
+        text = f"{DTYPE_NAMES[self.dtype]}[?]"
+        return text if self.device == CPU else f"{text}@{self.device}"
+
+
+@dataclass(frozen=True, slots=True)
 class NumberType:
     """A Python number that may change from call to call."""
 
@@ -104,7 +116,7 @@ class NothingType:
         return "nothing"
 
 
-Type = TensorType | NumberType | TupleType | NothingType
+Type = TensorType | UnsizedType | NumberType | TupleType | NothingType
 NOTHING = NothingType()
 
 

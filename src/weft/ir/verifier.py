@@ -37,7 +37,7 @@ from weft.errors import InternalError, UsageError, source_line
 from weft.ir.call_checks import library_problems, number_problems, path_problems, update_problems
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.ops import OPS, infer_type
-from weft.ir.types import NothingType, NumberType, TensorType, TupleType, Type
+from weft.ir.types import NothingType, NumberType, TensorType, TupleType, Type, UnsizedType
 
 
 def verify(graph: Graph) -> None:
@@ -197,7 +197,7 @@ def _result_problems(result: Result, known: set[Value]) -> Iterator[str]:
     if result.value not in known:
         yield "it is neither an input nor computed"
     yield from path_problems(result.path)
-    if not isinstance(result.value.type, TensorType | NumberType):
+    if not isinstance(result.value.type, TensorType | UnsizedType | NumberType):
         yield f"it is {result.value.type}, neither a tensor nor a number"
     elif result.path and not isinstance(result.value.type, TensorType):
         yield "a path leads to it, but not from a tensor"

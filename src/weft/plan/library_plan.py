@@ -62,7 +62,9 @@ class _Owners:
         in_place: frozenset[int] = frozenset()
         if value.op == "update":
             bases = dict.fromkeys(place.base for place in value.attributes["call"].written)
-            in_place = frozenset(base for base in bases if self._is_private(value.operands[base], index))
+            in_place = frozenset(
+                base for base in bases if self._is_private(value.operands[base], index, value.operands)
+            )
         shared = [operand for position, operand in enumerate(value.operands) if self._shares(value, position, in_place)]
         group = [value]
         for operand in shared:
@@ -76,9 +78,13 @@ class _Owners:
             return is_view(value.attributes["call"].target)
         return value.op != "update" or position in in_place
 
-    def _is_private(self, base: Value, index: int) -> bool:
-        return all(
-            member not in self.kept and member.op != "constant" and self.last_use[member] <= index
+    def _is_private(self, base: Value, index: int, operands: tuple[Value, ...]) -> bool:
+        """Whether nobody reads the base's memory later, nor another operand at the same time."""
+        return operands.count(base) == 1 and all(
+            member not in self.kept
+            and member.op != "constant"
+            and self.last_use[member] <= index
+            and (member is base or member not in operands)
             for member in self.sharing[base]
         )
 

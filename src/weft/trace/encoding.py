@@ -53,6 +53,8 @@ class CallBuilder:
     def encode(self, argument: Any) -> Argument:
         """One argument of the call."""
         if isinstance(argument, torch.Tensor):
+            if id(argument) not in self._written_ids and self._overlaps(argument):
+                self._add_written(self.table.state_of(argument))
             index = self._written_ids.get(id(argument))
             return self._operand(argument) if index is None else WrittenArgument(index)
         if isinstance(argument, (list, tuple)):
@@ -81,6 +83,14 @@ class CallBuilder:
             "number", (value,), NumberType(kind.__name__), operator=operator, arguments=(Operand(0), kind(constant))
         )
 
+    def _overlaps(self, tensor: torch.Tensor) -> bool:
+        """Whether an operand looks into memory that the call writes: it must see it being written, as in eager."""
+        state = self.table.state_of(tensor)
+        return any(
+            state.memory is other.memory and _meet(state.tensor, other.tensor)
+            for other in map(self.table.state_of, self.written)
+        )
+
     def _operand(self, tensor: torch.Tensor) -> Operand:
         state = self.table.state_of(tensor)
         value = self.table.value_of(tensor)
@@ -107,3 +117,17 @@ def literal(argument: Any) -> Argument:
 def _leaves_input(state: TensorState) -> bool:
     """Whether a view of an input may reach memory of the input's storage outside the input."""
     return any(entry.step.target == "aten.as_strided.default" for entry in state.path)
+
+
+def _meet(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether the stretches of memory that two tensors span have a place in common."""
+    (start, end), (other_start, other_end) = _span(first), _span(second)
+    return start < other_end and other_start < end
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    if tensor.numel() == 0:
+        return (0, 0)
+    steps = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    return start, start + int(steps) + 1

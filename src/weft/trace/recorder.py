@@ -12,7 +12,7 @@ import torch
 from weft.ir.calls import HOLE, Call, ViewStep
 from weft.ir.graph import Value
 from weft.ir.library import name_of, written_arguments
-from weft.ir.types import NOTHING, TupleType, Type, type_of
+from weft.ir.types import NOTHING, TupleType, Type, UnsizedType, type_of
 from weft.trace.capture import Operator, is_stand_in, storage_key
 from weft.trace.encoding import CallBuilder, literal
 from weft.trace.memory import Memory, PathEntry, TensorState, TensorTable, fill
@@ -75,6 +75,24 @@ class Recorder(TensorTable):
             return self._record_update(call, builder, result)
         return self._record_results(call, builder, result)
 
+    def record_unsized(
+        self,
+        operator: Operator,
+        arguments: Any,
+        keywords: dict[str, Any],
+        results: list[tuple[torch.Tensor, UnsizedType]],
+    ) -> tuple[torch.Tensor, ...]:
+        """Record an operator whose results have sizes that only a run knows; `results` hold their places."""
+        builder = CallBuilder(self, [])
+        given = builder.encode(self._stand_ins(arguments))
+        named = tuple((name, builder.encode(self._stand_ins(argument))) for name, argument in keywords.items())
+        kinds = tuple(kind for _, kind in results)
+        call = Call(name_of(operator), given, named)
+        whole = self.emit("library", tuple(builder.operands), TupleType(kinds), call=call)
+        for index, (tensor, kind) in enumerate(results):
+            self.add_result(tensor, self.emit("item", (whole,), kind, index=index))
+        return tuple(tensor for tensor, _ in results)
+
     def _stand_ins(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
             return item if is_stand_in(item) else self.state_of(item).tensor
@@ -128,7 +146,7 @@ class Recorder(TensorTable):
     def _record_update(self, call: Call, builder: CallBuilder, result: Any) -> Any:
         fresh = [leaf for leaf in flat_results(result) if not self._is_written(leaf, builder.written)]
         memories = builder.bases()
-        base_types = [self._base_type(memory, builder.written) for memory in memories]
+        base_types = [self._base_type(memory, builder.written, call.target) for memory in memories]
         types = (*(self._kind(leaf) for leaf in fresh), *base_types)
         whole = self.emit(
             "update", tuple(builder.operands), types[0] if len(types) == 1 else TupleType(types), call=call
@@ -146,11 +164,13 @@ class Recorder(TensorTable):
             memory.version += 1
         return result
 
-    def _base_type(self, memory: Memory, written: list[torch.Tensor]) -> Type:
+    def _base_type(self, memory: Memory, written: list[torch.Tensor], target: str) -> Type:
         """The base's type after a write: an operator may resize the tensor that it is given to write."""
         for tensor in written:
             state = self.states[id(tensor)]
             if state.memory is memory and not state.written_path() and type_of(tensor) != memory.base.type:
+                if _is_inplace(target):
+                    raise RuntimeError(f"{target} would change the size of the tensor that it writes into")
                 if memory.inputs:
                     refuse("input resized", self.place())
                 state.path = ()
@@ -164,10 +184,12 @@ class Recorder(TensorTable):
 
     def _record_inplace_view(self, target: str, arguments: Any, keywords: Any, run: Any) -> Any:
         state = self.state_of(arguments[0])
-        if state in state.memory.inputs:
-            refuse("input reshaped in place", self.place())
         before = self.value_of(state.tensor)
         result = run((state.tensor, *arguments[1:]), keywords)
+        if type_of(state.tensor) == before.type:
+            return result
+        if state in state.memory.inputs:
+            refuse("input reshaped in place", self.place())
         step_arguments = (HOLE, *(fill(literal(argument), HOLE) for argument in arguments[1:]))
         step = ViewStep(INPLACE_VIEWS[target], step_arguments, tuple((k, literal(v)) for k, v in keywords.items()))
         entry = PathEntry(step, type_of(state.tensor))
@@ -194,3 +216,9 @@ def _written_tensors(
         return []  # normalisation writes its running statistics while training alone
     items = [item for name in names for item in flat_results(given.get(name))]
     return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def _is_inplace(target: str) -> bool:
+    """Whether an operator writes its first argument, and must leave its size alone."""
+    name = target.split(".")[1]
+    return name.endswith("_") and not name.startswith("resize")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from weft.ir.calls import Call, Operand
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
-from weft.ir.types import NumberType, type_of
+from weft.ir.types import NOTHING, NumberType, contiguous, type_of
+from weft.trace.answers import find_answer
 from weft.trace.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
@@ -26,7 +29,9 @@ from weft.trace.capture import (
     storage_key,
     tree_flatten,
     tree_unflatten,
+    without_functions,
 )
+from weft.trace.corrections import CORRECTIONS
 from weft.trace.forbidden import FORBIDDEN, FROM_VALUES, VALUE_OPERATORS
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
@@ -35,6 +40,7 @@ from weft.trace.random_state import OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
 from weft.trace.state import State
+from weft.trace.unsized import UNSIZED, unsized_types
 
 
 def is_size(leaf: Any) -> bool:
@@ -103,6 +109,8 @@ class Tracer:
         self._generators = OwnGenerators(())
         self._real_of: dict[int, torch.Tensor] = {}
         self._known = Known()
+        self._in_backward = False
+        self._unsized: set[int] = set()
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -133,6 +141,18 @@ class Tracer:
         self.trace.values = self.recorder.values
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
         return self.trace
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """While code of this trace's backward runs: seeding and random operators are followed anew."""
+        assert self._random is not None
+        self._random, self._in_backward = self._random.successor(), True
+        try:
+            with self.interception, without_functions(), torch.enable_grad():
+                yield
+            self._random.finish()
+        finally:
+            self._random.restore()
 
     def _add_input(self, tensor: torch.Tensor, argument: int | None) -> torch.Tensor:
         if type(tensor) not in PLAIN_TYPES:
@@ -170,16 +190,19 @@ class Tracer:
 
         A tensor that is an argument too, or two arguments, is an input each time: the next call may bring others.
         """
-        self._add_input(tensor, None)
+        if id(tensor) not in self._captured:
+            if self._in_backward:
+                refuse("late capture", self._place())
+            self._add_input(tensor, None)
         return self._captured[id(tensor)]
 
     def _check_nothing_was_lost(self) -> None:
         for entry in self.trace.inputs:
             if storage_key(entry.stand_in) not in self.recorder.memories:
                 refuse("memory replaced", None)
-            if entry.leaf.grad is not None:
+            if entry.leaf.is_leaf and entry.leaf.grad is not None:
                 refuse("backward inside", None)
-            if entry.leaf.requires_grad != _carries_gradient(entry.tensor):
+            if entry.leaf.is_leaf and entry.leaf.requires_grad != _carries_gradient(entry.tensor):
                 refuse("gradient flag", None)
             if type_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
@@ -203,8 +226,10 @@ class Tracer:
             kind = "list"
         if kind == "text" and not arguments[1]:
             kind = None  # without a format, a stand-in shows its type and sizes
-        if kind is not None and not (kind in FROM_VALUES and self._is_known(arguments[0])):
+        if kind is not None and not (kind in FROM_VALUES and (find_answer() or self._is_known(arguments[0]))):
             refuse(kind, user_place())
+        if self._unsized and any(id(leaf) in self._unsized for leaf in tree_flatten((arguments, keywords))[0]):
+            refuse("data-dependent shape", user_place())
         return self._stand_ins(arguments), self._stand_ins(keywords)
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
@@ -240,8 +265,10 @@ class Tracer:
             with outside_tracing():
                 random.before_random_operator()
         try:
-            result = self.recorder.record(operator, arguments, keywords, self._runner(operator))
+            result = self.recorder.record(operator, arguments, keywords, self._runner(operator, target))
         except DATA_DEPENDENT:
+            if target in UNSIZED:
+                return self._hand_out_unsized(target, operator, arguments, keywords)
             refuse("data-dependent shape", place, detail=str(operator))
         except NO_SHAPE_RULE:
             refuse("no shape rule", place, detail=str(operator))
@@ -255,12 +282,33 @@ class Tracer:
         values = [self.recorder.value_of(argument) for argument in arguments]
         with outside_tracing():
             elements = [self._known.elements(value) for value in values]
-            if any(known is None for known in elements):
-                refuse(VALUE_OPERATORS[name_of(operator)], self._place(), detail=str(operator))
-            return operator(*elements)
+            if all(known is not None for known in elements):
+                return operator(*elements)
+        found = find_answer()
+        if found is None:
+            refuse(VALUE_OPERATORS[name_of(operator)], self._place(), detail=str(operator))
+        if found.check is not None:
+            call = Call("weft.refuse_if.default", (Operand(0), found.check))
+            self.recorder.emit("library", (values[0],), NOTHING, call=call)
+        return found.answer
 
-    def _runner(self, operator: Operator) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        return lambda arguments, keywords: self.interception.run(operator, arguments, keywords)
+    def _hand_out_unsized(self, target: str, operator: Operator, arguments: Any, keywords: Any) -> Any:
+        """Record an operator whose results have sizes that only a run knows: they can be returned, no more."""
+        kinds = unsized_types(target, arguments[0])
+        empty = [self.interception.empty(contiguous(kind.dtype, (0,), kind.device)) for kind in kinds]
+        self._unsized.update(map(id, empty))
+        return self.recorder.record_unsized(operator, arguments, keywords, list(zip(empty, kinds, strict=True)))
+
+    def _runner(self, operator: Operator, target: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            result = self.interception.run(operator, arguments, keywords)
+            correct = CORRECTIONS.get(target)
+            if correct is None:
+                return result
+            with self.interception.plainly():
+                return correct(result, arguments)
+
+        return run
 
     def _constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Data written in the program text (torch.tensor([1, 2])): a constant, in new memory at each run."""
