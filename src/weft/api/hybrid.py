@@ -177,7 +177,8 @@ class Hybrid:
             reasons = Counter(sentence.partition(" was ")[0] for sentence in self.misses)
             listed = ", ".join(f"{reason} ({times} times)" for reason, times in reasons.most_common(5))
             warnings.warn(
-                f"weft: {self.name} has more than {MOST_PROGRAMS} programs; the oldest go. What changed: {listed}",
+                f"weft: {self.name} has more than {MOST_PROGRAMS} programs; the oldest go. What changed: {listed}. "
+                "Pad to a few sizes, or see weft.explain",
                 stacklevel=4,
             )
         key, oldest = next(iter(self.programs.items()))

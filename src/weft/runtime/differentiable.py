@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from weft.codegen.library import LibraryExecutable
+from weft.errors import UnsupportedError
 from weft.ir.graph import Graph
 from weft.ir.types import TensorType, type_of
 from weft.plan.library_plan import plan_library
@@ -107,9 +107,49 @@ class _Node(torch.autograd.Function):
         return owner.forward(context, inputs)
 
     @staticmethod
-    @once_differentiable
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
         pairs = zip(context.saved_tensors, context.numbers, strict=True)
         saved = [number if tensor is None else tensor for tensor, number in pairs]
-        gradients = context.owner.backward(saved, tangents)
+        with torch.no_grad():
+            gradients = context.owner.backward(saved, tangents)
+        if torch.is_grad_enabled():
+            leaves = _leaves(context)
+            gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
         return (None, *gradients, *([None] * (context.count - len(gradients))))
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that eager could differentiate again, tied to what it would be differentiated by: that is an error.
+
+    Without the tie PyTorch would take the gradient for a constant, and a gradient penalty would silently do nothing.
+    """
+
+    @staticmethod
+    def forward(context: Any, gradient: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
+        del context, leaves
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(context: Any, *tangents: Any) -> NoReturn:
+        del context, tangents
+        raise UnsupportedError(
+            "a gradient of a hybridized program is differentiated again",
+            why="a program has one backward, and that has none of its own",
+            fix="run this part imperatively (weft.hybridize(net, False)), "
+            "or call torch.autograd.grad inside the hybridized function, with create_graph=True",
+        )
+
+
+def _leaves(node: Any) -> list[torch.Tensor]:
+    """The leaves of the autograd graph that a node's inputs were computed from."""
+    found: dict[int, torch.Tensor] = {}
+    seen, waiting = {node}, [node]
+    while waiting:
+        for source, _ in waiting.pop().next_functions:
+            if source is None or source in seen:
+                continue
+            seen.add(source)
+            waiting.append(source)
+            if hasattr(source, "variable"):
+                found[id(source.variable)] = source.variable
+    return list(found.values())

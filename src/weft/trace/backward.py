@@ -17,7 +17,6 @@ import torch
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, type_of
-from weft.trace.capture import without_functions
 from weft.trace.refusals import refuse
 from weft.trace.tracer import Tracer
 
@@ -68,7 +67,7 @@ class Differentiator:
         leaves = [entry.leaf for entry in self.wanted]
         # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves.
         reals = [entry.tensor for entry in self.wanted]
-        with self.tracer.interception, without_functions(), torch.enable_grad():
+        with self.tracer.backward():
             found = torch.autograd.grad(
                 [root for root, _ in pairs],
                 [*leaves, *reals],

@@ -49,6 +49,14 @@ class RandomLedger:
         self._current = _fingerprint(self._before)
         self._type = contiguous(torch.uint8, tuple(self._before.shape))
 
+    def successor(self) -> RandomLedger:
+        """Follows code that runs later, at a moment that no value of this program is, but may go back to those."""
+        found = RandomLedger(self._emit)
+        found._moments = dict(self._moments)
+        while found._current in found._moments:
+            found.after_random_operator()
+        return found
+
     def before_random_operator(self) -> None:
         """Record that the generator was set, if it was, before an operator draws from it."""
         self._catch_up()

@@ -77,6 +77,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "gradients are added up outside of programs, between calls",
             "use torch.autograd.grad inside, or read .grad outside the hybridized code",
         ),
+        "late capture": (
+            "the backward uses a tensor that the forward has not used",
+            "what a program is given is fixed when its forward has been traced",
+            "keep the tensor in forward with context.save_for_backward, or " + KEEP_EAGER,
+        ),
         "uneven backward": (
             "the backward reads other values for this combination of results than it did for all results",
             "what a backward may read was fixed when the forward was traced",

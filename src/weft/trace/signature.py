@@ -112,8 +112,14 @@ def key_change(before: Key, now: Key, names: Sequence[str]) -> str:
             return _leaf_change(f"argument {name}", old, new)
     for fact, old, new in zip(MODE_FACTS, before[2], now[2], strict=True):
         if old != new:
-            return f"{fact} was {old}, is {new}"
+            return f"{fact} was {_mode_text(old)}, is {_mode_text(new)}"
     return "nothing that a key holds"
+
+
+def _mode_text(mode: Any) -> str:
+    if mode is None or isinstance(mode, bool):
+        return "on" if mode else "off"
+    return ", ".join(f"{kind} {dtype}" for kind, dtype in mode) if isinstance(mode, tuple) else str(mode)
 
 
 def _structure_change(before: Any, now: Any) -> str:

@@ -67,7 +67,7 @@ class Gradient:
             first = differentiator.trace(differentiator.full_pattern())
         except (RuntimeError, WeftError) as error:
             # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
-            self.failure, self.graph = error, graph
+            self.failure, self.graph = error, _without_unread(graph)
             return
         self._backwards[differentiator.full_pattern()] = first
         self.saved, self.graph = _with_saved(graph, first.saved)
@@ -102,7 +102,7 @@ def _with_saved(graph: Graph, saved: tuple[Value, ...]) -> tuple[tuple[Value, ..
         else:
             kept.append(value)
     extended = replace(graph, values=tuple(values), results=(*graph.results, *(Result(value) for value in kept)))
-    return tuple(kept), extended
+    return tuple(kept), _without_unread(extended)
 
 
 def copied(value: Value) -> Value:
@@ -170,24 +170,26 @@ def _trace(request: Request) -> Traced:
             results.append(leaf.result)
         leaves.append(TensorLeaf(positions[id(returned)], leaf.requires_grad))
     inputs = (*(entry.value for entry in trace.inputs), *(entry.value for entry in trace.numbers))
-    graph = Graph(request.name, inputs, _without_unread(trace.values), tuple(results), tuple(writes))
+    graph = Graph(request.name, inputs, tuple(trace.values), tuple(results), tuple(writes))
     roots = _differentiable(described, tracer)
+    gradient = Gradient(graph, list(roots), Differentiator(tracer, list(roots.values()))) if roots else None
     return Traced(
-        graph,
+        _without_unread(graph),
         tuple(trace.inputs),
         tuple(trace.numbers),
         tuple(leaves),
         trace.structure,
-        Gradient(graph, list(roots), Differentiator(tracer, list(roots.values()))) if roots else None,
+        gradient,
         trace.depends_on_offsets,
         frozenset(tracer.relied_on()),
     )
 
 
-def _without_unread(values: list[Value]) -> tuple[Value, ...]:
+def _without_unread(graph: Graph) -> Graph:
     """Leave out states of the random generator that nothing goes back to."""
-    read = {operand for value in values for operand in value.operands}
-    return tuple(value for value in values if value.op != "random_state" or value in read)
+    read = {operand for value in graph.values for operand in value.operands} | set(graph.roots())
+    values = tuple(value for value in graph.values if value.op != "random_state" or value in read)
+    return replace(graph, values=values)
 
 
 def _differentiable(described: list[Any], tracer: Tracer) -> dict[Value, torch.Tensor]:
