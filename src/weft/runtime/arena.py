@@ -6,7 +6,6 @@ and nothing else: as many as there are cores stay, and all go when the last prog
 
 import ctypes
 import mmap
-import os
 import weakref
 
 from weft.target import usable_cores
@@ -72,12 +71,3 @@ def block_size(size: int) -> int:
     size = max(size, mmap.PAGESIZE * STEPS)
     step = (1 << (size - 1).bit_length()) // (2 * STEPS)
     return -(-size // step) * step
-
-
-def _forget_idle_blocks() -> None:
-    """After a fork: blocks that calls of other threads were computing in are lost, idle ones are the child's own."""
-    for pool in list(_pools.values()):
-        pool.idle = list(pool.idle)
-
-
-os.register_at_fork(after_in_child=_forget_idle_blocks)

@@ -6,7 +6,8 @@ from struct import Struct
 
 import torch
 
-from weft.codegen.frame import TABLE_OFFSET
+from weft.codegen.crew_module import FIRST_LANE_SLOT
+from weft.codegen.frame import PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.native import NativeLibrary, compile_native
 from weft.codegen.packing import PackingChain
 from weft.codegen.plan_module import SERIAL, emit_plan
@@ -14,10 +15,12 @@ from weft.errors import InternalError
 from weft.plan.plan import Plan
 from weft.runtime.arena import block_pool
 from weft.runtime.binding import Binding, PackingOf
+from weft.runtime.lanes import crew_address, run_lanes
 from weft.runtime.weights import Packing, address_of
 from weft.target import Target
 
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
+DISPATCH = Struct("@2Q")  # where the program and the crew are described, in a frame
 
 
 class NativeExecutable:
@@ -43,9 +46,10 @@ class NativeExecutable:
         self._weights = sorted({index for chain in self._chains for index in chain.inputs})
         written = [plan.buffers[buffer].index for chain in module.chains for buffer in chain.packed]
         self._packed_order = [written.index(index) for index in range(counts["packed"])]
+        self._program = _program(plan, self._library) if len(plan.lanes) > 1 else None
         # SAFETY: the function takes the address of a frame of this plan, and the library that holds it lives as long
         # as this object.
-        self._run = RUN(self._library.address(SERIAL))
+        self._run = RUN(self._library.address(SERIAL)) if self._program is None else run_lanes
         self._binding = None if self._chains else Binding((), ())
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
@@ -63,9 +67,17 @@ class NativeExecutable:
         if block.owner != binding.number:
             packed = [binding.addresses[place] for place in self._packed_order]
             self._lasting.pack_into(block.memory, self._lasting_offset, *packed, *map(address_of, self.constants))
+            if self._program is not None:
+                DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, ctypes.addressof(self._program), crew_address())
             block.owner = binding.number
         self._run(block.address)
         self._pool.give_back(block)
+
+
+def _program(plan: Plan, library: NativeLibrary) -> "ctypes.Array[ctypes.c_uint64]":
+    """Describe a program with several lanes as `dispatch` reads it; see crew_module.py."""
+    lanes = [library.address(f"lane_{number}") for number in range(len(plan.lanes))]
+    return (ctypes.c_uint64 * (FIRST_LANE_SLOT + len(lanes)))(library.address(SERIAL), len(lanes), *lanes)
 
 
 class _Chain:

@@ -1,0 +1,18 @@
+"""Where the mailboxes of worker threads lie in the crew's block, and what the words in them mean."""
+
+from weft.codegen.frame import LINE_BYTES, MOST_LANES
+
+COUNT_OFFSET = 0  # i64: how many mailboxes have a worker
+MAILBOX_BYTES = LINE_BYTES
+CREW_BYTES = LINE_BYTES + MOST_LANES * MAILBOX_BYTES
+# In a mailbox: its state, which workers sleep on; whether the worker should end; the function to run and its argument.
+STATE_OFFSET, CLOSING_OFFSET, FUNCTION_OFFSET, ARGUMENT_OFFSET = 0, 4, 8, 16
+
+# IDLE: the worker spins. RESERVED: a caller is about to post. POSTED: there is work. RUNNING: the worker does it.
+# ASLEEP: the worker sleeps, or is about to. GONE: it has ended. A caller may take it from IDLE and ASLEEP.
+IDLE, RESERVED, POSTED, RUNNING, ASLEEP, GONE = range(6)
+
+
+def mailbox_offset(number: int) -> int:
+    """Give the byte of the crew's block where a mailbox begins."""
+    return LINE_BYTES + number * MAILBOX_BYTES

@@ -1,0 +1,121 @@
+"""Programs with several lanes -> run by the calling thread and a crew of worker threads that live in machine code.
+
+Workers are Python threads that enter native code once and stay there, without the interpreter's lock. They spin
+briefly, then sleep. There is one crew in a process, so there are never more spinning threads than cores.
+"""
+
+import atexit
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+
+from weft.codegen.crew_layout import COUNT_OFFSET, CREW_BYTES, mailbox_offset
+from weft.codegen.crew_module import crew_module
+from weft.codegen.frame import MOST_LANES
+from weft.codegen.native import NativeLibrary, compile_native
+from weft.config import config
+from weft.target import host_target, usable_cores
+
+CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
+END_SECONDS = 1.0
+
+
+class Crew:
+    """The workers of this process. The block of their mailboxes lives at one address as long as the process does."""
+
+    def __init__(self) -> None:
+        # Private, or a forked child would post to its parent's workers.
+        self.memory = mmap.mmap(-1, CREW_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # SAFETY: the mapping is held by this object, which the module holds until the process ends.
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.threads: list[threading.Thread] = []
+        self.is_ready = False
+        # Held while workers are started or ended; whoever holds it waits only for threads that never take it.
+        self.lock = threading.Lock()
+
+    def start(self, workers: int | None = None) -> None:
+        """Start the workers: one fewer than there are cores, or than WEFT_THREADS says."""
+        with self.lock:
+            if self.is_ready:
+                return
+            wanted = (config().threads or usable_cores()) - 1 if workers is None else workers
+            work = CALL(_library().address("work"))
+            for number in range(min(wanted, MOST_LANES)):
+                # SAFETY: the mailbox lies in the crew's block, and is this worker's alone.
+                mailbox = self.address + mailbox_offset(number)
+                thread = threading.Thread(target=work, args=(mailbox,), name=f"weft lane {number + 1}", daemon=True)
+                thread.start()
+                self.threads.append(thread)
+            self._set_count(len(self.threads))
+            self.is_ready = True
+
+    def stop(self) -> None:
+        """End the workers; programs run on their callers' threads alone until the crew is started again."""
+        with self.lock:
+            if not self.is_ready:
+                return
+            # SAFETY: the block lives as long as the process.
+            CALL(_library().address("close"))(self.address)
+            # A worker ends when it is idle; one that a daemon thread keeps busy ends with the process.
+            for thread in self.threads:
+                thread.join(END_SECONDS)
+            self._forget()
+
+    def _forget(self) -> None:
+        # A worker that did not end has its mailbox wiped: it is idle there, and its caller is a thread that ends too.
+        self._set_count(0)
+        self.memory[mailbox_offset(0) :] = bytes(CREW_BYTES - mailbox_offset(0))
+        self.threads = []
+        self.is_ready = False
+
+    def after_fork(self) -> None:
+        """Begin anew in a child process, which has none of the threads."""
+        self.lock = threading.Lock()
+        self._forget()
+
+    def _set_count(self, count: int) -> None:
+        self.memory[COUNT_OFFSET : COUNT_OFFSET + 8] = count.to_bytes(8, "little")
+
+
+_crew = Crew()
+os.register_at_fork(after_in_child=_crew.after_fork)
+
+
+def crew_address() -> int:
+    """Give the address of the crew's block, for a frame."""
+    return _crew.address
+
+
+def start_crew(workers: int | None = None) -> None:
+    """Start the crew where it is not started; `workers` is for tests."""
+    _crew.start(workers)
+
+
+def stop_crew() -> None:
+    """End the crew; the next program with several lanes starts it again."""
+    _crew.stop()
+
+
+def run_lanes(frame: int) -> None:
+    """Run the program that a frame belongs to on its lanes."""
+    if not _crew.is_ready:
+        _crew.start()
+    _dispatch()(frame)
+
+
+@cache
+def _library() -> NativeLibrary:
+    return compile_native(crew_module(host_target()), host_target())
+
+
+@cache
+def _dispatch() -> Callable[[int], None]:
+    # SAFETY: the function takes the address of a frame that a plan's executable has filled.
+    return CALL(_library().address("dispatch"))
+
+
+# Before the interpreter ends, so that workers do not outlive what they run.
+atexit.register(stop_crew)
