@@ -25,6 +25,7 @@ class Config:
     cache_dir: Path | None = None
     engine: str = "async"
     threads: int = 0
+    codegen: str = "native"
     log: str = "quiet"
 
 
@@ -65,6 +66,7 @@ def folder(text: str) -> Path:
 
 TARGETS = ("native", "avx512", "avx2", "generic")
 ENGINES = ("async", "serial")
+CODEGENS = ("native", "library")
 LOG_LEVELS = ("quiet", "info", "debug")
 
 OPTIONS = (
@@ -72,6 +74,7 @@ OPTIONS = (
     Option("WEFT_CACHE_DIR", "cache_dir", folder, "a folder", "where compiled code and measurements are kept"),
     Option("WEFT_ENGINE", "engine", one_of(*ENGINES), " | ".join(ENGINES), "serial runs each task at once, to debug"),
     Option("WEFT_THREADS", "threads", count, "a number, 0 for all cores", "how many cores Weft may use"),
+    Option("WEFT_CODEGEN", "codegen", one_of(*CODEGENS), " | ".join(CODEGENS), "library runs PyTorch's operators only"),
     Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
 )
 

@@ -14,14 +14,14 @@ import torch
 from weft.api.drawing import draw
 from weft.api.program_description import Example, describe_program, named_graph, state_names
 from weft.api.program_file import save_program
-from weft.codegen.library import LibraryExecutable
 from weft.errors import UsageError
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Value
 from weft.ir.printer import print_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import LibraryPlan, plan_library
 from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Tangents
+from weft.runtime.native_graph import CompiledGraph
 from weft.trace.capture import tree_unflatten
 from weft.trace.traced import TensorLeaf, Traced
 
@@ -35,7 +35,9 @@ class Program:
         self._example: Example | None = None
         self.graph: Graph = run_pipeline(traced.graph)
         self.plan: LibraryPlan = plan_library(self.graph)
-        self._execute = LibraryExecutable(self.plan) if traced.gradient is None else _differentiable(traced, self)
+        self._execute: CompiledGraph | DifferentiableExecutable = (
+            CompiledGraph(self.graph, _weights(traced)) if traced.gradient is None else _differentiable(traced, self)
+        )
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         by_index = {leaf.index: leaf.requires_grad for leaf in traced.leaves if isinstance(leaf, TensorLeaf)}
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
@@ -46,8 +48,9 @@ class Program:
     def summary(self) -> str:
         """One line: how many values, how many of them by library calls, what is written."""
         calls = sum(value.op in ("library", "update") for value in self.graph.values)
-        text = f"{len(self.graph.values)} values, {calls} by PyTorch's operators, {len(self.graph.results)} results"
-        return text + (f", {len(self.graph.writes)} writes" if self.graph.writes else "")
+        values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
+        text = f"{values}, {calls} by PyTorch's operators, {results}"
+        return text + (f", {counted(len(self.graph.writes), 'write')}" if self.graph.writes else "")
 
     @property
     def inputs(self) -> Sequence[Any]:
@@ -86,6 +89,11 @@ class Program:
         return tree_unflatten(leaves, self._traced.structure)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, in words."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutable:
     gradient = traced.gradient
     assert gradient is not None
@@ -105,7 +113,13 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
         [value in carrying for value in visible],
         gradient.wanted,
         backward_of,
+        _weights(traced),
     )
+
+
+def _weights(traced: Traced) -> frozenset[Value]:
+    """The inputs that the function reached by itself: their elements change rarely."""
+    return frozenset(entry.value for entry in traced.inputs if entry.argument is None)
 
 
 def _without_autocast() -> Any:

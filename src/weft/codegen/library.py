@@ -23,14 +23,16 @@ from weft.plan.library_plan import LibraryPlan, Step
 
 FILENAME = "<weft program>"
 Run = Callable[..., tuple[Any, ...]]
+Native = Callable[..., tuple[torch.Tensor, ...]]
 
 
 class LibraryExecutable:
     """Runs a plan: takes the inputs in order, gives the outputs in order."""
 
-    def __init__(self, plan: LibraryPlan) -> None:
+    def __init__(self, plan: LibraryPlan, natives: Sequence[Native] = ()) -> None:
         self.plan = plan
-        self._writer = _Writer(plan)
+        self.natives = tuple(natives)
+        self._writer = _Writer(plan, self.natives)
         self.source = self._writer.source()
         code: CodeType = compile(self.source, FILENAME, "exec")
         exec(code, self._writer.names)
@@ -62,8 +64,9 @@ class LibraryExecutable:
 class _Writer:
     """Writes the text of a plan's function."""
 
-    def __init__(self, plan: LibraryPlan) -> None:
+    def __init__(self, plan: LibraryPlan, natives: Sequence[Native] = ()) -> None:
         self.plan = plan
+        self.natives = natives
         self.names: dict[str, Any] = {"own": _own_copy, "flat": _flat, "pick": _pick}
         self.variables: dict[Value, str] = {value: f"i{index}" for index, value in enumerate(plan.inputs)}
         self.places: dict[int, Any] = {}
@@ -163,6 +166,12 @@ def _emit_update(writer: _Writer, step: Step) -> list[str]:
     return lines
 
 
+def _emit_native(writer: _Writer, step: Step) -> list[str]:
+    region = writer.constant(writer.natives[step.value.attributes["region"]])
+    operands = ", ".join(writer.variables[operand] for operand in step.value.operands)
+    return [f"{writer.variables[step.value]} = {region}({operands})"]
+
+
 def _emit_item(writer: _Writer, step: Step) -> list[str]:
     operand = writer.variables[step.value.operands[0]]
     return [f"{writer.variables[step.value]} = {operand}[{step.value.attributes['index']}]"]
@@ -193,6 +202,7 @@ EMIT: dict[str, Callable[[_Writer, Step], list[str]]] = {
     "library": _emit_library,
     "update": _emit_update,
     "item": _emit_item,
+    "native": _emit_native,
     "constant": _emit_constant,
     "random_state": _emit_random_state,
     "set_random_state": _emit_set_random_state,

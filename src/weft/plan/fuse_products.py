@@ -34,6 +34,7 @@ class Product:
     dtype: str
     emit: Emit
     steps: Steps
+    columns: int
     memory: int = -1
 
     def lazy(self) -> Lazy:
@@ -58,13 +59,18 @@ class Product:
             return False
         lazy = self._others_in_memory(lazy)
         own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
-        if own is None or target is None or self.steps(target) != _along_columns(self.steps(target)):
+        if own is None or target is None or not self._can_write(target):
             return False
         epilogue = self._epilogue(own)
         if epilogue is None:
             return False
         self.emit(replace(out, window=target), *epilogue)
         return True
+
+    def _can_write(self, window: Window) -> bool:
+        """Whether the kernel can store so: columns side by side."""
+        steps = self.steps(window)
+        return steps is not None and (steps.column == 1 or self.columns == 1)
 
     def _others_in_memory(self, lazy: Lazy) -> Lazy:
         others = [leaf for leaf in lazy.leaves() if leaf.source.pending not in (None, self)]
@@ -154,7 +160,7 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             return None
         return Operand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
-    return Product(fusion, plain(shape), dtype, emit, steps).lazy()
+    return Product(fusion, plain(shape), dtype, emit, steps, columns).lazy()
 
 
 def _right_operand(
@@ -221,7 +227,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
             return None
         return Operand((), per_pixel, channel)
 
-    return Product(fusion, home, dtype, emit, steps).lazy()
+    return Product(fusion, home, dtype, emit, steps, out_channels).lazy()
 
 
 def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
@@ -264,11 +270,6 @@ def _matrix(window: Window) -> Matrix:
 
 def _last_two(window: Window) -> Window:
     return Window(window.shape[-2:], window.strides[-2:], window.offset)
-
-
-def _along_columns(steps: Operand | None) -> Operand | None:
-    """The strides of an output: its columns lie side by side."""
-    return None if steps is None else replace(steps, column=1)
 
 
 def _with(lazy: Lazy, node: Computed, replacement: Leaf) -> Lazy:

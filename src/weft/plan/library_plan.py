@@ -76,7 +76,7 @@ class _Owners:
     def _shares(self, value: Value, position: int, in_place: frozenset[int]) -> bool:
         if value.op == "library":
             return is_view(value.attributes["call"].target)
-        return value.op != "update" or position in in_place
+        return value.op not in ("update", "native") or position in in_place
 
     def _is_private(self, base: Value, index: int, operands: tuple[Value, ...]) -> bool:
         """Whether nobody reads the base's memory later, nor another operand at the same time."""

@@ -8,11 +8,10 @@ from typing import Any, NoReturn
 
 import torch
 
-from weft.codegen.library import LibraryExecutable
 from weft.errors import UnsupportedError
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, type_of
-from weft.plan.library_plan import plan_library
+from weft.runtime.native_graph import CompiledGraph
 
 Tangents = tuple[TensorType | None, ...]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...]]
@@ -33,12 +32,13 @@ class DifferentiableExecutable:
         differentiable: Sequence[bool],
         wanted: Sequence[int],
         backward_of: Callable[[Tangents], BackwardGraph],
+        weights: frozenset[Value],
     ) -> None:
-        self._forward = LibraryExecutable(plan_library(graph))
+        self._forward = CompiledGraph(graph, weights)
         count = len(graph.results) - saved
         self.graph = replace(graph, results=graph.results[:count])
         visible = tuple(dict.fromkeys(self.graph.roots()))
-        position = {value: index for index, value in enumerate(self._forward.plan.outputs)}
+        position = {value: index for index, value in enumerate(self._forward.roots)}
         carries = dict.fromkeys(visible, False)
         for value, flag in zip(self.graph.roots(), differentiable, strict=True):
             carries[value] = carries[value] or flag
@@ -87,8 +87,8 @@ class DifferentiableExecutable:
 
 class _BackwardRun:
     def __init__(self, graph: Graph, saved: tuple[int, ...], gradients: tuple[int | None, ...]) -> None:
-        self._executable = LibraryExecutable(plan_library(graph))
-        order = {value: index for index, value in enumerate(self._executable.plan.outputs)}
+        self._executable = CompiledGraph(graph, frozenset())
+        order = {value: index for index, value in enumerate(self._executable.roots)}
         self._saved = saved
         self._gradients = tuple(None if index is None else order[graph.results[index].value] for index in gradients)
 

@@ -1,0 +1,95 @@
+"""A Graph -> something that runs it: its regions in machine code, the rest by PyTorch's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.codegen.library import LibraryExecutable
+from weft.config import config
+from weft.ir.graph import Graph, Value
+from weft.ir.types import TensorType
+from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse import fuse
+from weft.plan.library_plan import plan_library
+from weft.plan.memory import place
+from weft.plan.native_values import with_regions
+from weft.plan.plan import Plan
+from weft.plan.region import Region, find_regions
+from weft.runtime.executable import NativeExecutable
+from weft.target import host_target
+from weft.trace.lift import lift
+
+
+@dataclass(frozen=True, slots=True)
+class OutputType:
+    """What a new tensor that a region fills looks like."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class NativeRegion:
+    """A region in machine code: takes its inputs, gives its outputs in new memory."""
+
+    def __init__(self, region: Region, inputs_checked: Collection[int]) -> None:
+        target = host_target()
+        fused = fuse(region, target)
+        self.plan: Plan = place(fused.plan)
+        self._execute = NativeExecutable(self.plan, target, fused.constants)
+        self._outputs = tuple(_output(value) for value in region.outputs)
+        # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
+        self._checked = tuple((index, _output(region.inputs[index]).strides) for index in inputs_checked)
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the region."""
+        given = list(inputs)
+        for index, strides in self._checked:
+            if given[index].stride() != strides:
+                given[index] = _laid_out(given[index], strides)
+        outputs = [torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) for kind in self._outputs]
+        self._execute(given, outputs)
+        return tuple(outputs)
+
+
+class CompiledGraph:
+    """Runs a graph: takes its inputs in order, gives its roots in order, each once."""
+
+    def __init__(self, graph: Graph, weights: frozenset[Value]) -> None:
+        self.roots = tuple(dict.fromkeys(graph.roots()))
+        self.regions: tuple[NativeRegion, ...] = ()
+        compiled = graph
+        if config().codegen == "native":
+            lifted = run_pipeline(lift(graph))
+            found = find_regions(lifted, weights)
+            self.regions = tuple(NativeRegion(region, _from_outside(region, lifted)) for region in found)
+            compiled = with_regions(lifted, found)
+        self.executable = LibraryExecutable(plan_library(compiled), self.regions)
+        position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
+        now = dict(zip(graph.roots(), compiled.roots(), strict=True))
+        order = tuple(position[now[root]] for root in self.roots)
+        self._order = None if order == tuple(range(len(position))) else order
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Run the graph."""
+        outputs = self.executable(inputs)
+        return outputs if self._order is None else tuple(outputs[index] for index in self._order)
+
+
+def _from_outside(region: Region, graph: Graph) -> list[int]:
+    """The inputs of a region that library calls compute."""
+    given = set(graph.inputs)
+    return [index for index, value in enumerate(region.inputs) if value not in given]
+
+
+def _output(value: Value) -> OutputType:
+    assert isinstance(value.type, TensorType)
+    return OutputType(value.type.shape, value.type.strides, value.type.dtype)
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype).copy_(tensor)
