@@ -70,7 +70,8 @@ class _Lifter:
         if whole not in self.parts:
             return self._kept_as_is(value)
         found = self.parts[whole][value.attributes["index"]]
-        assert found is not None  # nothing picks an absent result
+        if found is None:
+            return value  # an absent result, which nothing reads
         return self._placed(value, found, fresh=not sources(whole))
 
     def _lifted(self, value: Value) -> Value:
@@ -103,9 +104,12 @@ class _Lifter:
             views = [view_at(bases[place.base], place.path, RULES) for place in call.written]
             fresh = results_of(value.type)[: len(results_of(value.type)) - len(bases)]
             written = _written(call)
-            declared = (*fresh, *(views[index].kind for index in written))
-            found = rule(Arguments(call, [*operands, *views], declared, value.place))
-            results = found if isinstance(found, tuple) else (found,)
+            states = tuple(views[index].kind for index in written)
+            # A rule of a twin knows of the new state alone; fresh results there are none.
+            absent = (None,) * (0 if call.target in RULES else len(fresh))
+            declared = (*fresh, *states)
+            found = rule(Arguments(call, [*operands, *views], declared[len(absent) :], value.place))
+            results = (*absent, *(found if isinstance(found, tuple) else (found,)))
             results = tuple(_fitted(*pair) for pair in zip(results, declared, strict=True))
             for index, new in zip(written, results[len(fresh) :], strict=True):
                 assert new is not None
@@ -174,7 +178,8 @@ def _written(call: Call) -> list[int]:
     names = list(defaults(call.target))
     given = {**dict(zip(names, call.arguments, strict=False)), **dict(call.keywords)}
     found = [given.get(name) for name in library.written_arguments(call.target)]
-    return [argument.index for argument in found if isinstance(argument, WrittenArgument)]
+    entries = [entry for argument in found for entry in (argument if isinstance(argument, tuple) else (argument,))]
+    return [entry.index for entry in entries if isinstance(entry, WrittenArgument)]
 
 
 def _fitted(result: Expression | None, declared: Type) -> Expression | None:

@@ -198,6 +198,20 @@ def logit(arguments: Arguments) -> Expression:
     return (x / (1 - x)).apply("log")
 
 
+def logit_gradient(arguments: Arguments) -> Expression:
+    """The gradient of logit; with bounds 0 outside of them, without them NaN."""
+    gradient, x = arguments.promoted("grad_output", "self")
+    bound = arguments.literal("eps")
+    low, high = (0.0, 1.0) if bound is None else (bound, 1.0 - bound)
+    outside = x.apply("lt", low).apply("logical_or", x.apply("gt", high))
+    return outside.choose(math.nan if bound is None else 0.0, gradient / (x * (1 - x)))
+
+
+def celu(x: Expression, alpha: Term) -> Expression:
+    """Like elu, smooth for every alpha."""
+    return x.apply("le", 0).choose((x / alpha).apply("expm1") * alpha, x)
+
+
 THRESHOLD: Formula = lambda x, threshold, value: x.apply("le", threshold).choose(value, x)  # noqa: E731  a formula
 GRADIENT = ("grad_output", "self")
 FROM_RESULT = ("grad_output", "output")
@@ -240,4 +254,6 @@ ACTIVATIONS: Rules = {
     "aten.tanh_backward.default": pointwise(slope_of_tanh, *FROM_RESULT),
     "aten.sigmoid_backward.default": pointwise(lambda gradient, y: gradient * (1 - y) * y, *FROM_RESULT),
     "aten.logit.default": logit,
+    "aten.logit_backward.default": logit_gradient,
+    "aten.celu.default": pointwise(celu, "self", numbers=("alpha",)),
 }

@@ -55,6 +55,14 @@ class Arguments:
         self._given |= {name: fill(argument) for name, argument in call.keywords}
         self._names = names
 
+    def of_one(self, target: str, index: int, renamed: Mapping[str, str]) -> Arguments:
+        """The arguments for one element of the lists given, of the operator that takes one tensor."""
+        one = Arguments(Call(target, ()), (), (self.declared[index],), self.place)
+        for name, found in self._given.items():
+            entry = found[index] if isinstance(found, tuple) else found
+            one._given[renamed.get(name, name)] = entry
+        return one
+
     def __getitem__(self, name: str) -> Any:
         """An argument as it is: a literal, an expression, a number value, or a tuple of them."""
         if name in self._given:

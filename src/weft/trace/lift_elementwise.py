@@ -201,6 +201,40 @@ def times_log(op: str) -> Formula:
     return formula
 
 
+def log_of_sum(grow: str, logarithm: Callable[[Expression], Expression]) -> Formula:
+    """Make the logarithm of a sum of powers, from the larger one down; infinities of one sign stay."""
+
+    def formula(x: Expression, y: Expression) -> Expression:
+        found = x.apply("maximum", y) + logarithm((-(x - y).apply("abs")).apply(grow))
+        endless = x.apply("isinf").apply("logical_and", x.apply("eq", y))
+        return endless.choose(x, found)
+
+    return formula
+
+
+def sinc(x: Expression) -> Expression:
+    """sin(pi * x) / (pi * x), 1 at 0."""
+    turned = x * math.pi
+    return x.apply("eq", 0).choose(1, turned.apply("sin") / turned)
+
+
+def entropy(x: Expression) -> Expression:
+    """-x * log(x), 0 at 0, minus infinity below."""
+    inner = x.apply("gt", 0).choose(-x * x.apply("log"), x.apply("eq", 0).choose(x.like(0), -math.inf))
+    return x.apply("ne", x).choose(x, inner)
+
+
+def round_decimals(arguments: Arguments) -> Expression:
+    """Rounded to a number of decimals."""
+    [x] = arguments.promoted("self")
+    decimals = arguments.literal("decimals")
+    arguments.require(x.dtype.is_floating_point, "of integers")
+    scale = float(10 ** abs(decimals))
+    if decimals >= 0:
+        return (x * scale).apply("round") / scale
+    return (x / scale).apply("round") * scale
+
+
 def lerp(start: Expression, end: Expression, weight: Term) -> Expression:
     """A number on the way from start to end, exact at both ends."""
     gap = end - start
@@ -282,6 +316,15 @@ ELEMENTWISE: Rules = {
     "aten.heaviside.default": pointwise(
         lambda x, y: x.apply("eq", 0).choose(y, x.apply("gt", 0).choose(y.like(1), 0)), "self", "values"
     ),
+    "aten.logaddexp.default": pointwise(log_of_sum("exp", lambda x: x.apply("log1p")), "self", "other", floating=True),
+    "aten.logaddexp2.default": pointwise(
+        log_of_sum("exp2", lambda x: x.apply("log1p") * (1 / math.log(2))), "self", "other", floating=True
+    ),
+    "aten.sinc.default": pointwise(sinc, "self", floating=True),
+    "aten.special_entr.default": pointwise(entropy, "self", floating=True),
+    "aten.round.decimals": round_decimals,
+    "aten.ldexp.Tensor": pointwise(lambda x, y: x * y.apply("exp2"), "self", "other", floating=True),
+    **{f"aten.bitwise_{side}_shift.Tensor": binary(f"shift_{side}") for side in ("left", "right")},
     "aten.deg2rad.default": pointwise(lambda x: x * (math.pi / 180), "self", floating=True),
     "aten.rad2deg.default": pointwise(lambda x: x * (180 / math.pi), "self", floating=True),
     "aten.frac.default": pointwise(lambda x: x - x.apply("trunc"), "self"),

@@ -170,9 +170,15 @@ def index_put(arguments: Arguments) -> Expression:
     """Replace or add to x[i, j, :]."""
     x = arguments.tensor("self")
     accumulate = arguments.literal("accumulate")
+    values = arguments.tensor("values").cast(x.dtype)
+    mask: Expression | None = arguments["indices"][0]
+    is_mask = len(arguments["indices"]) == 1 and mask is not None and mask.dtype is torch.bool
+    if mask is not None and is_mask and values.kind.size == 1 and not accumulate:
+        wide = mask.reshape((*mask.shape, *(1,) * (x.rank - mask.rank)))
+        return wide.choose(values.reshape(()), x)
     found = indexed(arguments, x.wide() if accumulate else x)
     places = column(found.merged, found.index, found.dimension)
-    values = arguments.tensor("values").cast(found.merged.dtype).expand(found.shape).reshape(places.shape)
+    values = values.cast(found.merged.dtype).expand(found.shape).reshape(places.shape)
     op = "scatter_add" if accumulate else "scatter"
     new = found.merged.build(op, places, values, dimension=found.dimension)
     moved = new.reshape(tuple(x.shape[dimension] for dimension in found.order))

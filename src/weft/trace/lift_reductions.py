@@ -9,6 +9,7 @@ import torch
 
 from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments, Rule, Rules
+from weft.trace.lift_writes import diagonal_places
 
 
 def summand(arguments: Arguments) -> Expression:
@@ -40,6 +41,20 @@ def mean(arguments: Arguments) -> Expression:
     x = summand(arguments)
     dimensions, keep = over(arguments, x.rank)
     return x.mean(dimensions, keep=keep)
+
+
+def sum_of_numbers(arguments: Arguments) -> Expression:
+    """The sum without what is not a number."""
+    x = summand(arguments)
+    dimensions, keep = over(arguments, x.rank)
+    return x.apply("ne", x).choose(0, x).sum(dimensions, keep=keep)
+
+
+def trace_of_matrix(arguments: Arguments) -> Expression:
+    """The sum of the diagonal."""
+    x = summand(arguments)
+    flat, where = diagonal_places(x, 0, 1, 0)
+    return flat.part(0, where.start, where.stop, where.step).sum((0,))
 
 
 def extreme(op: str) -> Rule:
@@ -206,6 +221,14 @@ def vector_norm(arguments: Arguments) -> Expression:
     return norm(arguments, "ord")
 
 
+def distance(arguments: Arguments) -> Expression:
+    """The p-norm of a difference."""
+    x, y = arguments.promoted("self", "other")
+    gap, power = x - y, float(arguments.literal("p"))
+    arguments.require(power in NORMS and gap.kind.size > 0, "of another norm")
+    return NORMS[power](gap, tuple(range(gap.rank)), False)
+
+
 def norm(arguments: Arguments, name: str = "p") -> Expression:
     """The p-norm over dimensions; 2 if p is not given."""
     x = arguments.tensor("self").cast(arguments.result().dtype).wide()
@@ -226,6 +249,9 @@ REDUCTIONS: Rules = {
     "aten.prod.dim_int": accumulated("prod"),
     "aten.mean.default": mean,
     "aten.mean.dim": mean,
+    "aten.nansum.default": sum_of_numbers,
+    "aten.trace.default": trace_of_matrix,
+    "aten.dist.default": distance,
     "aten.amax.default": extreme("max"),
     "aten.amin.default": extreme("min"),
     "aten.max.default": extreme("max"),

@@ -8,7 +8,7 @@ import torch
 
 from weft.trace.expression import Expression, Term, positions, table
 from weft.trace.lift_arguments import Arguments, Rule, Rules
-from weft.trace.lift_writes import region, slice_range
+from weft.trace.lift_writes import diagonal_places, region, slice_range
 
 MOST_TABLE_ELEMENTS = 1 << 16
 FLOATS = (torch.float32, torch.float64)
@@ -151,19 +151,6 @@ def padded(arguments: Arguments) -> Expression:
     return x.build("pad", low=tuple(low), high=tuple(high), value=arguments.literal("value"))
 
 
-def mirrored(arguments: Arguments) -> Expression:
-    """The elements around the edge, mirrored at it or the edge itself repeated."""
-    x, counts = arguments.tensor("self"), arguments.literal("padding")
-    for index in range(len(counts) // 2):
-        dimension = x.rank - 1 - index
-        last = x.shape[dimension] - 1
-        places = torch.arange(-counts[2 * index], last + 1 + counts[2 * index + 1])
-        mirrored_places = last - (last - places.abs()).abs()
-        found = places.clamp(0, last) if "replication" in arguments.target else mirrored_places
-        x = x.build("take", table(found, x.place), dimension=dimension)
-    return x
-
-
 def windows(arguments: Arguments) -> Expression:
     """Windows along a dimension, as a last dimension of their own."""
     x, kind = arguments.tensor("self"), arguments.result()
@@ -182,14 +169,10 @@ def diagonal(arguments: Arguments) -> Expression:
     """Elements whose positions in two dimensions differ by an offset."""
     x, kind = arguments.tensor("self"), arguments.result()
     first, second = (arguments.dimension(name, x.rank) for name in ("dim1", "dim2"))
-    others = [dimension for dimension in range(x.rank) if dimension not in (first, second)]
-    rows, columns = x.shape[first], x.shape[second]
-    offset, length = arguments.literal("offset"), kind.shape[-1]
-    if length == 0:
+    flat, where = diagonal_places(x, first, second, arguments.literal("offset"))
+    if not where:
         return arguments.full(0, kind.dtype, kind.shape)
-    flat = x.permute([*others, first, second]).reshape((*(x.shape[at] for at in others), rows * columns))
-    start = offset if offset >= 0 else -offset * columns
-    return flat.part(len(others), start, start + (length - 1) * (columns + 1) + 1, columns + 1)
+    return flat.part(flat.rank - 1, where.start, where.stop, where.step)
 
 
 def triangle(keep_lower: bool) -> Rule:
@@ -284,8 +267,7 @@ def counted(arguments: Arguments) -> Expression:
         found = found if step == 1 else found * step
         return found if start == 0 else found + start
     arguments.require(kind.dtype in FLOATS and kind.size <= MOST_TABLE_ELEMENTS, "of many elements")
-    found = torch.arange(start, arguments.literal("end"), step, dtype=kind.dtype)
-    return table(found, arguments.place)
+    return table(torch.arange(start, arguments.literal("end"), step, dtype=kind.dtype), arguments.place)
 
 
 def identity_matrix(arguments: Arguments) -> Expression:
@@ -331,8 +313,6 @@ VIEWS: Rules = {
     "aten.roll.default": rolled,
     "aten.repeat.default": repeated,
     "aten.constant_pad_nd.default": padded,
-    **{f"aten.reflection_pad{rank}d.default": mirrored for rank in (1, 2, 3)},
-    **{f"aten.replication_pad{rank}d.default": mirrored for rank in (1, 2, 3)},
     "aten.unfold.default": windows,
     "aten.unfold_copy.default": windows,
     "aten.diagonal.default": diagonal,

@@ -121,17 +121,24 @@ def average_pool_gradient(rank: int) -> Rule:
     return rule
 
 
-def even_window(arguments: Arguments, x: Expression, sizes: tuple[int, ...]) -> dict[str, Any]:
-    """The window of adaptive pooling where the sizes divide."""
+def even_window(x: Expression, sizes: tuple[int, ...]) -> dict[str, Any] | None:
+    """The window of adaptive pooling, or None where the sizes do not divide."""
     extents = x.shape[2:]
-    divides = all(size and extent and extent % size == 0 for extent, size in zip(extents, sizes, strict=True))
-    arguments.require(divides, "with windows of unequal sizes")
+    if not all(size and extent and extent % size == 0 for extent, size in zip(extents, sizes, strict=True)):
+        return None
     window = tuple(extent // size for extent, size in zip(extents, sizes, strict=True))
     none = (0,) * len(window)
     return {"kernel_size": window, "stride": window, "padding": none, "ceil_mode": False}
 
 
 MEAN = {"count_include_pad": True, "divisor_override": None}
+MOST_WINDOWS = 64
+
+
+def uneven_windows(arguments: Arguments, extent: int, size: int) -> list[range]:
+    """The windows of adaptive pooling along one dimension."""
+    arguments.require(0 < size <= MOST_WINDOWS and extent > 0, "with many windows of unequal sizes")
+    return [range(at * extent // size, -(-(at + 1) * extent // size)) for at in range(size)]
 
 
 def adaptive_average_pool(rank: int) -> Rule:
@@ -139,7 +146,14 @@ def adaptive_average_pool(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> Expression:
         x, shape = batched(arguments.tensor("self").wide(), rank), arguments.result().shape
-        return x.build("average_pool", **even_window(arguments, x, shape[-rank:]), **MEAN).reshape(shape)
+        window = even_window(x, shape[-rank:])
+        if window is not None:
+            return x.build("average_pool", **window, **MEAN).reshape(shape)
+        for dimension, size in enumerate(shape[-rank:], 2):
+            windows = uneven_windows(arguments, x.shape[dimension], size)
+            means = [x.part(dimension, at.start, at.stop).mean((dimension,), keep=True) for at in windows]
+            x = means[0].join(means[1:], dimension)
+        return x.reshape(shape)
 
     return rule
 
@@ -149,8 +163,19 @@ def adaptive_average_pool_gradient(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> Expression:
         gradient, x = (batched(entry.wide(), rank) for entry in arguments.tensors("grad_output", "self"))
-        window = even_window(arguments, x, gradient.shape[2:])
-        return gradient.build("average_pool_gradient", x, **window, **MEAN).reshape(arguments.result().shape)
+        shape = arguments.result().shape
+        window = even_window(x, gradient.shape[2:])
+        if window is not None:
+            return gradient.build("average_pool_gradient", x, **window, **MEAN).reshape(shape)
+        for dimension, extent in enumerate(x.shape[2:], 2):
+            windows = uneven_windows(arguments, extent, gradient.shape[dimension])
+            owners = torch.tensor([owner for owner, window in enumerate(windows) for _ in window])
+            shares = torch.tensor([1.0 / len(window) for window in windows for _ in window], dtype=torch.float64)
+            spread = gradient.build("take", table(owners, gradient.place), dimension=dimension)
+            spread = spread * column_of(shares, spread, dimension)
+            places = torch.tensor([place for window in windows for place in window])
+            gradient = gathered_back(spread, dimension, places, extent)
+        return gradient.reshape(shape)
 
     return rule
 
@@ -160,8 +185,9 @@ def adaptive_max_pool(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> tuple[Expression, ...]:
         x, shape = batched(arguments.tensor("self"), rank), arguments.result().shape
-        window = {**even_window(arguments, x, shape[-rank:]), "dilation": (1,) * rank}
-        values, indices = several("max_pool", x, **window)
+        window = even_window(x, shape[-rank:])
+        arguments.require(window is not None, "with windows of unequal sizes")
+        values, indices = several("max_pool", x, **(window or {}), dilation=(1,) * rank)
         return values.reshape(shape), indices.reshape(shape)
 
     return rule

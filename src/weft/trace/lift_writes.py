@@ -130,6 +130,32 @@ def region(before: Expression, dimension: int, where: range, new: Expression) ->
     return before.build("scatter", index, new, dimension=dimension)
 
 
+def diagonal_places(x: Expression, first: int, second: int, offset: int) -> tuple[Expression, range]:
+    """The tensor with two dimensions made one, the last; and where in that a diagonal lies."""
+    others = [dimension for dimension in range(x.rank) if dimension not in (first, second)]
+    rows, columns = x.shape[first], x.shape[second]
+    flat = x.permute([*others, first, second]).reshape((*(x.shape[at] for at in others), rows * columns))
+    start = offset if offset >= 0 else -offset * columns
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    return flat, range(start, start + (length - 1) * (columns + 1) + 1, columns + 1) if length else range(0)
+
+
+def diagonal_put(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    """The tensor with a diagonal replaced."""
+    first, second = (arguments.literal(name) % before.rank for name in ("dim1", "dim2"))
+    flat, where = diagonal_places(before, first, second, arguments.literal("offset"))
+    if not where:
+        return before
+    order = [dimension for dimension in range(before.rank) if dimension not in (first, second)] + [first, second]
+    found = region(flat, flat.rank - 1, where, new).reshape(tuple(before.shape[at] for at in order))
+    return found.permute([order.index(dimension) for dimension in range(before.rank)])
+
+
+def _diagonal(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
+    return diagonal_put(arguments, before, new)
+
+
 INVERSES: Mapping[str, Inverse] = {
     "aten.view.default": _same_order,
     "aten._unsafe_view.default": _same_order,
@@ -144,6 +170,7 @@ INVERSES: Mapping[str, Inverse] = {
     "aten.permute.default": _permuted,
     "aten.select.int": _one_position,
     "aten.slice.Tensor": _part,
+    "aten.diagonal.default": _diagonal,
     "aten.unbind.int": _one_of_all,
     "aten.split.Tensor": _one_of_split,
     "aten.split_with_sizes.default": _one_of_split,

@@ -15,9 +15,11 @@ from weft.trace.lift_arguments import Rule, Rules
 from weft.trace.lift_attention import ATTENTION
 from weft.trace.lift_elementwise import ELEMENTWISE
 from weft.trace.lift_indexing import INDEXING
+from weft.trace.lift_lists import LISTS
 from weft.trace.lift_losses import LOSSES
 from weft.trace.lift_norms import NORMS
 from weft.trace.lift_products import PRODUCTS
+from weft.trace.lift_rearranging import REARRANGING
 from weft.trace.lift_recurrent import RECURRENT
 from weft.trace.lift_reductions import REDUCTIONS
 from weft.trace.lift_views import VIEWS
@@ -48,5 +50,7 @@ RULES: Rules = merged(
         INDEXING,
         ATTENTION,
         RECURRENT,
+        REARRANGING,
+        LISTS,
     )
 )
