@@ -253,7 +253,7 @@ def test_a_tensor_that_only_a_backward_uses_is_refused_when_it_runs() -> None:
             return tangent * table
 
     x = torch.randn(3, requires_grad=True)
-    result = weft.hybridize(lambda x: Late.apply(x))(x)
+    result = weft.hybridize(Late.apply)(x)
     assert torch.equal(result, x * 2)
     with pytest.raises(UnsupportedError, match="the backward uses a tensor that the forward has not used"):
         result.sum().backward()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.api.hybrid import hybrid_of
+from weft.api.program import counted
 from weft.trace.signature import Key, leaf_text
 
 
@@ -22,11 +23,13 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     """The programs of a hybridized module or function, and what changed each time one more was needed."""
     hybrid = hybrid_of(thing)
     programs = [(key, guarded) for key, group in hybrid.programs.items() for guarded in group]
-    lines = [f"{hybrid.name}: {len(programs)} program{'s' if len(programs) != 1 else ''}, {hybrid.traces} traced"]
+    lines = [f"{hybrid.name}: {counted(len(programs), 'program')}, {hybrid.traces} traced"]
+    if not hybrid.traces and hybrid.imperative is None:
+        return Explanation(f"{hybrid.name}: no programs yet; the first call makes one")
     if hybrid.imperative is not None:
         lines += ["runs imperatively, because", *("  " + line for line in hybrid.imperative.splitlines())]
     for number, (key, guarded) in enumerate(programs, 1):
-        lines.append(f"  program {number}: {_signature(key)}")
+        lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
     if hybrid.misses:
         lines.append("  traced again because")
@@ -34,7 +37,7 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     return Explanation("\n".join(lines))
 
 
-def _signature(key: Key) -> str:
-    parts = map(leaf_text, key[1])
+def _signature(key: Key, names: list[str]) -> str:
+    parts = (f"{name}: {leaf_text(leaf)}" for name, leaf in zip(names, key[1], strict=True))
     modes = "with gradients" if key[2][0] else "no gradients"
     return f"({', '.join(parts)}) {modes}"

@@ -24,6 +24,7 @@ from weft.api.program_description import Example
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
+from weft.trace.places import user_stack_level
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import find_state
 from weft.trace.traced import trace_program
@@ -75,10 +76,12 @@ class Hybrid:
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
         leaves, structure = tree_flatten((arguments, keywords))
-        found = self._find(self._key(leaves, structure), leaves)
-        found = found or self._trace(_Call(arguments, keywords, leaves, structure))
+        found = None
+        if self.imperative is None:
+            found = self._find(self._key(leaves, structure), leaves)
+            found = found or self._trace(_Call(arguments, keywords, leaves, structure))
         if found is None:
-            raise UnsupportedError(f"{self.name} runs imperatively", why=self.imperative, fix="see weft.explain")
+            raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
 
     def _key(self, leaves: list[Any], structure: TreeSpec) -> Key:
@@ -121,7 +124,7 @@ class Hybrid:
             call.keywords,
             self.name,
             state,
-            tuple(self._leaf_names(call.structure)),
+            tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
         )
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -149,12 +152,13 @@ class Hybrid:
             sentence = rivals[-1].miss(leaves) or "nothing that a guard holds"
         else:
             nearest = min(reversed(self.programs), key=lambda known: key_distance(known, key))
-            sentence = key_change(nearest, key, self._leaf_names(key[0]))
+            sentence = key_change(nearest, key, self.leaf_names(key[0]))
             self._numbers.compare(nearest, key)
         self.misses.append(sentence)
         logger.info("weft: compiling %s again (program %d): %s", self.name, self.traces + 1, sentence)
 
-    def _leaf_names(self, structure: TreeSpec) -> list[str]:
+    def leaf_names(self, structure: TreeSpec) -> list[str]:
+        """What the arguments of a call are called, nested ones by their place."""
         try:
             names = [name for name in inspect.signature(self.function).parameters if name != "self"]
         except (TypeError, ValueError):
@@ -179,7 +183,7 @@ class Hybrid:
             warnings.warn(
                 f"weft: {self.name} has more than {MOST_PROGRAMS} programs; the oldest go. What changed: {listed}. "
                 "Pad to a few sizes, or see weft.explain",
-                stacklevel=4,
+                stacklevel=user_stack_level(),
             )
         key, oldest = next(iter(self.programs.items()))
         if len(oldest) > 1:
@@ -189,7 +193,7 @@ class Hybrid:
 
     def _go_imperative(self, error: UnsupportedError) -> None:
         self.imperative = str(error)
-        warnings.warn(f"weft: {self.name} runs imperatively from now on: {error}", stacklevel=4)
+        warnings.warn(f"weft: {self.name} runs imperatively from now on: {error}", stacklevel=user_stack_level())
 
 
 class ModuleForward(Hybrid):

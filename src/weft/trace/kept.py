@@ -26,7 +26,8 @@ class Left:
         `self.count += 1` leaves the tensor that was there: that is no change.
         """
         for slot, stand_in, before in self.entries:
-            if real.get(id(stand_in), MISSING) is not before:
+            found = real.get(id(stand_in))
+            if found is None or found is not before:
                 refuse("kept tensor", None, detail=slot.path)
 
 

@@ -10,14 +10,21 @@ import torch
 
 from weft.ir.graph import Place
 
-WEFT = Path(__file__).resolve().parent.parent
-TORCH = str(Path(torch.__file__).resolve().parent)
+
+def _both(path: Path) -> tuple[Path, ...]:
+    """A path as it was imported, and without links: frames may carry either."""
+    return tuple(dict.fromkeys((path, path.resolve())))
+
+
+WEFT = _both(Path(__file__).parent.parent)
+TORCH = _both(Path(torch.__file__).parent)
 # Frames of PyTorch and of the layers that run user code are not the user's; models and examples of Weft are.
-OURS = tuple(str(WEFT / layer) for layer in ("trace", "api", "runtime", "train"))
-FOREIGN = (TORCH, *OURS)
+API = tuple(str(folder / "api") for folder in WEFT)
+OURS = tuple(str(folder / layer) for folder in WEFT for layer in ("trace", "api", "runtime", "train"))
+FOREIGN = (*map(str, TORCH), *OURS)
 # PyTorch's own models and losses, which may branch on values; the machinery that calls modules is not meant.
-LIBRARY = str(Path(TORCH, "nn"))
-MACHINERY = str(Path(TORCH, "nn", "modules", "module.py"))
+LIBRARY = tuple(str(folder / "nn") for folder in TORCH)
+MACHINERY = tuple(str(folder / "nn" / "modules" / "module.py") for folder in TORCH)
 
 
 def user_place() -> Place | None:
@@ -30,12 +37,21 @@ def user_place() -> Place | None:
     return None
 
 
+def user_stack_level() -> int:
+    """The stack level at which a function that warns names the user's line: 1 is that function itself."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and frame.f_back is not None and not _is_user(frame):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def library_place() -> Place | None:
     """The innermost line of torch.nn that the traced code is in, if it is in any."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_user(frame) and not frame.f_code.co_filename.startswith(str(WEFT / "api")):
+    while frame is not None and not _is_user(frame) and not frame.f_code.co_filename.startswith(API):
         filename = frame.f_code.co_filename
-        if filename.startswith(LIBRARY) and filename != MACHINERY:
+        if filename.startswith(LIBRARY) and filename not in MACHINERY:
             return _place(frame, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -56,7 +72,7 @@ def is_raised_by_weft(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(str(WEFT))
+    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(tuple(map(str, WEFT)))
 
 
 def _is_user(frame: FrameType) -> bool:

@@ -1,0 +1,58 @@
+"""weft.explain says which programs there are and why each was made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+
+
+def test_programs_and_the_reasons_for_them_are_listed() -> None:
+    net = weft.hybridize(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+    net(torch.randn(2, 4))
+    net(torch.randn(7, 4))
+    with torch.no_grad():
+        net(torch.randn(2, 4))
+    assert str(weft.explain(net)) == (
+        "Sequential: 3 programs, 3 traced\n"
+        "  program 1: (input: float32[2, 4]) with gradients\n"
+        "    3 values, 3 by PyTorch's operators, 1 result\n"
+        "  program 2: (input: float32[7, 4]) with gradients\n"
+        "    3 values, 3 by PyTorch's operators, 1 result\n"
+        "  program 3: (input: float32[2, 4]) no gradients\n"
+        "    3 values, 3 by PyTorch's operators, 1 result\n"
+        "  traced again because\n"
+        "    argument input: size of dim 0 was 2, is 7\n"
+        "    grad mode was on, is off"
+    )
+
+
+def test_the_explanation_shows_itself_at_the_prompt() -> None:
+    explanation = weft.explain(weft.hybridize(nn.Linear(2, 2)))
+    assert repr(explanation) == str(explanation) == "Linear: no programs yet; the first call makes one"
+
+
+def test_values_of_other_arguments_and_writes_are_shown() -> None:
+    @weft.hybridize
+    def function(x: torch.Tensor, scale: float, *, mode: str = "a") -> torch.Tensor:
+        x.add_(1)
+        return x * scale if mode == "a" else x
+
+    function(torch.ones(2), 2.0, mode="a")
+    text = str(weft.explain(function))
+    assert "program 1: (x: float32[2], scale: 2.0, mode: 'a') with gradients" in text
+    assert "1 write" in text
+
+
+def test_the_reason_why_something_runs_imperatively_is_given() -> None:
+    function = weft.hybridize(lambda x: x if x.sum() > 0 else -x, fallback="eager")
+    with pytest.warns(UserWarning, match="runs imperatively from now on"):
+        function(torch.ones(2))
+    text = str(weft.explain(function))
+    assert "runs imperatively, because\n  the program branches on the value of a tensor" in text
+
+
+def test_what_is_not_hybridized_has_no_programs() -> None:
+    assert "no programs yet" in str(weft.explain(nn.Linear(2, 2)))

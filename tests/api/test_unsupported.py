@@ -1,0 +1,281 @@
+"""What cannot be a program is refused with the user's line, the reason and the way out, and does no harm."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.errors import UnsupportedError
+from weft.trace.refusals import KEEP_EAGER, ONCE, REFUSALS
+
+
+def refused(thing: Any, *arguments: Any) -> UnsupportedError:
+    with pytest.raises(UnsupportedError) as caught:
+        weft.hybridize(thing)(*arguments)
+    return caught.value
+
+
+def line(function: Any, code: str) -> str:
+    """The place of a line in a function of this file, as errors name it."""
+    lines, first = inspect.getsourcelines(function)
+    return next(
+        f"tests/api/test_unsupported.py:{first + index}   {text.strip()}"
+        for index, text in enumerate(lines)
+        if code in text
+    )
+
+
+# -- exercises 20 and 21 of the chapter -------------------------------------------------------------------------------
+
+
+class PrintsAsArray(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        print(x.numpy())
+        return x * 2
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+class Loops(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + 1
+        for row in x:
+            x = x + row
+        x += len(x)
+        x[0] = 7
+        return x
+
+
+def test_exercise_20_asking_for_an_array_works_before_hybridizing_and_is_refused_after(capsys: Any) -> None:
+    net, x = PrintsAsArray(), torch.ones(2)
+    assert net(x).tolist() == [2.0, 2.0]
+    assert capsys.readouterr().out == "[1. 1.]\n"
+    assert str(refused(net, x)) == (
+        "the program hands a tensor to NumPy\n"
+        f"  where {line(PrintsAsArray, 'print(')}\n"
+        "  why   NumPy works on memory, and while Python is traced there are no elements yet\n"
+        "  fix   use the torch function of the same name, or convert after the call; or keep this function "
+        'imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
+    )
+
+
+def test_exercise_21_a_branch_on_a_value_is_refused() -> None:
+    assert str(refused(Branches(), torch.ones(2))) == (
+        "the program branches on the value of a tensor\n"
+        f"  where {line(Branches, 'if ')}\n"
+        "  why   hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as "
+        "it was\n"
+        "  fix   use torch.where(condition, a, b), or keep this function imperative: hybridize the parts around it, or "
+        'use hybridize(..., fallback="eager")'
+    )
+
+
+def test_exercise_21_loops_lengths_and_in_place_changes_just_work() -> None:
+    net, x = Loops(), torch.randn(3, 2)
+    ours, theirs = x.clone(), x.clone()
+    assert torch.equal(weft.hybridize(net)(ours), Loops.forward(net, theirs))
+    assert torch.equal(ours, theirs)
+
+
+# -- a row each -------------------------------------------------------------------------------------------------------
+
+captured = torch.zeros(2)
+kept: list[Any] = []
+
+
+def keep(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    kept.append(y)
+    return y
+
+
+def seeds_its_own(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand(2, generator=torch.Generator().manual_seed(0)) + x
+
+
+def reinterprets(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x.view(torch.int32).add_(1)
+    return x
+
+
+ROWS = [
+    ("branch", lambda x: x if x.any() else -x),
+    ("branch", lambda x: x if bool(x[0] > 0) else -x),
+    ("number", lambda x: x * x.sum().item()),
+    ("number", lambda x: x * float(x.sum())),
+    ("number", lambda x: [x] * int(x.sum())),
+    ("list", lambda x: x.tolist()),
+    ("text", lambda x: f"{x.sum():.3f}"),
+    ("numpy", lambda x: x.numpy()),
+    ("numpy", lambda x: x.__array__()),
+    ("address", lambda x: x.data_ptr()),
+    ("data-dependent shape", lambda x: x[x > 0] * 2),
+    ("data-dependent shape", lambda x: x.nonzero() + 1),
+    ("captured write", lambda x: captured.add_(x * 2)),
+    ("backward inside", lambda x: (x * x.clone().requires_grad_()).sum().backward()),
+    ("gradient read", lambda x: x.grad),
+    ("memory replaced", lambda x: x.set_(torch.ones(3))),
+    ("memory replaced", lambda x: setattr(x, "data", torch.ones(3))),
+    ("input reshaped in place", lambda x: x.unsqueeze_(0)),
+    ("made leaf", lambda x: (x * 2).requires_grad_()),
+    ("gradient flag", lambda x: x.requires_grad_()),
+    ("kept tensor", keep),
+    ("layout", lambda x: x.to_sparse()),
+    ("generator", seeds_its_own),
+]
+
+
+@pytest.mark.parametrize(("kind", "function"), ROWS, ids=[kind for kind, _ in ROWS])
+def test_each_thing_that_cannot_be_traced_has_its_error(kind: str, function: Any) -> None:
+    error = refused(function, torch.ones(2))
+    fact, why, fix = REFUSALS[kind]
+    assert error.fact == fact or error.fact.startswith(fact + " (")
+    assert (error.why, error.fix) == (why, fix)
+    if error.where is not None:
+        assert error.where.startswith("tests/api/test_unsupported.py:")
+
+
+def test_tensor_subclasses_and_sparse_arguments_are_refused() -> None:
+    class Marked(torch.Tensor):
+        pass
+
+    assert "tensor subclass (Marked)" in refused(lambda x: x * 2, torch.ones(2).as_subclass(Marked)).fact
+    assert "not strided" in refused(lambda x: x * 2, torch.eye(2).to_sparse()).fact
+
+
+def test_every_row_says_what_why_and_what_to_do() -> None:
+    for kind, (fact, why, fix) in REFUSALS.items():
+        assert fact.startswith(("the program", "the size", "an operator", "the backward")), kind
+        assert why, kind
+        assert fix, kind
+    assert ONCE in REFUSALS["branch"][1]
+    assert KEEP_EAGER in REFUSALS["branch"][2]
+
+
+# -- the line that is named -------------------------------------------------------------------------------------------
+
+
+def test_inside_sequential_the_line_is_that_of_the_inner_module() -> None:
+    error = refused(nn.Sequential(nn.Linear(2, 2), Branches(), nn.ReLU()), torch.ones(2))
+    assert error.where == line(Branches, "if ")
+
+
+def test_a_branch_in_a_torch_module_names_the_users_line_and_that_of_the_library(monkeypatch: Any) -> None:
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.utils.rnn.pack_padded_sequence(x, x.long().flatten()[:1], enforce_sorted=False).data
+
+    error = refused(Odd(), torch.ones(1, 1))
+    first, second = error.where.split("\n")
+    assert first.startswith("tests/api/test_unsupported.py:")
+    assert "pack_padded_sequence" in first
+    assert second.startswith("torch/nn/utils/rnn.py:")
+
+
+# -- no harm done -----------------------------------------------------------------------------------------------------
+
+
+def test_after_a_refusal_everything_is_as_it_was() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last: Any = "nothing"
+            self.register_buffer("mean", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean = self.mean * 0.9 + x
+            self.last = self.mean * 2
+            torch.rand(1)
+            return self.mean
+
+    net, x = Net(), torch.ones(2)
+    torch.manual_seed(5)
+    error = refused(net, x)
+    assert error.fact == "the program keeps a tensor that it computed in a Python object (last)"
+    assert net.last == "nothing"
+    assert net.mean.tolist() == [0.0, 0.0]
+    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(5)))
+    weft.hybridize(net, False)
+    assert net(x).tolist() == [1.0, 1.0]
+
+
+def test_a_hook_that_keeps_what_it_sees_is_refused_and_cleaned() -> None:
+    net, seen = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), {"old": 1}
+    net[0].register_forward_hook(lambda _module, _inputs, output: seen.update(hidden=output))
+    assert refused(net, torch.ones(2)).fact.endswith("(seen['hidden'])")
+    assert seen == {"old": 1}
+
+
+def test_a_buffer_that_is_added_to_in_place_by_assignment_is_no_kept_tensor() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.values = [torch.zeros(())]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count += 1
+            return x * self.count
+
+    net = weft.hybridize(Counts())
+    for step in (1.0, 2.0, 3.0):
+        assert net(torch.ones(1)).item() == step
+    assert net.count.item() == 3.0
+
+
+def test_a_mistake_in_the_users_program_is_the_very_exception_of_eager() -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        weft.hybridize(lambda x: x @ x)(torch.ones(2, 3))
+    with pytest.raises(NameError, match="undefined_name"):
+        weft.hybridize(lambda x: x + undefined_name)(torch.ones(2))  # noqa: F821
+
+    def raises(x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        weft.hybridize(raises)(torch.ones(2))
+
+
+def test_code_that_only_runs_on_real_elements_says_what_it_raised_and_where() -> None:
+    assert str(refused(lambda x: x.untyped_storage()[0], torch.ones(2))).startswith(
+        "<lambda> runs imperatively but cannot be traced\n  where tests/api/test_unsupported.py:"
+    )
+
+
+# -- fallback ---------------------------------------------------------------------------------------------------------
+
+
+def test_fallback_warns_once_at_the_callers_line_and_runs_imperatively() -> None:
+    net = weft.hybridize(Branches(), fallback="eager")
+    with pytest.warns(UserWarning, match="runs imperatively") as seen:
+        assert net(torch.ones(2)).tolist() == [1.0, 1.0]
+    assert len(seen) == 1
+    assert str(seen[0].message).startswith(
+        "weft: Branches runs imperatively from now on: the program branches on the value of a tensor\n  where "
+    )
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert net(-torch.ones(2)).tolist() == [1.0, 1.0]
+        assert net(-torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_program_of_what_runs_imperatively_is_refused_with_the_reason() -> None:
+    function = weft.hybridize(lambda x: x if x.any() else -x, fallback="eager")
+    with pytest.warns(UserWarning, match="runs imperatively"):
+        function(torch.ones(2))
+    with pytest.raises(UnsupportedError, match="branches on the value"):
+        weft.program(function, torch.ones(2))
