@@ -32,7 +32,7 @@ class Assembly:
         self.calls: list[KernelCall] = []
         self.packing: list[KernelCall] = []
         self.constants: list[torch.Tensor] = []
-        self.owners: dict[int, Owner] = {}
+        self.owners: dict[int, tuple[Owner, ...]] = {}
         self._counts: Counter[str] = Counter()
 
     def buffer(self, kind: BufferKind, elements: int, dtype: str) -> int:
@@ -52,16 +52,16 @@ class Assembly:
     def call(self, kernel: Kernel, writes: tuple[Location, ...], reads: tuple[Location, ...]) -> None:
         """Add a call; kernels that are held back and write what it reads come first."""
         for place in reads:
-            owner = self.owners.get(place.buffer)
-            if owner is not None:
+            for owner in self.owners.pop(place.buffer, ()):
                 owner.settle()
         if kernel.tile_count:
             self.calls.append(KernelCall(kernel, writes, reads))
 
     def settle_all(self) -> None:
         """Emit all that is held back."""
-        for owner in list(dict.fromkeys(self.owners.values())):
-            owner.settle()
+        for owners in list(self.owners.values()):
+            for owner in owners:
+                owner.settle()
 
     def fresh(self, lazy: Lazy) -> Leaf:
         """An intermediate for an expression, laid out as most of what it reads."""

@@ -20,6 +20,9 @@ from weft.plan.split_reduce import plan_reduction
 from weft.plan.window import Window, plain
 
 
+Place = tuple[int, Window]
+
+
 @dataclass(slots=True, eq=False)
 class OpenStage:
     """A stage that may still grow: (kind, expression, number of the row) and (expression, where it goes)."""
@@ -63,7 +66,7 @@ class Rows:
         self.rows = tuple(shape[i] for i in self.kept)
         self.columns = tuple(shape[i] for i in sorted(reduced))
         self.stages: list[OpenStage] = []
-        self.outputs: dict[int, tuple[Leaf, Node, int]] = {}
+        self.outputs: dict[Place, tuple[Leaf, Node, int]] = {}
         self.is_open = True
 
     def home(self) -> Window:
@@ -81,8 +84,6 @@ class Rows:
                     self.store_scalar(leaf.source.pending, leaf)
             del value
         self.is_open = False
-        for buffer in self.outputs:
-            self.fusion.assembly.owners.pop(buffer, None)
         _emit(self)
 
     # -- growing ------------------------------------------------------------------------------------------------
@@ -129,8 +130,10 @@ class Rows:
         if stage not in self.stages:
             self.stages.append(stage)
         stage.stores.append((node, out))
-        self.outputs[out.source.buffer] = (out, node, self.stages.index(stage))
-        self.fusion.assembly.owners[out.source.buffer] = self
+        self.outputs[_place(out)] = (out, node, self.stages.index(stage))
+        owners = self.fusion.assembly.owners.get(out.source.buffer, ())
+        if self not in owners:
+            self.fusion.assembly.owners[out.source.buffer] = (*owners, self)
 
     # -- what fits ----------------------------------------------------------------------------------------------
 
@@ -142,13 +145,16 @@ class Rows:
             if isinstance(pending, Scalar) and pending.group is self:
                 if not _alike(leaf.window, home):
                     return False
-            elif leaf.source.buffer in self.outputs and not self._reads_own_output(leaf):
+            elif self._writes(leaf.source.buffer) and not self._reads_own_output(leaf):
                 return False
         return True
 
+    def _writes(self, buffer: int) -> bool:
+        return any(written == buffer for written, _ in self.outputs)
+
     def _reads_own_output(self, leaf: Leaf) -> bool:
-        out, _, stage = self.outputs[leaf.source.buffer]
-        return self.stages[stage].is_pass and leaf.window == out.window and leaf.dtype == out.dtype
+        found = self.outputs.get(_place(leaf))
+        return found is not None and self.stages[found[2]].is_pass and leaf.dtype == found[0].dtype
 
     def row_shaped(self, lazy: Lazy) -> Lazy | None:
         """An expression that has one number a row, seen in the shape of the rows; None if it is not one."""
@@ -160,7 +166,7 @@ class Rows:
         for leaf in seen.leaves():
             pending = leaf.source.pending
             own = isinstance(pending, Scalar) and pending.group is self
-            if (own and not _alike(leaf.window, plain(self.rows))) or leaf.source.buffer in self.outputs:
+            if (own and not _alike(leaf.window, plain(self.rows))) or self._writes(leaf.source.buffer):
                 return None
         return seen
 
@@ -171,9 +177,9 @@ class Rows:
         foreign = [leaf for leaf in lazy.leaves() if leaf.source.pending is not None and not self._is_own(leaf)]
         lazy = read_from_memory(lazy, foreign)
         for leaf in lazy.leaves():
-            owner = self.fusion.assembly.owners.get(leaf.source.buffer)
-            if owner is not None and owner is not self:
-                owner.settle()
+            for owner in self.fusion.assembly.owners.get(leaf.source.buffer, ()):
+                if owner is not self:
+                    owner.settle()
         return lazy
 
     def _place_in_pass(self, node: Node) -> tuple[Node, int]:
@@ -187,14 +193,14 @@ class Rows:
         return node, late
 
     def _stores_what(self, node: Node, stage: int) -> bool:
-        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf) and leaf.source.buffer in self.outputs]
-        return all(self.outputs[leaf.source.buffer][2] == stage for leaf in leaves)
+        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf) and _place(leaf) in self.outputs]
+        return all(self.outputs[_place(leaf)][2] == stage for leaf in leaves)
 
     def _inlined(self, node: Node) -> Node:
         lazy = Lazy(self.shape, node)
-        stored = [leaf for leaf in lazy.leaves() if leaf.source.buffer in self.outputs]
+        stored = [leaf for leaf in lazy.leaves() if _place(leaf) in self.outputs]
         return (
-            lazy.replaced({id(leaf): self.outputs[leaf.source.buffer][1] for leaf in stored}).node if stored else node
+            lazy.replaced({id(leaf): self.outputs[_place(leaf)][1] for leaf in stored}).node if stored else node
         )
 
     def _first_pass(self, node: Node) -> int:
@@ -204,8 +210,8 @@ class Rows:
             if isinstance(leaf, Leaf):
                 if isinstance(leaf.source.pending, Scalar):
                     after = max(after, leaf.source.pending.stage)
-                elif leaf.source.buffer in self.outputs:
-                    after = max(after, self.outputs[leaf.source.buffer][2])
+                elif _place(leaf) in self.outputs:
+                    after = max(after, self.outputs[_place(leaf)][2])
         return next((i for i, stage in enumerate(self.stages) if i > after and stage.is_pass), len(self.stages))
 
 
@@ -231,9 +237,10 @@ def reduce_rows(fusion: Fusion, value: Value) -> Lazy:
 def _group_for(fusion: Fusion, lazy: Lazy, reduced: frozenset[int]) -> Rows:
     for leaf in lazy.leaves():
         pending = leaf.source.pending
-        group = pending.group if isinstance(pending, Scalar) else fusion.assembly.owners.get(leaf.source.buffer)
-        if isinstance(group, Rows) and _joins(group, lazy, reduced):
-            return group
+        own = (pending.group,) if isinstance(pending, Scalar) else fusion.assembly.owners.get(leaf.source.buffer, ())
+        for group in own:
+            if isinstance(group, Rows) and _joins(group, lazy, reduced):
+                return group
     buffers = {leaf.source.buffer for leaf in lazy.leaves() if leaf.source.pending is None}
     for known in fusion.open_groups:
         if isinstance(known, Rows) and _joins(known, lazy, reduced) and _reads(known) & buffers:
@@ -293,7 +300,7 @@ def _emit(group: Rows) -> None:
     order = [*group.kept, *sorted(group.reduced)]
     inputs: list[Leaf] = []
     outputs = [out for out, _, _ in group.outputs.values()]
-    places = {buffer: index for index, buffer in enumerate(group.outputs)}
+    places = {place: index for index, place in enumerate(group.outputs)}
     scalars = [scalar for stage in group.stages for _, _, scalar in stage.numbers]
     for stage in group.stages:
         for node in _nodes(stage):
@@ -305,8 +312,8 @@ def _emit(group: Rows) -> None:
     def number_of(leaf: Leaf) -> int:
         if isinstance(leaf.source.pending, Scalar):
             return len(inputs) + len(outputs) + scalars.index(leaf.source.pending)
-        if leaf.source.buffer in places:
-            return len(inputs) + places[leaf.source.buffer]
+        if _place(leaf) in places:
+            return len(inputs) + places[_place(leaf)]
         found = _find(inputs, _spread(group, leaf))
         assert found is not None
         return found
@@ -320,7 +327,7 @@ def _emit(group: Rows) -> None:
         body, renumbered = explicit_rounding(before, writer.body, results)
         count = len(stage.numbers)
         stores = tuple(
-            Store(places[out.source.buffer], number)
+            Store(places[_place(out)], number)
             for (_, out), number in zip(stage.stores, renumbered[count:], strict=True)
         )
         if stage.is_pass:
@@ -349,8 +356,12 @@ def _nodes(stage: OpenStage) -> list[Node]:
     return [*(node for _, node, _ in stage.numbers), *(node for node, _ in stage.stores)]
 
 
-def _is_input(leaf: Leaf, places: dict[int, int]) -> bool:
-    return leaf.source.pending is None and leaf.source.buffer not in places
+def _is_input(leaf: Leaf, places: dict[Place, int]) -> bool:
+    return leaf.source.pending is None and _place(leaf) not in places
+
+
+def _place(leaf: Leaf) -> Place:
+    return leaf.source.buffer, leaf.window
 
 
 def _spread(group: Rows, leaf: Leaf) -> Leaf:

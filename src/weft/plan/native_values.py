@@ -20,13 +20,13 @@ NATIVE = "native"
 
 def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
     """Put one value in the place of each region's values."""
-    inside = {value: number for number, region in enumerate(regions) for value in region.values}
-    read = {operand for value in graph.values if value not in inside for operand in value.operands}
-    read.update(graph.roots())
+    inside = {
+        value: number for number, region in enumerate(regions) for value in region.values if value.op != "constant"
+    }
     arrangement = _Arrangement(graph, regions)
     waiting = list(graph.values)
     while waiting:
-        left = arrangement.place_ready(waiting, inside, read)
+        left = arrangement.place_ready(waiting, inside)
         if len(left) == len(waiting):
             raise InternalError("regions and library calls wait for each other", why="regions were cut where they must not")
         waiting = left
@@ -49,7 +49,7 @@ class _Arrangement:
         self.known = set(graph.inputs)
         self.placed: set[int] = set()
 
-    def place_ready(self, waiting: list[Value], inside: dict[Value, int], read: set[Value]) -> list[Value]:
+    def place_ready(self, waiting: list[Value], inside: dict[Value, int]) -> list[Value]:
         """Place what has all its operands; gives what is left."""
         left: list[Value] = []
         blocked = False
@@ -57,7 +57,7 @@ class _Arrangement:
             number = inside.get(value)
             if number is not None:
                 self._place_region(number)
-            if number is None or (value.op == "constant" and value in read):
+            if number is None:
                 blocked = blocked or not self.known.issuperset(value.operands)
                 if blocked:
                     left.append(value)

@@ -38,20 +38,22 @@ def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
     users = graph.users()
     found = []
     for level in sorted({level for native, level in levels.values() if native}):
-        values = [value for value in graph.values if levels[value] == (True, level)]
+        values = [value for value in graph.values if levels[value] == (True, level) and value.op != "constant"]
         inside = set(values)
-        if all(value.op in ("constant", "item") for value in values):
+        if all(value.op == "item" for value in values):
             continue
         read = dict.fromkeys(operand for value in values for operand in value.operands if operand not in inside)
+        # A constant is written into every region that reads it; it is never handed from one to another.
+        constants = [value for value in read if levels[value][0] and value.op == "constant"]
         outputs = tuple(
             value
             for value in values
             if isinstance(value.type, TensorType)
-            and value.op != "constant"
             and (value in wanted or any(user not in inside for user in users[value]))
         )
         if outputs:
-            found.append(Region(tuple(read), tuple(values), outputs, weights & read.keys()))
+            inputs = tuple(value for value in read if value not in constants)
+            found.append(Region(inputs, (*constants, *values), outputs, weights & read.keys()))
     return found
 
 
