@@ -9,7 +9,7 @@ import torch
 from weft.errors import UsageError
 from weft.trace.expression import Expression, Term
 from weft.trace.lift_arguments import Arguments, Rules
-from weft.trace.lift_elementwise import Formula, pointwise
+from weft.trace.lift_elementwise import Formula, inside, pointwise
 
 ERF_SLOPE = 2 / math.sqrt(math.pi) * math.sqrt(0.5) * 0.5
 TANH_SCALE = math.sqrt(2) * 2 / math.sqrt(math.pi) * 0.5
@@ -53,9 +53,14 @@ def hard_gate(x: Expression) -> Expression:
     return (x + 3).apply("maximum", 0).apply("minimum", 6)
 
 
+def hard_gate_gradient(gradient: Expression, x: Expression) -> Expression:
+    """The gradient of hardsigmoid."""
+    return x.apply("gt", -3).apply("logical_and", x.apply("lt", 3)).choose(gradient / 6, 0)
+
+
 def hard_swish_gradient(gradient: Expression, x: Expression) -> Expression:
     """The gradient of hardswish."""
-    inner = x.apply("lt", 3).choose(gradient * (x / 3 + 0.5), gradient)
+    inner = x.apply("ge", 3).choose(gradient, gradient * (x / 3 + 0.5))
     return x.apply("le", -3).choose(0, inner)
 
 
@@ -63,11 +68,6 @@ def between(gradient: Expression, x: Expression, low: Term, high: Term) -> Expre
     """A gradient where x lies between bounds, else 0."""
     outside = x.apply("le", low).apply("logical_or", x.apply("ge", high))
     return outside.choose(0, gradient)
-
-
-def inside(x: Expression, low: Term, high: Term) -> Expression:
-    """Bring x within bounds."""
-    return x.apply("maximum", low).apply("minimum", high)
 
 
 def leaky(x: Expression, slope: Term) -> Expression:
@@ -140,7 +140,8 @@ def log_sigmoid_gradient(gradient: Expression, x: Expression) -> Expression:
 
 def softshrink(x: Expression, bound: Term) -> Expression:
     """Move x towards 0; 0 between the bounds; NaN stays."""
-    return x.apply("gt", bound).choose(x - bound, x.apply("lt", -bound).choose(x + bound, x * 0))
+    inner = x.apply("ne", x).choose(x, 0)
+    return x.apply("gt", bound).choose(x - bound, x.apply("lt", -bound).choose(x + bound, inner))
 
 
 def hard_shrink(x: Expression, bound: Term) -> Expression:
@@ -234,7 +235,7 @@ ACTIVATIONS: Rules = {
     "aten.silu.default": pointwise(silu, "self"),
     "aten.silu_backward.default": pointwise(silu_gradient, *GRADIENT),
     "aten.hardsigmoid.default": pointwise(lambda x: hard_gate(x) / 6, "self"),
-    "aten.hardsigmoid_backward.default": pointwise(lambda gradient, x: between(gradient / 6, x, -3, 3), *GRADIENT),
+    "aten.hardsigmoid_backward.default": pointwise(hard_gate_gradient, *GRADIENT),
     "aten.hardswish.default": pointwise(lambda x: x * hard_gate(x) / 6, "self"),
     "aten.hardswish_backward.default": pointwise(hard_swish_gradient, *GRADIENT),
     "aten.softplus.default": pointwise(softplus, "self", numbers=("beta", "threshold")),

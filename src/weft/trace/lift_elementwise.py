@@ -118,12 +118,31 @@ def where(arguments: Arguments) -> Expression:
     return arguments.tensor("condition").truth().choose(yes, no)
 
 
+def at_least(x: Expression, bound: Term) -> Expression:
+    """Raise x to a bound; of two zeros x stays, as in PyTorch, where `maximum` leaves it open."""
+    is_zero = not isinstance(bound, Expression) and bound == 0
+    return x.apply("lt", bound).choose(bound, x) if is_zero else x.apply("maximum", bound)
+
+
+def at_most(x: Expression, bound: Term) -> Expression:
+    """Lower x to a bound; of two zeros x stays."""
+    is_zero = not isinstance(bound, Expression) and bound == 0
+    return x.apply("gt", bound).choose(bound, x) if is_zero else x.apply("minimum", bound)
+
+
+def inside(x: Expression, low: Term, high: Term) -> Expression:
+    """Bring x within bounds."""
+    return at_most(at_least(x, low), high)
+
+
 def clamp(arguments: Arguments) -> Expression:
-    """Bring x within bounds that may be absent; where they cross, the upper one."""
+    """Bring x within bounds that may be absent; where they cross, the upper one counts."""
     names = [name for name in ("min", "max") if arguments.has(name) and arguments[name] is not None]
-    x, *bounds = arguments.promoted("self", *names)
-    for name, bound in zip(names, bounds, strict=True):
-        x = x.apply("maximum" if name == "min" else "minimum", bound)
+    x, *promoted = arguments.promoted("self", *names)
+    for name, bound in zip(names, promoted, strict=True):
+        given = arguments[name]
+        is_number = isinstance(given, bool | int | float)
+        x = (at_least if name == "min" else at_most)(x, given if is_number else bound)
     return x
 
 
@@ -303,10 +322,10 @@ ELEMENTWISE: Rules = {
     "aten.minimum.default": binary("minimum"),
     "aten.maximum.default": binary("maximum"),
     "aten.fmin.default": pointwise(
-        lambda x, y: x.apply("ne", x).choose(y, y.apply("ne", y).choose(x, x.apply("minimum", y))), "self", "other"
+        lambda x, y: x.apply("ne", x).apply("logical_or", y.apply("lt", x)).choose(y, x), "self", "other"
     ),
     "aten.fmax.default": pointwise(
-        lambda x, y: x.apply("ne", x).choose(y, y.apply("ne", y).choose(x, x.apply("maximum", y))), "self", "other"
+        lambda x, y: x.apply("ne", x).apply("logical_or", x.apply("lt", y)).choose(y, x), "self", "other"
     ),
     "aten.hypot.default": pointwise(hypotenuse, "self", "other"),
     "aten.xlogy.Tensor": pointwise(times_log("log"), "self", "other", floating=True),
