@@ -15,6 +15,7 @@ from weft.api.dynamo import backend
 from weft.api.hybrid import HybridFunction
 
 pytestmark = [
+    pytest.mark.usefixtures("by_library"),
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # Dynamo's own imports warn of what they deprecate
 ]

@@ -14,6 +14,8 @@ from torch import nn
 import weft
 from weft.api.hybrid import MOST_PROGRAMS
 
+pytestmark = pytest.mark.usefixtures("by_library")
+
 SCALE = 2.0
 SETTINGS = {"scale": 1.0, "names": ["a"]}
 

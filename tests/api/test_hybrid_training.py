@@ -12,7 +12,10 @@ from tests.conformance.compare import same_bits
 from torch import nn
 
 import weft
+from weft.config import overrides
 from weft.errors import UnsupportedError
+
+pytestmark = pytest.mark.usefixtures("by_library")
 
 STEPS = 10
 
@@ -63,6 +66,15 @@ def test_ten_steps_of_training_are_bitwise_those_of_eager(make: Any) -> None:
     for (name, ours), (_, theirs) in zip(hybrid.state_dict().items(), eager.state_dict().items(), strict=True):
         assert same_bits(theirs, ours), name
     assert hybrid.forward.traces == 1
+
+
+@pytest.mark.parametrize("make", [sgd, adam])
+def test_ten_steps_in_machine_code_stay_close_to_eager(make: Any) -> None:
+    eager = small_net()
+    with overrides(codegen="native"):
+        ours = trained(weft.hybridize(copy.deepcopy(eager)), make)
+    for found, expected in zip(ours, trained(eager, make), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_frozen_parameter_gets_no_gradient_and_others_keep_theirs() -> None:

@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 import weft
 from weft.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("by_library")
+
 
 class Pair(NamedTuple):
     left: Any

@@ -13,6 +13,8 @@ import weft
 from weft.api.numbers import FreeNumbers
 from weft.trace.signature import leaf_key
 
+pytestmark = pytest.mark.usefixtures("by_library")
+
 
 def agree(function: Any, calls: list[tuple[Any, ...]]) -> Any:
     hybrid = weft.hybridize(function)
