@@ -1,0 +1,1 @@
+"""Weft against its peers: each claim of speed is a row here that anyone can run again."""

@@ -1,0 +1,100 @@
+"""What a contestant gets and gives back: a job with its setting, and a call that is ready to be timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bench.models.subject import Subject, TrainingSubject
+
+TRAINING_STEPS = 3  # taken before the answer is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to set a contestant up; of several, the fastest on this workload is measured."""
+
+    label: str
+    threads: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A workload's name, its freshly made subject, and how many threads may be used with this setting."""
+
+    workload: str
+    subject: Any
+    threads: int
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A call to be timed, and what turns its last result into arrays that can be compared."""
+
+    call: Callable[[], Any]
+    answer: Callable[[Any], list[Any]]
+    calls_before_answer: int = 1
+
+
+class CannotRunError(Exception):
+    """A contestant has no way to run a workload: the sentence goes into the report."""
+
+
+def flat(result: Any) -> list[Any]:
+    """List the tensors of a nested result in order."""
+    if isinstance(result, Mapping):
+        return [tensor for item in result.values() for tensor in flat(item)]
+    if isinstance(result, list | tuple):
+        return [tensor for item in result for tensor in flat(item)]
+    return [result]
+
+
+def inference(call: Callable[[], Any]) -> Ready:
+    """Make a call ready whose result is the answer."""
+    return Ready(call, flat)
+
+
+def training(subject: TrainingSubject, step: Callable[[], torch.Tensor]) -> Ready:
+    """Make a training step ready: its answer is the losses so far, how parameters moved, and the buffers."""
+    before = joined(subject.thing.parameters())
+    losses: list[torch.Tensor] = []
+
+    def call() -> torch.Tensor:
+        loss = step()
+        if len(losses) < TRAINING_STEPS:
+            losses.append(loss.detach().double().reshape(()))
+        return loss
+
+    def answer(_: Any) -> list[Any]:
+        moved = joined(subject.thing.parameters()) - before
+        buffers = [buffer for buffer in subject.thing.buffers() if buffer.is_floating_point()]
+        return [torch.stack(losses), moved, *([joined(buffers)] if buffers else [])]
+
+    return Ready(call, answer, TRAINING_STEPS)
+
+
+def joined(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Put all elements of some tensors one after the other, in float64."""
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+
+def require_inference(job: Job) -> Subject:
+    """Give the subject of a workload that only runs forward; others raise CannotRunError."""
+    if isinstance(job.subject, Subject):
+        return job.subject
+    raise CannotRunError("runs inference only")
+
+
+def channels_last(tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Lay out images channels last; without any image this setting is no other than the plain one."""
+    given = tuple(tensors)
+    if not any(tensor.dim() == 4 for tensor in given):
+        raise CannotRunError("has no images: channels last changes nothing")
+    return tuple(
+        tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor for tensor in given
+    )
