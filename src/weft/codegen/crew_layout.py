@@ -5,8 +5,9 @@ from weft.codegen.frame import LINE_BYTES, MOST_LANES
 COUNT_OFFSET = 0  # i64: how many mailboxes have a worker
 MAILBOX_BYTES = LINE_BYTES
 CREW_BYTES = LINE_BYTES + MOST_LANES * MAILBOX_BYTES
-# In a mailbox: its state, which workers sleep on; whether the worker should end; the function to run and its argument.
-STATE_OFFSET, CLOSING_OFFSET, FUNCTION_OFFSET, ARGUMENT_OFFSET = 0, 4, 8, 16
+# In a mailbox: its state, which the worker sleeps on; whether the worker should end; the function to run, its argument;
+# how many functions have returned, with the count of sleepers that flags.py keeps behind a counter.
+STATE_OFFSET, CLOSING_OFFSET, FUNCTION_OFFSET, ARGUMENT_OFFSET, RETURNED_OFFSET = 0, 4, 8, 16, 32
 
 # IDLE: the worker spins. RESERVED: a caller is about to post. POSTED: there is work. RUNNING: the worker does it.
 # ASLEEP: the worker sleeps, or is about to. GONE: it has ended. A caller may take it from IDLE and ASLEEP.

@@ -17,10 +17,11 @@ from weft.codegen.crew_layout import (
     MAILBOX_BYTES,
     POSTED,
     RESERVED,
+    RETURNED_OFFSET,
     RUNNING,
     mailbox_offset,
 )
-from weft.codegen.flags import SPINS, pause, sleep_while, wake
+from weft.codegen.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, pause, sleep_while, wake
 from weft.codegen.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register, constant
@@ -36,6 +37,8 @@ SERIAL_SLOT, LANES_SLOT, FIRST_LANE_SLOT = range(3)
 def crew_module(target: Target) -> str:
     """Write the module."""
     module = Module(target)
+    emit_wait(module)
+    emit_publish(module)
     _Worker(module.function("work", ["ptr"])).write()
     _Dispatch(module.function("dispatch", ["ptr"])).write()
     _write_close(module.function("close", ["ptr"]))
@@ -111,6 +114,10 @@ class _Worker:
         function = f.load("ptr", f.offset(mailbox, "i8", FUNCTION_OFFSET))
         argument = f.load("ptr", f.offset(mailbox, "i8", ARGUMENT_OFFSET))
         f.emit_void(f"call void {function.name}({argument})")
+        # Only now may the caller return: the program and its code may end then. Idle only after that: whoever reserves
+        # this worker next counts from here.
+        returned = f.offset(mailbox, "i8", RETURNED_OFFSET)
+        f.emit_void(f"call void @{PUBLISH}({returned}, {f.add(f.load('i64', returned), 1)})")
         self.words.set_state(mailbox, IDLE)
         f.branch(spin)
 
@@ -124,6 +131,7 @@ class _Dispatch:
         (self.frame,) = f.parameters
         self.taken = f.scratch("ptr", MOST_LANES)
         self.before = f.scratch("i32", MOST_LANES)
+        self.returned = f.scratch("i64", MOST_LANES)
         self.program = f.load("ptr", f.offset(self.frame, "i8", PROGRAM_OFFSET))
         self.crew = f.load("ptr", f.offset(self.frame, "i8", CREW_OFFSET))
         self.needed = f.add(f.load("i64", f.offset(self.program, "ptr", LANES_SLOT)), -1)
@@ -138,6 +146,12 @@ class _Dispatch:
         self._check_answer(alone, together)
         f.begin_block(together)
         self._call(FIRST_LANE_SLOT)
+        with f.loop(0, self.needed) as loop:
+            # The worker is in a lane of this program. Lanes wait only for each other, in no circle, and all have begun
+            # or are posted to a worker that runs nothing else: so it returns.
+            returned = f.offset(self._mailbox(loop.index), "i8", RETURNED_OFFSET)
+            expected = f.load("i64", f.offset(self.returned, "i64", loop.index))
+            f.emit_void(f"call void @{WAIT}({returned}, {expected})")
         f.branch(end)
         f.begin_block(alone)
         self._call(SERIAL_SLOT)
@@ -185,6 +199,8 @@ class _Dispatch:
             function = f.load("ptr", f.offset(self.program, "ptr", f.add(loop.index, FIRST_LANE_SLOT + 1)))
             f.store(function, f.offset(mailbox, "i8", FUNCTION_OFFSET))
             f.store(self.frame, f.offset(mailbox, "i8", ARGUMENT_OFFSET))
+            returned = f.load("i64", f.offset(mailbox, "i8", RETURNED_OFFSET))
+            f.store(f.add(returned, 1), f.offset(self.returned, "i64", loop.index))
             words.set_state(mailbox, POSTED)
             with f.only_if(words.is_state(self._before(loop.index), ASLEEP)):
                 wake(f, mailbox)

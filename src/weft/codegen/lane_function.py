@@ -1,7 +1,8 @@
 """The lanes of a plan -> one native function each, which hand over to one another by counters in the frame.
 
 A lane's counter is the call's number and how many of its runs are done; as numbers of calls only grow, counters need
-no reset. A lane publishes where another one waits for it, and at its end one more than its runs: then it has left.
+no reset. A lane publishes where another one waits for it. That all lanes have ended is not seen here: the code of a
+lane may go as soon as its caller returns, so who waits for its end must wait until it has returned.
 """
 
 from weft.codegen.call_writer import CallWriter
@@ -11,7 +12,7 @@ from weft.codegen.module import FunctionWriter
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.codegen.register import Register
 from weft.errors import InternalError
-from weft.plan.plan import Lane, Plan, Run, Wait
+from weft.plan.plan import Plan, Wait
 
 COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above
 
@@ -29,11 +30,6 @@ def emit_lanes(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:
         _LaneWriter(CallWriter(writer, functions, frame), plan).lane(number)
 
 
-def run_count(lane: Lane) -> int:
-    """Count the runs of a lane."""
-    return sum(isinstance(item, Run) for item in lane)
-
-
 class _LaneWriter:
     """Writes the function of one lane."""
 
@@ -46,7 +42,7 @@ class _LaneWriter:
         self.base = self.writer.binary("shl", epoch, self.writer.integer(COUNT_BITS))
 
     def lane(self, number: int) -> None:
-        """Write the items of a lane and its end."""
+        """Write the items of a lane."""
         lane, done = self.plan.lanes[number], 0
         awaited = {
             item.count for other in self.plan.lanes for item in other if isinstance(item, Wait) and item.lane == number
@@ -59,11 +55,6 @@ class _LaneWriter:
             done += 1
             if done in awaited:
                 self._publish(number, done)
-        if number:
-            self._publish(number, done + 1)
-            return
-        for other in range(1, len(self.plan.lanes)):
-            self._wait(other, run_count(self.plan.lanes[other]) + 1)
 
     def _wait(self, lane: int, count: int) -> None:
         if count:

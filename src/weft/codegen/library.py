@@ -228,3 +228,10 @@ def _pick(result: Any, written: tuple[torch.Tensor, ...], ends: tuple[torch.Tens
     """A writing operator's own results, then the new state of what it wrote."""
     fresh = [leaf for leaf in _flat(result) if not any(leaf is tensor for tensor in written)]
     return (*fresh, *ends)
+
+
+def storage_owners(tensor: torch.Tensor) -> int:
+    """Count who holds a tensor's memory: the tensor itself, views, aliases, arrays of other libraries."""
+    storage = tensor.untyped_storage()
+    # One of the owners is `storage`, here.
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1

@@ -1,8 +1,7 @@
 """A Plan -> the text of one LLVM module that runs it.
 
-Functions of the module: `void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane, and the
-caller's lane 0 ends after all others have; `void pack_<i>(table*)` runs one packing chain. See frame.py for what a
-frame holds.
+Functions of the module: `void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane;
+`void pack_<i>(table*)` runs one packing chain. See frame.py for what a frame holds.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,12 @@
 """A weight tensor -> its packed form, made again when it has changed, shared by all programs that pack it alike.
 
-What has changed is seen by the tensor's identity, address and version. See docs/decisions/0030-packed-weights.md for
-writes that leave the version as it is.
+What has changed is seen by the tensor's identity, address and version, and where others can write to its memory, by its
+bytes. See docs/decisions/0030-packed-weights.md.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,47 +14,78 @@ from dataclasses import dataclass
 
 import torch
 
-ALIGNMENT = 64
+from weft.runtime.content import content_hash
+from weft.runtime.watch import Changes, has_other_writers, retire, watch
 
 Pack = Callable[[Sequence[int]], None]
 version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
 address_of = torch.Tensor.data_ptr
+log = logging.getLogger("weft.runtime")
 
 # Held while a weight is looked at and packed. What runs inside is native code that waits for nobody, and the ends of
 # tensors, which take no lock: so it cannot deadlock.
 _lock = threading.RLock()
 
 
-class Changes:
-    """Counts events that may have changed any weight; whoever has seen the same count need not look again."""
-
-    count = 0
-
-
 class Weight:
-    """One tensor that is packed; `stamp` grows when its elements may have changed."""
+    """One tensor that is packed; `stamp` grows when its elements may have changed.
+
+    `is_doubtful` while others can write to its memory without its version: then its bytes are compared at every look.
+    """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.reference = weakref.ref(tensor, self._ended)
         self.identity = id(tensor)
-        self.facts: tuple[int, int] = (0, -1)
+        self.facts: tuple[int, int, int] = (0, -1, -1)
         self.stamp = 0
+        self.is_doubtful = False
         self.packed: weakref.WeakSet[PackedWeight] = weakref.WeakSet()
+        self._content = 0
+        self._alias_taken = True
 
     def look(self, tensor: torch.Tensor) -> int:
         """Give the stamp of the tensor as it is now."""
-        facts = address_of(tensor), version_of(tensor)
-        if facts != self.facts:
-            self.facts = facts
-            self.stamp += 1
+        # The mark goes before anything is looked at: an alias taken from here on is looked at the next time.
+        alias_taken, self._alias_taken = self._alias_taken, False
+        facts = _facts(tensor)
+        if facts[0] != self.facts[0]:
+            retire(self.facts[0], self)
+            watch(tensor, self)
+        if self.is_doubtful or alias_taken or facts != self.facts:
+            self.stamp += self._has_changed(tensor, facts)
+        self.facts = facts
         return self.stamp
 
+    def alias_taken(self) -> None:
+        """Note that somebody may write without the version."""
+        self._alias_taken = True
+        Changes.happened()
+
+    def _has_changed(self, tensor: torch.Tensor, facts: tuple[int, int, int]) -> bool:
+        was_doubtful = self.is_doubtful
+        # Asked before the bytes are read: an alias that writes and ends meanwhile leaves doubt for the next look.
+        self.is_doubtful = has_other_writers(tensor)
+        if not (was_doubtful or self.is_doubtful):
+            return True
+        before, self._content = self._content, content_hash(tensor)
+        if not was_doubtful:
+            log.info("a weight of sizes %s is shared: its bytes are compared at every call", tuple(tensor.shape))
+        return not was_doubtful or facts != self.facts or before != self._content
+
     def _ended(self, _: object) -> None:
-        Changes.count += 1
+        Changes.happened()
+        retire(self.facts[0], self)
         if _weights.get(self.identity) is self:
             del _weights[self.identity]
         for packed in list(self.packed):
             packed.forget()
+
+
+def _facts(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Where a tensor's memory begins, where the tensor does, and its version."""
+    address = address_of(tensor)
+    version = 0 if tensor.is_inference() else version_of(tensor)
+    return address - int(tensor.storage_offset()) * tensor.element_size(), address, version
 
 
 _weights: dict[int, Weight] = {}

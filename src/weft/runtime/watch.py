@@ -1,0 +1,128 @@
+"""Who could write to a tensor without its version: other owners of its memory, and what is taken of it later.
+
+Tensors have a version that in-place operators count up. Aliases that `.data`, `numpy()` and DLPack give write to the
+same memory and count nothing, or something else. From the first packing on, asking any tensor for one of these tells
+those who watch its memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol
+
+import torch
+
+from weft.codegen.library import storage_owners
+
+# Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().
+METHODS = ("numpy", "__dlpack__")
+
+
+class Watcher(Protocol):
+    """Somebody who must know of aliases."""
+
+    def alias_taken(self) -> None:
+        """An alias of the memory was taken just now, or the memory was replaced."""
+
+
+class Changes:
+    """Counts events that may have changed any weight; whoever has seen the same count need not look again."""
+
+    count = 0
+    _numbers = itertools.count(1)
+
+    @classmethod
+    def happened(cls) -> None:
+        """Note an event. No number comes twice, so of two threads here at once both are noticed."""
+        cls.count = next(cls._numbers)
+
+
+def has_other_writers(tensor: torch.Tensor) -> bool:
+    """Tell whether somebody else can now write to the tensor's memory without its version."""
+    if tensor.is_inference():
+        return True  # it has no version
+    storage = tensor.untyped_storage()
+    # Memory that came from numpy, a file or another process cannot be resized, and has owners that torch cannot count.
+    return storage_owners(tensor) > 1 or not storage.resizable() or storage.is_shared()
+
+
+_watchers: dict[int, tuple[Watcher, ...]] = {}
+_retired: deque[tuple[int, Watcher]] = deque()
+
+
+def watch(tensor: torch.Tensor, watcher: Watcher) -> None:
+    """Tell a watcher from now on about aliases of a tensor's memory; for one thread at a time."""
+    _install()
+    while _retired:
+        memory, former = _retired.popleft()
+        left = tuple(other for other in _watchers.get(memory, ()) if other is not former)
+        if left:
+            _watchers[memory] = left
+        else:
+            _watchers.pop(memory, None)
+    _watchers[_memory(tensor)] = (*_watchers.get(_memory(tensor), ()), watcher)
+
+
+def retire(memory: int, watcher: Watcher) -> None:
+    """Stop telling a watcher about the memory at an address, soon; at any time, also as an object ends."""
+    # Only queued: an object may end in the middle of `watch`.
+    _retired.append((memory, watcher))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _notice(tensor: torch.Tensor) -> None:
+    """Tell the watchers of a tensor's memory."""
+    # Subclasses stand for something else: fake tensors, traced ones, those of another library.
+    if not _watchers or type(tensor) not in PLAIN or not tensor.is_cpu or tensor.layout is not torch.strided:
+        return
+    try:
+        memory = _memory(tensor)
+    except RuntimeError:
+        return  # a tensor without memory of its own, such as those inside torch.func
+    for watcher in _watchers.get(memory, ()):
+        watcher.alias_taken()
+
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_installed = False
+
+
+def _install() -> None:
+    """Wrap the ways to aliases, once."""
+    global _is_installed  # noqa: PLW0603  # torch's classes are changed once in a process
+    if _is_installed:
+        return
+    _is_installed = True
+    for name in METHODS:
+        setattr(torch.Tensor, name, _noticing(getattr(torch.Tensor, name)))
+    # Shadows the attribute of torch's base class, which stays as it is.
+    torch.Tensor.data = _noticing_property(torch.Tensor.data)  # type: ignore[assignment]
+
+
+def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        _notice(self)
+        return method(self, *arguments, **keywords)
+
+    return call
+
+
+def _noticing_property(attribute: Any) -> property:
+    read, write = attribute.__get__, attribute.__set__
+
+    def get(self: torch.Tensor) -> Any:
+        _notice(self)
+        return read(self)
+
+    def put(self: torch.Tensor, value: torch.Tensor) -> None:
+        _notice(self)
+        write(self, value)
+
+    return property(get, put, doc=attribute.__doc__)

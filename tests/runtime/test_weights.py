@@ -1,0 +1,244 @@
+"""Packed weights are packed again whenever they are written, by whatever way, and only then."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.runtime.plans import TARGET, linear_plan
+
+from weft.runtime import weights
+from weft.runtime.executable import NativeExecutable
+
+ROWS, INNER, COLUMNS = 2, 24, 40
+Write = Callable[[torch.nn.Linear], object]
+
+
+class Program:
+    """A linear layer with a packed weight, which can be compared with eager PyTorch."""
+
+    def __init__(self, layer: torch.nn.Linear | None = None) -> None:
+        self.layer = layer or torch.nn.Linear(INNER, COLUMNS)
+        self.run = NativeExecutable(linear_plan(ROWS, INNER, COLUMNS), TARGET)
+        self.x = torch.randn(ROWS, INNER)
+
+    def is_right(self) -> bool:
+        out = torch.empty(ROWS, COLUMNS)
+        self.run([self.x, self.layer.weight, self.layer.bias], [out])
+        return torch.allclose(out, self.layer(self.x), atol=1e-5)
+
+
+@pytest.fixture
+def packings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one number for each packing."""
+    counted: list[int] = []
+    pack = weights.PackedWeight._pack
+
+    def counting(self, tensors):
+        counted.append(len(counted))
+        return pack(self, tensors)
+
+    monkeypatch.setattr(weights.PackedWeight, "_pack", counting)
+    return counted
+
+
+def optimizer_step(layer: torch.nn.Linear) -> None:
+    layer(torch.randn(3, INNER)).sum().backward()
+    torch.optim.SGD(layer.parameters(), 0.5).step()
+
+
+def replace_parameter(layer: torch.nn.Linear) -> None:
+    layer.weight = torch.nn.Parameter(torch.randn(COLUMNS, INNER))
+
+
+def assign_data(layer: torch.nn.Linear) -> None:
+    layer.weight.data = torch.randn(COLUMNS, INNER)
+
+
+def assign_data_twice(layer: torch.nn.Linear) -> None:
+    for _ in range(2):
+        layer.weight.data = torch.randn(COLUMNS, INNER)
+
+
+def write_in_no_grad(layer: torch.nn.Linear) -> None:
+    with torch.no_grad():
+        layer.weight.mul_(2)
+
+
+def write_dlpack(layer: torch.nn.Linear) -> None:
+    torch.from_dlpack(layer.weight.detach()).zero_()
+
+
+WRITES: dict[str, Write] = {
+    "an optimizer step": optimizer_step,
+    "load_state_dict": lambda layer: layer.load_state_dict(torch.nn.Linear(INNER, COLUMNS).state_dict()),
+    "load_state_dict that assigns": lambda layer: layer.load_state_dict(
+        torch.nn.Linear(INNER, COLUMNS).state_dict(), assign=True
+    ),
+    "a write in no_grad": write_in_no_grad,
+    "a write through data": lambda layer: layer.weight.data.copy_(torch.randn(COLUMNS, INNER)),
+    "a write through data of a view": lambda layer: layer.weight[3:5].data.zero_(),
+    "a write through detach": lambda layer: layer.weight.detach().zero_(),
+    "a write through numpy": lambda layer: layer.weight.detach().numpy().fill(0.5),
+    "a write through an array": lambda layer: np.asarray(layer.weight.detach()).fill(0.5),
+    "a write through dlpack": write_dlpack,
+    "assigned data": assign_data,
+    "data assigned twice": assign_data_twice,
+    "a replaced parameter": replace_parameter,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_written_weight_is_packed_again(write: Write) -> None:
+    program = Program()
+    for _ in range(3):
+        assert program.is_right()
+        write(program.layer)
+        assert program.is_right()
+
+
+def test_a_weight_that_nobody_writes_is_packed_once(packings: list[int]) -> None:
+    program = Program()
+    for _ in range(5):
+        assert program.is_right()
+    assert len(packings) == 1
+
+
+@pytest.mark.parametrize("take", [lambda p: p.data, lambda p: torch.from_dlpack(p.detach())], ids=["data", "dlpack"])
+@pytest.mark.parametrize("before", [True, False], ids=["before packing", "after packing"])
+def test_writes_through_an_alias_that_is_kept_are_seen(
+    take: Callable[[torch.Tensor], torch.Tensor], before: bool, packings: list[int]
+) -> None:
+    program = Program()
+    if not before:
+        assert program.is_right()
+    alias = take(program.layer.weight)
+    assert program.is_right()
+    count = len(packings)
+    assert program.is_right()
+    assert len(packings) == count
+    for _ in range(3):
+        alias.add_(1)
+        assert program.is_right()
+    assert len(packings) == count + 3
+
+
+def test_writes_to_an_array_that_is_kept_are_seen_and_its_end_ends_the_doubt() -> None:
+    program = Program()
+    assert program.is_right()
+    array = program.layer.weight.detach().numpy()
+    for _ in range(3):
+        assert program.is_right()
+        array += 1
+        assert program.is_right()
+
+
+def test_the_end_of_an_alias_ends_the_comparing() -> None:
+    program = Program()
+    assert program.is_right()
+    alias = program.layer.weight.data
+    assert program.is_right()
+    weight = weights.weight_of(program.layer.weight)
+    assert weight.is_doubtful
+    alias.add_(1)
+    del alias
+    assert program.is_right()
+    assert not weight.is_doubtful
+
+
+def test_a_weight_in_the_memory_of_an_array_is_compared_at_every_call() -> None:
+    program = Program()
+    array = np.zeros((COLUMNS, INNER), dtype=np.float32)
+    program.layer.weight = torch.nn.Parameter(torch.from_numpy(array))
+    for _ in range(3):
+        assert program.is_right()
+        array += 1
+        assert program.is_right()
+
+
+def test_inference_tensors_which_have_no_version_are_compared_at_every_call() -> None:
+    program = Program()
+    with torch.inference_mode():
+        program.layer.weight = torch.nn.Parameter(torch.randn(COLUMNS, INNER), requires_grad=False)
+        for _ in range(3):
+            assert program.is_right()
+            program.layer.weight.add_(1)
+            assert program.is_right()
+
+
+def test_two_programs_share_one_packing(packings: list[int]) -> None:
+    first = Program()
+    second = Program(first.layer)
+    assert first.is_right()
+    assert second.is_right()
+    assert len(packings) == 1
+    write_in_no_grad(first.layer)
+    assert second.is_right()
+    assert first.is_right()
+    assert len(packings) == 2
+
+
+def test_packed_memory_is_used_again_when_no_call_reads_it() -> None:
+    program = Program()
+    seen = set()
+    for _ in range(6):
+        assert program.is_right()
+        seen.add(program.run._binding.addresses[0])
+        write_in_no_grad(program.layer)
+    assert len(seen) == 2
+
+
+def test_packed_memory_goes_with_the_weight() -> None:
+    program = Program()
+    assert program.is_right()
+    packed = weakref.ref(program.run._binding.shared[0])
+    assert packed()._packed is not None
+    program.layer = torch.nn.Linear(INNER, COLUMNS)
+    gc.collect()
+    assert packed()._packed is None
+    assert program.is_right()
+
+
+def test_concurrent_callers_see_whole_weights() -> None:
+    layer = torch.nn.Linear(INNER, COLUMNS, bias=True)
+    with torch.no_grad():
+        layer.weight.fill_(0)
+        layer.bias.fill_(0)
+    run = NativeExecutable(linear_plan(ROWS, INNER, COLUMNS), TARGET)
+    x, wrong, stop = torch.ones(ROWS, INNER), [], threading.Event()
+
+    def work() -> None:
+        out = torch.empty(ROWS, COLUMNS)
+        last = 0.0
+        while not stop.is_set():
+            run([x, layer.weight, layer.bias], [out])
+            # Every column is a multiple of INNER, and none is older than what this thread saw before.
+            if bool((out % INNER).any()) or float(out.min()) < last:
+                wrong.append(out.clone())
+            last = float(out.min())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with torch.no_grad():
+        for _ in range(200):
+            layer.weight.data = layer.weight + 1
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    assert wrong == []
+
+
+def test_other_tensors_keep_their_ways_to_aliases() -> None:
+    assert Program().is_right()
+    x = torch.randn(3)
+    assert torch.equal(x.data, x)
+    assert x.numpy().shape == (3,)
+    x.data = torch.zeros(4)
+    assert x.shape == (4,)
+    with pytest.raises(RuntimeError, match="under vmap transform"):
+        torch.func.vmap(lambda y: y.data * 2)(torch.ones(2, 3))
+    assert torch.func.grad(lambda y: (y * y.data).sum())(torch.ones(3)).sum() == 3
