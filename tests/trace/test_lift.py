@@ -107,7 +107,6 @@ def test_memory_that_as_strided_looks_into_keeps_its_views() -> None:
         lambda x: x.index_put_((torch.tensor([0, 2]),), torch.tensor(5.0)),
         lambda x: x.masked_fill_(x > 0, 9.0),
         lambda x: x[0].copy_(x[1]),
-        lambda x: torch._foreach_add_([x[0], x[1]], [x[2], x[3]]),
     ],
 )
 def test_writes_through_views_become_new_values(write: Any) -> None:
@@ -118,6 +117,23 @@ def test_writes_through_views_become_new_values(write: Any) -> None:
     graph = lifted(program, torch.randn(4, 4))
     assert remaining(graph) == ()
     assert len(graph.writes) == 1
+
+
+def test_a_list_of_tensors_is_written_one_by_one() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> None:
+        torch._foreach_mul_([x, y], 2.0)
+        torch._foreach_add_([x, y], [torch.ones(3), torch.ones(2)], alpha=0.5)
+
+    graph = lifted(program, torch.randn(3), torch.randn(2))
+    assert remaining(graph) == ()
+    assert len(graph.writes) == 2
+
+
+def test_a_list_whose_later_reads_see_earlier_writes_stays_an_update() -> None:
+    def program(x: torch.Tensor) -> None:
+        torch._foreach_add_([x[0], x[1]], [x[1], x[0]])
+
+    assert remaining(lifted(program, torch.randn(2, 3))) == ("aten._foreach_add_.List",)
 
 
 def test_a_write_that_no_rule_covers_stays_an_update() -> None:

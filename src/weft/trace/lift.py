@@ -15,7 +15,7 @@ from weft.ir import library
 from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.op_types import REAL
-from weft.ir.sharing import SHARING_OPS, looks_into_memory, sources
+from weft.ir.sharing import SHARING_OPS, looked_into, sources
 from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
 from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments, Rule, defaults
@@ -50,7 +50,7 @@ class _Lifter:
         self.kept: dict[Value, None] = dict.fromkeys(graph.inputs)
         self.parts: dict[Value, tuple[Expression | None, ...]] = {}
         self.roots = set(graph.roots())
-        self.rigid = _with_sources(_looked_into(graph))
+        self.rigid = _with_sources(looked_into(graph))
         # Memory that the caller comes to see, or that is looked into as memory, must stay separate from all other.
         self.own = _with_sources(self.roots) | self.rigid
 
@@ -104,6 +104,8 @@ class _Lifter:
             views = [view_at(bases[place.base], place.path, RULES) for place in call.written]
             fresh = results_of(value.type)[: len(results_of(value.type)) - len(bases)]
             written = _written(call)
+            if len(written) > 1 and len(bases) < len(call.written):
+                raise UsageError(f"{call.target} writes memory one piece after the other that it reads too")
             states = tuple(views[index].kind for index in written)
             # A rule of a twin knows of the new state alone; fresh results there are none.
             absent = (None,) * (0 if call.target in RULES else len(fresh))
@@ -197,22 +199,6 @@ def _laid_out(value: Value, kind: TensorType, *, is_new: bool) -> Value:
     if is_new and value.op not in ("item", "constant"):
         return replace(value, type=kind)
     return Expression(value, value.place).build("reshape", shape=kind.shape, type=kind).value
-
-
-def _looked_into(graph: Graph) -> Iterator[Value]:
-    """The values whose memory as_strided looks into."""
-    for value in graph.values:
-        call: Call | None = value.attributes.get("call")
-        if call is None:
-            continue
-        if looks_into_memory(call.target):
-            yield from value.operands
-        for place in call.written:
-            if any(looks_into_memory(step.target) for step in place.path):
-                yield value.operands[place.base]
-    for result in graph.results:
-        if any(looks_into_memory(step.target) for step in result.path):
-            yield result.value
 
 
 def _with_sources(values: Iterator[Value] | set[Value]) -> set[Value]:

@@ -66,6 +66,10 @@ def scattered(op: str) -> Rule:
     def rule(arguments: Arguments) -> Expression:
         x, index = map(row, arguments.tensors("self", "index"))
         dimension = arguments.dimension("dim", x.rank)
+        if arguments.has("reduce"):
+            is_sum = arguments.literal("reduce") in ("sum", "add")
+            whole = not arguments.has("include_self") or arguments.literal("include_self")
+            arguments.require(is_sum and whole, "with another reduction than a sum")
         base = x.wide() if op == "scatter_add" else x
         if arguments.has("value"):
             value = arguments.number("value", base.dtype)
@@ -201,6 +205,9 @@ INDEXING: Rules = {
     "aten.scatter.src": scattered("scatter"),
     "aten.scatter.value": scattered("scatter"),
     "aten.scatter_add.default": scattered("scatter_add"),
+    "aten.scatter_reduce.two": scattered("scatter_add"),
+    "aten.scatter.reduce": scattered("scatter_add"),
+    "aten.scatter.value_reduce": scattered("scatter_add"),
     "aten.index_add.default": index_written("scatter_add", "source"),
     "aten.index_copy.default": index_written("scatter", "source"),
     "aten.index_fill.int_Scalar": index_written("scatter", "value"),

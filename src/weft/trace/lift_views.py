@@ -323,6 +323,12 @@ VIEWS: Rules = {
     "aten.slice_backward.default": slice_gradient,
     "aten.unfold_backward.default": window_gradient,
     **{f"aten.{name}.default": filled(0) for name in ("zeros", "zeros_like", "new_zeros", "_efficientzerotensor")},
+    # Memory that holds whatever it held may as well hold zeros: then nothing but kernels is left to run.
+    "aten.empty.memory_format": filled(0),
+    **{
+        f"aten.{name}.default": filled(0)
+        for name in ("empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
+    },
     **{f"aten.{name}.default": filled(1) for name in ("ones", "ones_like", "new_ones")},
     **{f"aten.{name}.default": filled_with("fill_value") for name in ("full", "full_like", "new_full")},
     "aten.scalar_tensor.default": filled_with("s"),
