@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from weft.ir.calls import Hole, Path
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Value
 from weft.ir.library import resolve
+from weft.ir.sharing import sources
 
 
 class Boundary:
@@ -20,6 +21,8 @@ class Boundary:
         position = {value: index for index, value in enumerate(roots)}
         inputs = {value: index for index, value in enumerate(graph.inputs)}
         self.writes = tuple((inputs[write.input], position[write.value], write.path) for write in graph.writes)
+        # What is written may be what an input holds, and an earlier write may change that.
+        self._must_copy = any(_may_be_input(write.value, inputs) for write in graph.writes)
         self.results = tuple(
             (inputs.get(result.value, -1), position[result.value], result.path, carries)
             for result, carries in zip(graph.results, carries_gradient, strict=True)
@@ -27,6 +30,10 @@ class Boundary:
 
     def apply(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
         """Write into the inputs, then give the results in order."""
+        if self._must_copy:
+            outputs = [*outputs]
+            for _, index, _ in self.writes:
+                outputs[index] = outputs[index].clone()
         for source, index, path in self.writes:
             _write(follow(inputs[source], path), outputs[index])
         return [
@@ -41,6 +48,10 @@ class Boundary:
             return follow(root, path)
         with torch.no_grad():
             return follow(root, path)
+
+
+def _may_be_input(value: Value, inputs: Mapping[Value, int]) -> bool:
+    return value in inputs or any(_may_be_input(source, inputs) for source in sources(value))
 
 
 def _write(target: torch.Tensor, value: torch.Tensor) -> None:
