@@ -1,0 +1,235 @@
+"""A kernel and a range of its tiles -> the bytes of each argument that these tiles may touch.
+
+Boxes may be larger than what is touched, never smaller. An argument without a box (None) may be touched anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from weft.plan.box import Box, box
+from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.expression import DTYPE_BYTES, View
+from weft.plan.kernel_conv import ConvKernel, Images
+from weft.plan.kernel_dot import DotKernel
+from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
+from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_reduce import RowKernel
+from weft.plan.plan import Kernel
+from weft.plan.walk import Walk
+
+Range = tuple[int, int]
+Steps = tuple[int, list[tuple[int, int]]]  # an offset, and (stride, count) for each dimension
+Boxes = tuple[Box | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a range of tiles covers: matrices (groups), rows and columns of each."""
+
+    matrices: Range
+    rows: Range
+    columns: Range
+
+
+def boxes(kernel: Kernel, begin: int, end: int) -> Boxes | None:
+    """Give a box for each argument that tiles [begin, end) touch, outputs first; None: all, anywhere."""
+    find = ACCESS.get(type(kernel))
+    return find(kernel, begin, end) if find else None
+
+
+def cut_range(sizes: Sequence[int], strides: Sequence[int], first: int, last: int) -> Steps:
+    """Give the steps through points [first, last) of a space, counted row by row; whole rows where it is not one row.
+
+    The last dimensions that a range cuts through at both ends may be taken larger than they are.
+    """
+    offset = 0
+    for place, size in enumerate(sizes):
+        inner = prod(sizes[place + 1 :])
+        start, stop = first // inner if inner else 0, -(-last // inner) if inner else 0
+        offset += start * strides[place]
+        if stop - start > 1 or place == len(sizes) - 1:
+            rest = zip(strides[place + 1 :], sizes[place + 1 :], strict=True)
+            return offset, [(strides[place], min(stop, size) - start), *rest]
+        first, last = first - start * inner, last - start * inner
+    return offset, []
+
+
+def _loop(kernel: LoopKernel, begin: int, end: int) -> Boxes:
+    across, down, schedule = kernel.column_tiles, kernel.row_tiles, kernel.schedule
+    first, last = begin // across, (end - 1) // across
+    columns = (0, kernel.columns)
+    if first == last:
+        width = schedule.column_tile
+        columns = (begin % across * width, min(((end - 1) % across + 1) * width, kernel.columns))
+    top = first // down * kernel.line + first % down * schedule.row_tile
+    bottom = last // down * kernel.line + min((last % down + 1) * schedule.row_tile, kernel.line)
+
+    def seen(view: View) -> Box | None:
+        offset, steps = cut_range(kernel.sizes[:-1], view.strides[:-1], top, bottom)
+        offset += view.offset + columns[0] * view.strides[-1]
+        return box(offset, [*steps, (view.strides[-1], columns[1] - columns[0])], DTYPE_BYTES[view.dtype])
+
+    return (*map(seen, kernel.outputs), *map(seen, kernel.inputs), *(None for _ in kernel.tables))
+
+
+def _rows(kernel: RowKernel, begin: int, end: int) -> Boxes:
+    expression, schedule, across = kernel.expression, kernel.schedule, kernel.lane_tiles
+    kept, outer = len(expression.rows), kernel.outer_rows
+    first, last = begin // across, (end - 1) // across
+    lanes = (0, kernel.lane_rows)
+    if first == last:
+        width = schedule.lane_tile
+        lanes = (begin % across * width, min(((end - 1) % across + 1) * width, kernel.lane_rows))
+    top, bottom = first * schedule.row_tile, min((last + 1) * schedule.row_tile, prod(outer))
+
+    def seen(view: View) -> Box | None:
+        offset, steps = cut_range(outer, view.strides[: len(outer)], top, bottom)
+        if schedule.along_rows:
+            stride = view.strides[kept - 1]
+            offset, steps = offset + lanes[0] * stride, [*steps, (stride, lanes[1] - lanes[0])]
+        steps += zip(view.strides[kept:], expression.columns, strict=True)
+        return box(offset + view.offset, steps, DTYPE_BYTES[view.dtype])
+
+    return (*map(seen, expression.outputs), *map(seen, expression.inputs))
+
+
+def part_of(walk: Walk, begin: int, end: int) -> Part:
+    """Give the rows and columns that a range of a walk's tiles covers: all of them where it is more than one row."""
+    rows, columns = (0, walk.lines * walk.row_blocks.total), (0, walk.columns)
+    first, last = begin // walk.tile_columns, (end - 1) // walk.tile_columns
+    matrices = (first // walk.tile_rows, last // walk.tile_rows + 1)
+    if matrices[1] - matrices[0] == 1:
+        top = first % walk.tile_rows * walk.tile_row_blocks
+        bottom = min((last % walk.tile_rows + 1) * walk.tile_row_blocks, walk.blocks_down)
+        rows = (_row_start(walk, top), _row_start(walk, bottom))
+    if first == last:
+        left = begin % walk.tile_columns * walk.tile_panels
+        right = min(((end - 1) % walk.tile_columns + 1) * walk.tile_panels, walk.panels.count)
+        columns = (walk.panels.start(left) * walk.lanes, min(walk.panels.start(right) * walk.lanes, walk.columns))
+    return Part(matrices, rows, columns)
+
+
+def _row_start(walk: Walk, block: int) -> int:
+    line, place = divmod(block, max(walk.row_blocks.count, 1))
+    return line * walk.row_blocks.total + walk.row_blocks.start(place)
+
+
+def _product(kernel: GemmKernel, begin: int, end: int) -> Boxes:
+    return _product_part(kernel, part_of(kernel.walk, begin, end))
+
+
+def _dot(kernel: DotKernel, begin: int, end: int) -> Boxes:
+    across, width = kernel.tiles_across, kernel.schedule.tile_blocks * kernel.schedule.block_columns
+    first, last = begin // across, (end - 1) // across
+    columns = (0, kernel.columns)
+    if first == last:
+        columns = (begin % across * width, min(((end - 1) % across + 1) * width, kernel.columns))
+    return _product_part(kernel, Part((first, last + 1), (0, kernel.rows), columns))
+
+
+def _product_part(kernel: GemmKernel | DotKernel, part: Part) -> Boxes:
+    rows, columns, inner = part.rows, part.columns, (0, kernel.inner)
+    element = DTYPE_BYTES[kernel.element]
+    stored = _stored_bytes(kernel.epilogue, kernel.element)
+
+    def matrix(where: Matrix | Operand, sides: tuple[Range, Range], item: int) -> Box | None:
+        offset, steps = cut_range(kernel.batch, where.batch, *part.matrices) if kernel.batch else (0, [])
+        for stride, (first, last) in zip((where.row, where.column), sides, strict=True):
+            offset += first * stride
+            steps = [*steps, (stride, last - first)]
+        return box(offset, steps, item)
+
+    right = None if isinstance(kernel.right, PackedMatrix) else matrix(kernel.right, (inner, columns), element)
+    return (
+        matrix(kernel.out, (rows, columns), stored),
+        matrix(kernel.left, (rows, inner), element),
+        right,
+        *(matrix(line, (rows, columns), element) for line in kernel.epilogue.inputs),
+    )
+
+
+def _stored_bytes(epilogue: Epilogue, element: str) -> int:
+    return DTYPE_BYTES[epilogue.body[-1].dtype if epilogue.body else element]
+
+
+def _convolution(kernel: ConvKernel, begin: int, end: int) -> Boxes:
+    part, element = part_of(kernel.walk, begin, end), DTYPE_BYTES[kernel.element]
+    groups = kernel.groups if not kernel.depthwise else 1
+    first, last = part.matrices
+    out = (first * kernel.out_channels + part.columns[0], (last - 1) * kernel.out_channels + part.columns[1])
+    seen = part.columns if kernel.depthwise else (first * kernel.in_channels, last * kernel.in_channels)
+    height, width = kernel.out_size
+    images = (part.rows[0] // (height * width), -(-part.rows[1] // (height * width)))
+
+    def operand(where: Operand) -> Box | None:
+        rows, channels = part.rows, groups * kernel.out_channels
+        steps = [(where.row, rows[1] - rows[0]), (where.column, channels)]
+        return box(rows[0] * where.row, steps, element)
+
+    vertical = _rows_seen(kernel, part.rows) if images[1] - images[0] == 1 else (0, kernel.in_size[0])
+    stored = _stored_bytes(kernel.epilogue, kernel.element)
+    return (
+        _pixels(kernel.output, (kernel.images, height, width), part.rows, out, stored),
+        _image_rows(kernel.input, (images, vertical, (0, kernel.in_size[1])), seen, element),
+        None,
+        *map(operand, kernel.epilogue.inputs),
+    )
+
+
+def _rows_seen(kernel: ConvKernel, pixels: Range) -> Range:
+    """Give the rows of an input image that windows at these output pixels, all of one image, may see."""
+    height, width = kernel.out_size
+    window, image = kernel.window, pixels[0] // (height * width) * height * width
+    top, bottom = (pixels[0] - image) // width, (pixels[1] - 1 - image) // width
+    first = top * window.stride[0] - window.padding[0]
+    last = bottom * window.stride[0] - window.padding[0] + (window.size[0] - 1) * window.dilation[0] + 1
+    first = min(max(first, 0), kernel.in_size[0])
+    return first, max(min(last, kernel.in_size[0]), first)
+
+
+def _pixels(images: Images, sizes: tuple[int, int, int], pixels: Range, channels: Range, item: int) -> Box | None:
+    offset, steps = cut_range(sizes, (images.image, images.row, images.column), *pixels)
+    offset += images.offset + channels[0] * images.channel
+    return box(offset, [*steps, (images.channel, channels[1] - channels[0])], item)
+
+
+def _image_rows(images: Images, ranges: tuple[Range, Range, Range], channels: Range, item: int) -> Box | None:
+    strides = (images.image, images.row, images.column, images.channel)
+    spans = list(zip(strides, (*ranges, channels), strict=True))
+    offset = images.offset + sum(stride * first for stride, (first, _) in spans)
+    return box(offset, [(stride, last - first) for stride, (first, last) in spans], item)
+
+
+def _pooling(kernel: PoolKernel, begin: int, end: int) -> Boxes:
+    tile, (height, width) = kernel.schedule.tile_lines, kernel.out_size
+    first, last = begin * tile, min(end * tile, kernel.lines)
+    places, element = kernel.output, DTYPE_BYTES[kernel.element]
+    if kernel.schedule.along == "channels":
+        per_image = height
+        offset, steps = cut_range((kernel.images, height), (places.image, places.row), first, last)
+        steps = [*steps, (places.channel, kernel.channels)]
+    else:
+        per_image = kernel.channels * height
+        strides = (places.image, places.channel, places.row)
+        offset, steps = cut_range((kernel.images, kernel.channels, height), strides, first, last)
+    steps = [*steps, (places.column, width)]
+    written = [box(places.offset + offset, steps, item) for item in (element, *([8] if kernel.indices else []))]
+    images = (first // per_image, -(-last // per_image))
+    ranges = (images, (0, kernel.in_size[0]), (0, kernel.in_size[1]))
+    return (*written, _image_rows(kernel.input, ranges, (0, kernel.channels), element))
+
+
+# Kernels are of many classes without a common one; each row's function takes its own.
+ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
+    LoopKernel: _loop,
+    RowKernel: _rows,
+    GemmKernel: _product,
+    DotKernel: _dot,
+    ConvKernel: _convolution,
+    PoolKernel: _pooling,
+}

@@ -1,0 +1,148 @@
+"""A finished plan -> nothing, or an InternalError that lists all that is wrong with it.
+
+Brute force, for tests and for looking for mistakes: every pair of runs that touch the same bytes is looked at. What
+must hold, however fast or slow the lanes are:
+
+- every tile of every call runs once, and no lanes wait for each other in a circle;
+- every intermediate lies inside the arena;
+- two runs that touch the same bytes of a buffer, one of them writing, are ordered by the waits as their calls are;
+- two intermediates that share bytes of the arena are never in use at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import InternalError
+from weft.plan.access import boxes
+from weft.plan.box import Box
+from weft.plan.memory import ALIGNMENT
+from weft.plan.order import Order, lanes_of, order_of
+from weft.plan.plan import Plan, Run
+
+Place = tuple[int, int]  # a run: its lane, and its position there
+MOST_SHOWN = 20
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise an InternalError that lists every problem of a plan with lanes and offsets."""
+    problems = [*_tile_problems(plan), *_offset_problems(plan)]
+    try:
+        order = order_of(lanes_of(plan))
+    except InternalError as error:
+        problems.append(str(error))
+    else:
+        problems += [*_order_problems(plan, order), *_sharing_problems(plan, order)]
+    if problems:
+        shown = problems[:MOST_SHOWN]
+        rest = [f"and {len(problems) - len(shown)} more"] if len(problems) > len(shown) else []
+        raise InternalError(f"a plan has {len(problems)} problems", why="\n".join([*shown, *rest]))
+
+
+def _tile_problems(plan: Plan) -> Iterator[str]:
+    ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for lane in lanes_of(plan):
+        for item in lane:
+            if isinstance(item, Run):
+                ranges[item.call].append((item.begin, item.end))
+    for number in sorted(set(ranges) - set(range(len(plan.calls)))):
+        yield f"call {number} is run, but there is no such call"
+    for number, call in enumerate(plan.calls):
+        done, count = 0, call.kernel.tile_count
+        for begin, end in sorted(ranges[number]):
+            if begin != done or end <= begin:
+                yield f"call {number} runs tiles [{begin}, {end}) where tile {done} is next"
+            done = max(done, end)
+        if done != count:
+            yield f"call {number} has {count} tiles, of which {done} are run"
+
+
+def _offset_problems(plan: Plan) -> Iterator[str]:
+    arena = list(plan.of_kind("arena"))
+    if len(plan.offsets) != len(arena):
+        yield f"there are {len(arena)} intermediates, but {len(plan.offsets)} offsets"
+        return
+    for number, buffer in arena:
+        offset = plan.offsets[buffer.index]
+        used = any(place.buffer == number for call in plan.calls for place in call.arguments)
+        if offset < 0 or (used and offset + buffer.bytes > plan.arena_bytes):
+            yield f"buffer {number} at {offset} with {buffer.bytes} bytes is outside the arena of {plan.arena_bytes}"
+        if offset % ALIGNMENT:
+            yield f"buffer {number} at {offset} does not begin at a cache line"
+    for number, call in enumerate(plan.calls):
+        for place, found in zip(call.arguments, _boxes(plan, number, 0, call.kernel.tile_count), strict=True):
+            if found is not None and not 0 <= found.low <= found.high <= plan.buffers[place.buffer].bytes:
+                yield f"call {number} touches bytes up to {found.high} of buffer {place.buffer}, beyond its end"
+
+
+def _order_problems(plan: Plan, order: Order) -> Iterator[str]:
+    written = {place.buffer for call in plan.calls for place in call.writes}
+    touches: dict[int, list[tuple[Place, Run, Box | None, bool]]] = defaultdict(list)
+    for lane, runs in enumerate(order.runs):
+        for position, run in enumerate(runs):
+            call = plan.calls[run.call]
+            found = _boxes(plan, run.call, run.begin, run.end)
+            for argument, (place, one) in enumerate(zip(call.arguments, found, strict=True)):
+                if place.buffer in written:
+                    touches[place.buffer].append(((lane, position), run, one, argument < len(call.writes)))
+    for buffer, those in sorted(touches.items()):
+        for (early, first, its_box, writes), (late, second, other_box, also) in combinations(those, 2):
+            if first.call == second.call or not (writes or also):
+                continue
+            ordered = order.before(early, late) if first.call < second.call else order.before(late, early)
+            if not ordered and overlap(its_box, other_box):
+                calls = " and ".join(map(str, sorted((first.call, second.call))))
+                yield f"calls {calls} touch the same bytes of buffer {buffer}, but nothing orders them"
+
+
+def _sharing_problems(plan: Plan, order: Order) -> Iterator[str]:
+    if len(plan.offsets) != len(list(plan.of_kind("arena"))):
+        return
+    runs_of = order.of_calls(len(plan.calls))
+    users: dict[int, list[Place]] = defaultdict(list)
+    for number, call in enumerate(plan.calls):
+        for buffer in {place.buffer for place in call.arguments}:
+            users[buffer] += runs_of[number]
+    spans = {
+        number: (plan.offsets[buffer.index], plan.offsets[buffer.index] + buffer.bytes)
+        for number, buffer in plan.of_kind("arena")
+        if buffer.bytes and users[number]
+    }
+    for (one, first), (other, second) in combinations(spans.items(), 2):
+        if first[0] < second[1] and second[0] < first[1]:
+            earlier = all(order.before(early, late) for early in users[one] for late in users[other])
+            later = all(order.before(early, late) for early in users[other] for late in users[one])
+            if not earlier and not later:
+                yield f"buffers {one} and {other} share bytes of the arena and may be in use at the same time"
+
+
+def _boxes(plan: Plan, number: int, begin: int, end: int) -> tuple[Box | None, ...]:
+    call = plan.calls[number]
+    found = boxes(call.kernel, begin, end) if begin < end <= call.kernel.tile_count else None
+    if found is None:
+        return (None,) * len(call.arguments)
+    return tuple(one.moved(place.offset) if one else None for one, place in zip(found, call.arguments, strict=True))
+
+
+def overlap(one: Box | None, other: Box | None) -> bool:
+    """Tell whether two boxes share a byte, by looking at every item of both; None is everywhere."""
+    if one is None or other is None:
+        return True
+    if one.high <= other.low or other.high <= one.low:
+        return False
+    starts, others = _starts(one), _starts(other)
+    # The last item of the other box that begins before an item of this one ends must end before this one begins.
+    last = np.searchsorted(others, starts + one.item, side="left") - 1
+    return bool(((last >= 0) & (others[last] + other.item > starts)).any())
+
+
+def _starts(found: Box) -> NDArray[np.int64]:
+    starts = np.array([found.low], np.int64)
+    for stride, count in found.steps:
+        starts = (starts[:, None] + stride * np.arange(count)).ravel()
+    return np.sort(starts)

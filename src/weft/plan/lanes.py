@@ -1,0 +1,183 @@
+"""A plan without lanes -> the same plan with its tiles given to lanes, so that it is done soonest.
+
+One list scheduler for all: of the calls that could start, the one that most depends on goes first, to the lane where
+it is done first, or shared out over several. Whether other calls could keep the lanes busy instead decides which: so a
+large product is split, and small towers go one to a lane. A plan that gains too little stays on one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from weft.plan.dependencies import Footprints, predecessors
+from weft.plan.machine_model import MachineModel
+from weft.plan.order import lanes_of
+from weft.plan.plan import Plan
+from weft.plan.timetable import CallCosts, Share, Timetable
+
+LEAST_GAIN = 0.1  # of the time on one lane; estimates are not better than that
+SPLIT_GAIN = 0.05  # of a call's time
+# Calls are not taken out of their order by more than this for each lane: what waits for them stays in memory.
+WINDOW = 24
+# A call is not shared out if others that could start now have this part of its work for each other lane.
+ENOUGH_ELSEWHERE = 0.9
+# Where intermediates are together larger than this, no lane gets further ahead of another one than so many calls.
+FRUGAL_BYTES = 4 * 1024 * 1024
+MOST_AHEAD = 2
+LONG_PLAN = 1000  # calls, from which on only one way is tried
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to fill lanes: on how many, and what work elsewhere keeps a call whole."""
+
+    lane_count: int
+    enough: float
+
+
+def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
+    """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster."""
+    costs = CallCosts(plan, model)
+    serial = sum(costs.whole)
+    best: Timetable | None = None
+    if lane_count > 1 and (1 - 1 / lane_count) * serial > model.lane + model.wait:
+        footprints = Footprints(plan)
+        graph = Graph.of(footprints, costs)
+        ahead = MOST_AHEAD if sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES else 0
+        for way in _ways(lane_count, len(plan.calls)):
+            tried = _Scheduler(graph, Timetable(footprints, costs, way.lane_count, ahead), way).run()
+            if best is None or tried.end < best.end:
+                best = tried
+    if best is None or best.end > (1 - LEAST_GAIN) * serial:
+        return replace(plan, lanes=lanes_of(replace(plan, lanes=())))
+    return replace(plan, lanes=best.finished())
+
+
+def _ways(lane_count: int, calls: int) -> Iterator[Way]:
+    yield Way(lane_count, ENOUGH_ELSEWHERE)
+    if calls < LONG_PLAN:
+        yield Way(lane_count, inf)
+        if lane_count > 2:
+            yield from _ways(lane_count // 2, calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Which calls follow which, how many come before each, and the seconds from its start to the end of all."""
+
+    followers: tuple[tuple[int, ...], ...]
+    waiting: tuple[int, ...]
+    urgency: tuple[float, ...]
+
+    @staticmethod
+    def of(footprints: Footprints, costs: CallCosts) -> Graph:
+        """Find the order that the bytes of a plan's buffers ask for."""
+        before = predecessors(footprints)
+        followers: list[list[int]] = [[] for _ in before]
+        for number, earlier in enumerate(before):
+            for first in earlier:
+                followers[first].append(number)
+        urgency = [0.0] * len(before)
+        for number in reversed(range(len(before))):
+            urgency[number] = costs.whole[number] + max((urgency[later] for later in followers[number]), default=0.0)
+        return Graph(tuple(map(tuple, followers)), tuple(map(len, before)), tuple(urgency))
+
+
+class _Scheduler:
+    """Fills a timetable."""
+
+    def __init__(self, graph: Graph, table: Timetable, way: Way) -> None:
+        self.graph = graph
+        self.table = table
+        self.costs = table.costs
+        self.enough = way.enough
+        self.lane_count = way.lane_count
+        self.window = WINDOW * way.lane_count
+
+    def run(self) -> Timetable:
+        """Put all calls into the timetable."""
+        waiting = list(self.graph.waiting)
+        later = [number for number, count in enumerate(waiting) if count == 0]
+        heapify(later)
+        ready: list[tuple[float, int]] = []
+        done = [False] * len(waiting)
+        first, work = 0, 0.0
+        while later or ready:
+            while later and later[0] < first + self.window:
+                number = heappop(later)
+                heappush(ready, (-self.graph.urgency[number], number))
+                work += self.costs.whole[number]
+            _, number = heappop(ready)
+            work -= self.costs.whole[number]
+            self.table.put(number, self._shares(number, work))
+            done[number] = True
+            while first < len(done) and done[first]:
+                first += 1
+            for follower in self.graph.followers[number]:
+                waiting[follower] -= 1
+                if waiting[follower] == 0:
+                    heappush(later, follower)
+        return self.table
+
+    def _shares(self, call: int, work_elsewhere: float) -> list[Share]:
+        """Choose the lanes of a call; `work_elsewhere` are the seconds of the other calls that could start now."""
+        seconds, tiles = self.costs.whole[call], self.costs.tiles[call]
+        needs = self.table.needs(call, 0, tiles)
+        finish, lane = min((self.table.start(lane, needs) + seconds, lane) for lane in self.table.lanes)
+        best: list[Share] = [(lane, 0, tiles)]
+        model = self.table.model
+        most = min(self.lane_count, tiles, int(seconds / (model.wait + model.check)) + 1)
+        if most < 2 or work_elsewhere >= self.enough * (self.lane_count - 1) * seconds:
+            return best
+        limit = finish - SPLIT_GAIN * seconds
+        while most > 1:
+            for shares in self._splits(call, most):
+                end = self.table.finish(call, shares)
+                if end < limit:
+                    best, limit = shares, end
+            most //= 2
+        return best
+
+    def _splits(self, call: int, count: int) -> Iterator[list[Share]]:
+        """Give ways to share a call out over so many lanes: evenly, and so that all end at the same time.
+
+        Even shares of calls that follow each other touch the same bytes, so that lanes need not wait for each other.
+        """
+        tiles, free = self.costs.tiles[call], self.table.free
+        lanes = sorted(sorted(self.table.lanes, key=lambda lane: (free[lane], lane))[:count])
+        cuts = [round(place * tiles / count) for place in range(count + 1)]
+        yield [(lane, cuts[place], cuts[place + 1]) for place, lane in enumerate(lanes)]
+        each = self.costs.seconds(call, tiles, count) / tiles
+        if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < each:
+            return
+        begin, uneven = 0, []
+        for lane, most in zip(lanes, _levelled([free[lane] for lane in lanes], tiles, each), strict=True):
+            if most:
+                uneven.append((lane, begin, begin + most))
+            begin += most
+        if len(uneven) > 1:
+            yield uneven
+
+
+def _levelled(free: list[float], tiles: int, each: float) -> list[int]:
+    """Share tiles out over lanes that are free at some times, so that all end at about the same time."""
+    level, count = sum(free), len(free)
+    order = sorted(free, reverse=True)
+    # Lanes that are free too late get nothing: the level is where all tiles fit below it on the others.
+    for latest in order:
+        if count == 1 or (level + tiles * each) / count > latest:
+            break
+        level, count = level - latest, count - 1
+    end = (level + tiles * each) / count
+    shares = [max(0, int((end - time) / each)) for time in free]
+    rest = tiles - sum(shares)
+    ends = [(time + (share + 1) * each, place) for place, (time, share) in enumerate(zip(free, shares, strict=True))]
+    heapify(ends)
+    for _ in range(rest):
+        time, place = heappop(ends)
+        shares[place] += 1
+        heappush(ends, (time + each, place))
+    return shares

@@ -1,0 +1,136 @@
+"""Calls given to lanes one after the other -> what each lane does, when, and where it must wait.
+
+Times are estimates. Waits are exact: a run waits for whatever touched its bytes before, unless its lane knows already
+that it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.plan.cost import PlanCosts
+from weft.plan.dependencies import Footprints, History
+from weft.plan.machine_model import MachineModel
+from weft.plan.plan import Lane, Plan, Run, Wait
+
+Share = tuple[int, int, int]  # a lane, and the tiles [begin, end) that it does
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run depends on: for each lane, how many of its runs must be done, and the bytes it reads from them."""
+
+    counts: tuple[int, ...]
+    read: tuple[int, ...]
+
+
+class CallCosts:
+    """The seconds of each call of a plan, whole or shared out."""
+
+    def __init__(self, plan: Plan, model: MachineModel) -> None:
+        costs = PlanCosts(plan, model)
+        self.model = model
+        self.tiles = [call.kernel.tile_count for call in plan.calls]
+        self.parts = [costs.cost(call) for call in plan.calls]
+        self.whole = [self.seconds(number, tiles, 1) for number, tiles in enumerate(self.tiles)]
+
+    def seconds(self, number: int, tiles: int, lanes: int) -> float:
+        """Estimate the seconds of some tiles of a call on one lane, while so many lanes do the same."""
+        cost, count = self.parts[number], self.tiles[number]
+        share = tiles / count if count else 0.0
+        moving = cost.moving + cost.from_memory * max(1.0, lanes * self.model.memory / self.model.shared_memory)
+        return max(cost.computing, moving) * share + tiles * self.model.tile + self.model.call
+
+
+class Timetable:
+    """The lanes while they are filled.
+
+    With `ahead`, no lane gets further than so many calls ahead of another one, even where it could: what the other one
+    still has to do keeps memory in use.
+    """
+
+    def __init__(self, footprints: Footprints, costs: CallCosts, lane_count: int, ahead: int = 0) -> None:
+        self.ahead = ahead
+        self.footprints = footprints
+        self.costs = costs
+        self.model = costs.model
+        self.lanes = range(lane_count)
+        self.items: list[list[Run | Wait]] = [[] for _ in self.lanes]
+        self.free = [0.0 if lane == 0 else self.model.lane for lane in self.lanes]
+        self._finished: list[list[float]] = [[] for _ in self.lanes]
+        self._clocks: list[list[tuple[int, ...]]] = [[] for _ in self.lanes]
+        self._known = [[0] * lane_count for _ in self.lanes]
+        self._counts: list[tuple[int, ...]] = []  # of each lane's runs, after each call
+        self._history: History[tuple[int, int]] = History()
+        self._sizes = [buffer.bytes for buffer in footprints.plan.buffers]
+
+    @property
+    def end(self) -> float:
+        """Estimate when the first lane, which ends the call, has seen all others end."""
+        others = [self.free[lane] + self.model.wait for lane in self.lanes[1:] if self.items[lane]]
+        return max([self.free[0], *others])
+
+    def needs(self, call: int, begin: int, end: int) -> Needs:
+        """Find what tiles [begin, end) of a call depend on."""
+        counts, read = [0] * len(self.lanes), [0] * len(self.lanes)
+        if self.ahead and len(self._counts) >= self.ahead:
+            counts = list(self._counts[-self.ahead])
+        for (lane, position), written in self._history.before(self.footprints.of(call, begin, end)):
+            counts[lane] = max(counts[lane], position + 1)
+            if written is not None:
+                read[lane] += written.bytes_of(self._sizes[written.buffer])
+        return Needs(tuple(counts), tuple(read))
+
+    def start(self, lane: int, needs: Needs) -> float:
+        """Estimate when a run could start on a lane, with what it reads from other lanes at hand."""
+        time, known = self.free[lane], self._known[lane]
+        for other, count in enumerate(needs.counts):
+            if other != lane and count > known[other]:
+                time = max(time + self.model.check, self._finished[other][count - 1] + self.model.wait)
+            if other != lane and needs.read[other] <= self.model.l2_bytes:
+                time += needs.read[other] / self.model.transfer
+        return time
+
+    def finish(self, call: int, shares: Sequence[Share]) -> float:
+        """Estimate when a call would be done if it were shared out so."""
+        return max(
+            self.start(lane, self.needs(call, begin, end)) + self.costs.seconds(call, end - begin, len(shares))
+            for lane, begin, end in shares
+        )
+
+    def put(self, call: int, shares: Sequence[Share]) -> None:
+        """Share a call out."""
+        needed = [self.needs(call, begin, end) for _, begin, end in shares]
+        for (lane, begin, end), needs in zip(shares, needed, strict=True):
+            start = self.start(lane, needs)
+            self._wait(lane, needs)
+            self.items[lane].append(Run(call, begin, end))
+            self.free[lane] = start + self.costs.seconds(call, end - begin, len(shares))
+            self._finished[lane].append(self.free[lane])
+            self._clocks[lane].append(tuple(self._known[lane]))
+            self._known[lane][lane] += 1
+            self._history.add((lane, len(self._finished[lane]) - 1), self.footprints.of(call, begin, end))
+        self._counts.append(tuple(map(len, self._finished)))
+
+    def _wait(self, lane: int, needs: Needs) -> None:
+        """Add the waits that a run needs; the one that tells most comes first, and may spare the others."""
+        known = self._known[lane]
+        missing = [other for other in self.lanes if other != lane and needs.counts[other] > known[other]]
+        missing.sort(key=lambda other: (-self._finished[other][needs.counts[other] - 1], other))
+        for other in missing:
+            count = needs.counts[other]
+            if count > known[other]:
+                self.items[lane].append(Wait(other, count))
+                for third, seen in enumerate(self._clocks[other][count - 1]):
+                    known[third] = max(known[third], seen)
+                known[other] = max(known[other], count)
+
+    def finished(self) -> tuple[Lane, ...]:
+        """Give the lanes that have something to do; the first one always stays."""
+        used = [lane for lane in self.lanes if self.items[lane] or lane == 0]
+        number = {lane: place for place, lane in enumerate(used)}
+        return tuple(
+            tuple(Wait(number[item.lane], item.count) if isinstance(item, Wait) else item for item in self.items[lane])
+            for lane in used
+        )
