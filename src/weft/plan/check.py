@@ -6,14 +6,15 @@ must hold, however fast or slow the lanes are:
 - every tile of every call runs once, and no lanes wait for each other in a circle;
 - every intermediate lies inside the arena;
 - two runs that touch the same bytes of a buffer, one of them writing, are ordered by the waits as their calls are;
-- two intermediates that share bytes of the arena are never in use at the same time.
+- two intermediates that share bytes of the arena are never in use at the same time, and neither are they if the calls
+  run one after another.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,21 +105,23 @@ def _sharing_problems(plan: Plan, order: Order) -> Iterator[str]:
     if len(plan.offsets) != len(list(plan.of_kind("arena"))):
         return
     runs_of = order.of_calls(len(plan.calls))
-    users: dict[int, list[Place]] = defaultdict(list)
+    users: dict[int, list[tuple[int, Place]]] = defaultdict(list)
     for number, call in enumerate(plan.calls):
         for buffer in {place.buffer for place in call.arguments}:
-            users[buffer] += runs_of[number]
+            users[buffer] += [(number, run) for run in runs_of[number]]
     spans = {
         number: (plan.offsets[buffer.index], plan.offsets[buffer.index] + buffer.bytes)
         for number, buffer in plan.of_kind("arena")
         if buffer.bytes and users[number]
     }
+
+    def before(one: int, other: int) -> bool:
+        pairs = product(users[one], users[other])
+        return all(first < second and order.before(early, late) for (first, early), (second, late) in pairs)
+
     for (one, first), (other, second) in combinations(spans.items(), 2):
-        if first[0] < second[1] and second[0] < first[1]:
-            earlier = all(order.before(early, late) for early in users[one] for late in users[other])
-            later = all(order.before(early, late) for early in users[other] for late in users[one])
-            if not earlier and not later:
-                yield f"buffers {one} and {other} share bytes of the arena and may be in use at the same time"
+        if first[0] < second[1] and second[0] < first[1] and not before(one, other) and not before(other, one):
+            yield f"buffers {one} and {other} share bytes of the arena and may be in use at the same time"
 
 
 def _boxes(plan: Plan, number: int, begin: int, end: int) -> tuple[Box | None, ...]:

@@ -39,7 +39,10 @@ class Way:
 
 
 def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
-    """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster."""
+    """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
+
+    The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
+    """
     costs = CallCosts(plan, model)
     serial = sum(costs.whole)
     best: Timetable | None = None
@@ -53,7 +56,7 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
                 best = tried
     if best is None or best.end > (1 - LEAST_GAIN) * serial:
         return replace(plan, lanes=lanes_of(replace(plan, lanes=())))
-    return replace(plan, lanes=best.finished())
+    return best.plan()
 
 
 def _ways(lane_count: int, calls: int) -> Iterator[Way]:

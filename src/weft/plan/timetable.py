@@ -7,12 +7,12 @@ that it is done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.plan.cost import PlanCosts
 from weft.plan.dependencies import Footprints, History
 from weft.plan.machine_model import MachineModel
-from weft.plan.plan import Lane, Plan, Run, Wait
+from weft.plan.plan import Plan, Run, Wait
 
 Share = tuple[int, int, int]  # a lane, and the tiles [begin, end) that it does
 
@@ -61,6 +61,7 @@ class Timetable:
         self._finished: list[list[float]] = [[] for _ in self.lanes]
         self._clocks: list[list[tuple[int, ...]]] = [[] for _ in self.lanes]
         self._known = [[0] * lane_count for _ in self.lanes]
+        self.order: list[int] = []  # of the calls
         self._counts: list[tuple[int, ...]] = []  # of each lane's runs, after each call
         self._history: History[tuple[int, int]] = History()
         self._sizes = [buffer.bytes for buffer in footprints.plan.buffers]
@@ -111,6 +112,7 @@ class Timetable:
             self._clocks[lane].append(tuple(self._known[lane]))
             self._known[lane][lane] += 1
             self._history.add((lane, len(self._finished[lane]) - 1), self.footprints.of(call, begin, end))
+        self.order.append(call)
         self._counts.append(tuple(map(len, self._finished)))
 
     def _wait(self, lane: int, needs: Needs) -> None:
@@ -126,11 +128,23 @@ class Timetable:
                     known[third] = max(known[third], seen)
                 known[other] = max(known[other], count)
 
-    def finished(self) -> tuple[Lane, ...]:
-        """Give the lanes that have something to do; the first one always stays."""
+    def plan(self) -> Plan:
+        """Give the plan with lanes, and its calls in an order that all lanes follow, so that it can run serially too.
+
+        Lanes without runs are left out, except the first, which belongs to the caller.
+        """
         used = [lane for lane in self.lanes if self.items[lane] or lane == 0]
-        number = {lane: place for place, lane in enumerate(used)}
-        return tuple(
-            tuple(Wait(number[item.lane], item.count) if isinstance(item, Wait) else item for item in self.items[lane])
-            for lane in used
+        lanes = {lane: place for place, lane in enumerate(used)}
+        calls = {call: place for place, call in enumerate(self.order)}
+
+        def renumbered(item: Run | Wait) -> Run | Wait:
+            if isinstance(item, Wait):
+                return Wait(lanes[item.lane], item.count)
+            return Run(calls[item.call], item.begin, item.end)
+
+        plan = self.footprints.plan
+        return replace(
+            plan,
+            calls=tuple(plan.calls[call] for call in self.order),
+            lanes=tuple(tuple(map(renumbered, self.items[lane])) for lane in used),
         )
