@@ -1,5 +1,6 @@
 """The conformance harness itself: eager passes it, and every deliberate fault is caught."""
 
+import dataclasses
 import os
 import time
 
@@ -18,6 +19,8 @@ from tests.conformance.fresh import fresh
 from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
 from tests.conformance.report import page, passed, table
+
+from weft.config import overrides
 
 OVERLAP = torch.randn(4).expand(3, 4)
 
@@ -40,6 +43,13 @@ def refuses(x):
 
 def plain(x):
     return x.exp()
+
+
+@pytest.fixture(autouse=True)
+def library_calls():
+    """Compare bit by bit, except in tests that ask for native code."""
+    with overrides(codegen="library"):
+        yield
 
 
 FUNCTIONS = (view_of_argument, mutates, draws, refuses, plain)
@@ -78,6 +88,37 @@ def test_eager_equals_itself(function):
 @pytest.mark.parametrize("fault", CAUGHT_ON)
 def test_each_deliberate_fault_is_caught(fault):
     assert status_of(trial_of(CAUGHT_ON[fault], torch.randn(3, 4)), fault) is Status.WRONG
+
+
+def test_native_code_may_round_otherwise_but_not_by_much():
+    def off(by):
+        return lambda function: lambda x: function(x) * (1 + by)
+
+    value = torch.randn(3, 4)
+    with overrides(codegen="native"):
+        assert judge(trial_of(plain, value), off(1e-6), ("harness", "entry", 0)).status is Status.BOUNDED
+        assert judge(trial_of(plain, value), off(1e-3), ("harness", "entry", 0)).status is Status.WRONG
+    assert judge(trial_of(plain, value), off(1e-6), ("harness", "entry", 0)).status is Status.WRONG
+
+
+@pytest.mark.parametrize(("error", "status"), [(1e-7, Status.BOUNDED), (1e-5, Status.WRONG)])
+def test_mutated_arguments_are_held_to_the_float64_answer(error, status):
+    def trial():
+        value = torch.randn(3, 4)
+        exact = trial_of(mutates, value.double())
+        return dataclasses.replace(trial_of(mutates, value, rule=Rule.BOUND), exact_start=exact.start)
+
+    def off(function):
+        def call(x):
+            result = function(x)
+            x.mul_(1 + error)
+            return result
+
+        return call
+
+    found = judge(trial(), off, ("harness", "entry", 0))
+    assert found.status is status
+    assert "argument 0 after the call" in found.detail
 
 
 def test_lost_gradients_are_caught():
@@ -168,7 +209,7 @@ def test_the_page_is_the_same_in_any_order():
     text = page(records, [section])
     assert text == page(records[::-1], [section])
     assert "- reads a value: `item` 2 of 2" in text
-    assert "| values | samples | 2 | 5 | 3 | 0 | 2 | 0 | 0 |" in table(records, [section])
+    assert "| values | library | samples | 2 | 5 | 3 | 0 | 2 | 0 | 0 |" in table(records, [section])
 
 
 class Dying:

@@ -17,9 +17,18 @@ from tests.conformance.sections import SECTIONS
 from tests.conformance.sweep import Options, Sweep, Unit
 from tests.conformance.threads import stress_record
 
+from weft.config import overrides
+
 REPORT = Path("docs/conformance.md")
 THREAD_CALLS = 100_000
-THREADS = Section("threads", f"{THREAD_CALLS:,} calls of one module from 8 threads", list, lambda _entry: [])
+THREADS = Section(
+    "threads",
+    f"{THREAD_CALLS:,} calls of one module from 8 threads",
+    list,
+    lambda _entry: [],
+    codegens=("library", "native"),
+)
+CODEGENS = {"library": "programs of PyTorch's operators", "native": "programs in machine code"}
 PROGRESS_SECONDS = 20.0
 
 
@@ -34,20 +43,29 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="at most so many samples of each entry")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th entry, from the i-th on")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
-    parser.add_argument("--native", action="store_true", help="accept the error bound of native code")
+    for codegen, what in CODEGENS.items():
+        parser.add_argument(f"--{codegen}", action="append_const", dest="codegens", const=codegen, help=f"only {what}")
     parser.add_argument("--verbose", action="store_true", help="print the traceback of every failure")
     parser.add_argument("--records", type=Path, help="write every record there, one JSON object a line")
     parser.add_argument("--report", type=Path, help=f"write the page there; a whole run writes {REPORT} anyway")
     return parser.parse_args(arguments)
 
 
+def codegens_of(options: argparse.Namespace, section: Section) -> Sequence[str]:
+    """Say how to compile a section's programs: as it says itself, or as the command line does where it is named."""
+    if options.codegens is None:
+        return section.codegens
+    return [name for name in CODEGENS if name in options.codegens]
+
+
 def units(options: argparse.Namespace, wanted: Sequence[str]) -> list[Unit]:
-    """List what to run: the shard's entries of the wanted sections."""
+    """List what to run: the shard's entries of the wanted sections, all in library calls first."""
     shard, shards = (int(part) for part in options.shard.split("/"))
     every = [
-        Unit(name, entry)
+        Unit(name, entry, codegen=codegen)
+        for codegen in CODEGENS
         for name in wanted
-        if name in SECTIONS
+        if name in SECTIONS and codegen in codegens_of(options, SECTIONS[name])
         for entry in SECTIONS[name].entries()
         if options.op is None or entry in options.op
     ]
@@ -56,7 +74,7 @@ def units(options: argparse.Namespace, wanted: Sequence[str]) -> list[Unit]:
 
 def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
     """Run the sections and print failures as they come."""
-    chosen = Options(options.contestant, options.native, options.limit, options.sample)
+    chosen = Options(options.contestant, options.limit, options.sample)
     sweep = Sweep(units(options, wanted), chosen, options.jobs)
     records: list[Record] = []
     shown = time.monotonic()
@@ -68,9 +86,15 @@ def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
                 print(record.trace, flush=True)
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
-            print(f"{len(records):,} samples, now {record.section} {record.entry}", file=sys.stderr, flush=True)
+            print(
+                f"{len(records):,} samples, now {record.section} {record.codegen} {record.entry}",
+                file=sys.stderr,
+                flush=True,
+            )
     if THREADS.name in wanted and options.op is None:
-        records.append(stress_record(CONTESTANTS[options.contestant], THREAD_CALLS))
+        for codegen in codegens_of(options, THREADS):
+            with overrides(codegen=codegen):
+                records.append(stress_record(CONTESTANTS[options.contestant], THREAD_CALLS))
     return records
 
 
@@ -93,7 +117,8 @@ def main() -> int:
     if options.records is not None:
         write_records(records, options.records)
     print("\nunsupported\n" + listing(records, Status.UNSUPPORTED))
-    whole = wanted == known and (options.op, options.sample, options.limit, options.shard) == (None, None, None, "0/1")
+    filters = (options.op, options.sample, options.limit, options.codegens, options.shard)
+    whole = wanted == known and filters == (None, None, None, None, "0/1")
     target = options.report or (REPORT if whole and options.contestant == "hybridize" else None)
     if target is not None:
         target.write_text(page(records, every), encoding="utf-8")

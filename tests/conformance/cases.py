@@ -33,7 +33,8 @@ Player = Callable[[int], Outcome]
 class Rule(enum.Enum):
     """How values are compared; types, shapes, strides and aliases always are."""
 
-    BITS = "bitwise, any NaN equal to any other"
+    BITS = "bitwise, any NaN equal to any other; native code as under BOUND"
+    BOUND = "bitwise, or no further from the float64 answer than the numerics rule allows"
     CLOSE = "bitwise, or some roundings apart"
     SHAPE = "not: the result is uninitialised memory"
 
@@ -46,6 +47,7 @@ class Trial:
     rule: Rule = Rule.BITS
     calls: int = 2  # the first call traces, the others run the program
     exact_start: Callable[[Contestant], Player] | None = None  # the same sample in float64, for bounded comparison
+    whole_model: bool = False  # the error of a tensor is bounded as a whole, not that of each element
     minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure
 
 
@@ -75,11 +77,12 @@ class Record:
     detail: str = ""
     trace: str = ""
     notes: tuple[str, ...] = ()
+    codegen: str = "library"
 
     @property
     def name(self) -> str:
         """Name the trial as the command line takes it."""
-        return f"{self.section} --op '{self.entry}' --sample {self.index}"
+        return f"{self.section} --{self.codegen} --op '{self.entry}' --sample {self.index}"
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,4 @@ class Section:
     entries: Callable[[], Sequence[str]]
     trials: Callable[[str], Sequence[Trial]]
     most_unsupported: float = MOST_UNSUPPORTED
+    codegens: tuple[str, ...] = ("library",)  # how a whole run compiles it, one after the other

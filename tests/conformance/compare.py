@@ -8,6 +8,9 @@ INTEGER_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int6
 ULPS = 4  # the "few units in the last place" of the numerics rule
 RELATIVE_FLOOR = 1e-7  # of the whole-model rule
 ROUNDINGS = 512  # sums in another order: so many roundings of the largest element
+ROUNDINGS_OF_SHORT = 4  # of bfloat16 and float16, whose sums are float32's
+FARTHEST_TRUTH = 2.0**-8  # a float64 answer that is further from eager's, relatively, answers another question
+SHORT = 2  # bytes
 QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 
 
@@ -89,7 +92,8 @@ def same_rounding(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     if not finite.any():
         return True
     scale = left[finite].abs().max().clamp(min=torch.finfo(left.dtype).tiny)
-    return bool(((left - right)[finite].abs() <= ROUNDINGS * torch.finfo(left.dtype).eps * scale).all())
+    roundings = ROUNDINGS_OF_SHORT if left.element_size() == SHORT else ROUNDINGS
+    return bool(((left - right)[finite].abs() <= roundings * torch.finfo(left.dtype).eps * scale).all())
 
 
 def same_specials(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -99,6 +103,19 @@ def same_specials(left: torch.Tensor, right: torch.Tensor) -> bool:
     same_nan = torch.equal(left.isnan(), right.isnan())
     infinite = left.isinf()
     return same_nan and torch.equal(infinite, right.isinf()) and torch.equal(left[infinite], right[infinite])
+
+
+def is_truth(exact: torch.Tensor, eager: torch.Tensor) -> bool:
+    """Say whether a float64 answer is that of the same question: random numbers, for one, are others in float64."""
+    exact, eager = dense(exact), dense(eager)
+    if exact.shape != eager.shape or not (eager.is_floating_point() or eager.is_complex()):
+        return False
+    wide = torch.complex128 if eager.is_complex() else torch.float64
+    exact, eager = exact.to(wide), eager.to(wide)
+    finite = eager.isfinite() & exact.isfinite()
+    if not finite.any():
+        return True
+    return bool((eager - exact)[finite].abs().max() <= FARTHEST_TRUTH * exact[finite].abs().max())
 
 
 def within_native_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
@@ -119,7 +136,10 @@ def within_native_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.
 
 def within_model_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
     """Judge a whole model: a relative root mean square error of at most twice eager's plus 1e-7."""
-    actual, eager, exact = dense(actual).double(), dense(eager).double(), dense(exact).double()
+    actual, eager = dense(actual), dense(eager)
+    if not eager.is_floating_point() or not same_specials(eager, actual) or not eager.isfinite().all():
+        return False
+    actual, eager, exact = actual.double(), eager.double(), dense(exact).double()
     scale = exact.square().mean().sqrt()
     error = (actual - exact).square().mean().sqrt()
     eager_error = (eager - exact).square().mean().sqrt()

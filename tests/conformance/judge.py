@@ -5,38 +5,34 @@ import traceback
 from typing import Any
 
 import torch
-from tests.conformance.cases import Contestant, Outcome, Record, Rule, Status, Trial
-from tests.conformance.compare import (
-    form_difference,
-    same_bits,
-    same_rounding,
-    value_difference,
-    within_native_bound,
-)
+from tests.conformance.allowance import PARTS, Allowance
+from tests.conformance.cases import Contestant, Outcome, Record, Status, Trial
+from tests.conformance.compare import form_difference, same_bits, value_difference
 from torch.utils import _pytree as pytree
 
+from weft.config import config
 from weft.errors import InternalError, UnsupportedError
 
 MESSAGE_LOST = "another message than eager's"
+BITS = "values differ"
 
 
-def judge(trial: Trial, contestant: Contestant, record: tuple[str, str, int], *, native: bool = False) -> Record:
+def judge(trial: Trial, contestant: Contestant, record: tuple[str, str, int]) -> Record:
     """Play a trial with eager and with the contestant, call by call, and compare all they leave behind."""
     section, entry, index = record
-    verdict = _verdict(trial, contestant, native=native)
-    status, detail, trace, notes = verdict
+    status, detail, trace, notes = _verdict(trial, contestant)
     if status.failed and trial.minimal is not None:
         detail = f"{detail}\n{trial.minimal(contestant)}"
-    return Record(section, entry, index, status, detail, trace, notes)
+    return Record(section, entry, index, status, detail, trace, notes, config().codegen)
 
 
-def _verdict(trial: Trial, contestant: Contestant, *, native: bool) -> tuple[Status, str, str, tuple[str, ...]]:
-    eager = trial.start(lambda target: target)
+def _verdict(trial: Trial, contestant: Contestant) -> tuple[Status, str, str, tuple[str, ...]]:
+    eager, allowance = trial.start(lambda target: target), Allowance(trial)
     try:
         other = trial.start(contestant)
     except Exception as error:  # noqa: BLE001  wrapping must not fail: it is a crash with the error's text
         return Status.CRASH, f"wrapping raised {_line(error)}", _trace(error), ()
-    status, notes = Status.EQUAL, []
+    status, within, notes = Status.EQUAL, "", []
     for number in range(trial.calls):
         expected, actual = eager(number), other(number)
         if actual.error is not None:
@@ -51,14 +47,13 @@ def _verdict(trial: Trial, contestant: Contestant, *, native: bool) -> tuple[Sta
         if expected.error is not None:
             detail = f"call {number + 1} returned, eager raises {_line(expected.error)}"
             return Status.WRONG, detail, "", ()
-        exact = trial.exact_start(lambda target: target)(number) if native and trial.exact_start else None
-        found = _differences(expected, actual, trial.rule, exact)
+        found = _differences(expected, actual, allowance, number)
         wrong = [text for text, bounded in found if not bounded]
         if wrong:
             return Status.WRONG, f"call {number + 1}: " + "; ".join(wrong[:4]), "", ()
         if found:
-            status = Status.BOUNDED
-    return status, "", "", tuple(sorted(set(notes)))
+            status, within = Status.BOUNDED, found[0][0]
+    return status, within, "", tuple(sorted(set(notes)))
 
 
 def _judge_error(expected: Outcome, error: Exception, number: int) -> tuple[Status, str, str, tuple[str, ...]] | None:
@@ -80,26 +75,21 @@ def reason(error: UnsupportedError) -> str:
     return f"{fact} ({error.why.splitlines()[0]})" if error.why else fact
 
 
-def _differences(expected: Outcome, actual: Outcome, rule: Rule, exact: Outcome | None) -> list[tuple[str, bool]]:
-    """List what differs; each text with whether the difference is within the rule's bound."""
-    left, left_spec = pytree.tree_flatten(expected.result)
-    right, right_spec = pytree.tree_flatten(actual.result)
-    if left_spec != right_spec:
-        return [(f"the result is built as {right_spec}, eager's as {left_spec}", False)]
-    truth = pytree.tree_leaves(exact.result) if exact is not None and exact.error is None else [None] * len(left)
-    if len(truth) != len(left):
-        truth = [None] * len(left)
+def _differences(expected: Outcome, actual: Outcome, allowance: Allowance, number: int) -> list[tuple[str, bool]]:
+    """List what differs; each text with whether the trial allows the difference."""
+    left, right = (pytree.tree_structure(outcome.result) for outcome in (expected, actual))
+    if left != right:
+        return [(f"the result is built as {right}, eager's as {left}", False)]
     found: list[tuple[str, bool]] = []
-    for place, (one, two, three) in enumerate(zip(left, right, truth, strict=True)):
-        found += _leaf_differences(f"result {place}", one, two, rule, three)
-    for label, ones, twos in (
-        ("argument", expected.arguments, actual.arguments),
-        ("state", expected.state, actual.state),
-    ):
-        for place, (one, two) in enumerate(zip(ones, twos, strict=True)):
-            found += _leaf_differences(f"{label} {place} after the call", one, two, rule, None)
-    for place, (one, two) in enumerate(zip(expected.gradients, actual.gradients, strict=True)):
-        found += _leaf_differences(f"gradient {place}", one, two, rule, None, stride=False)
+    for part, tensors_of in PARTS.items():
+        for place, (one, two) in enumerate(zip(tensors_of(expected), tensors_of(actual), strict=True)):
+            text = _leaf_difference(one, two, allowance, stride=part != "gradient")
+            if text is not None:
+                allowed = text is BITS and allowance.allows(one, two, (number, part, place))
+                after = " after the call" if part in ("argument", "state") else ""
+                found.append(
+                    (f"{part} {place}{after}: {value_difference(one, two) if text is BITS else text}", allowed)
+                )
     one_alias, two_alias = alias_relations(expected), alias_relations(actual)
     found += [
         (f"result {place} {two or 'aliases nothing'}, eager's {one or 'aliases nothing'}", False)
@@ -111,21 +101,15 @@ def _differences(expected: Outcome, actual: Outcome, rule: Rule, exact: Outcome 
     return found
 
 
-def _leaf_differences(
-    label: str, expected: Any, actual: Any, rule: Rule, exact: Any, *, stride: bool = True
-) -> list[tuple[str, bool]]:
+def _leaf_difference(expected: Any, actual: Any, allowance: Allowance, *, stride: bool) -> str | None:
+    """Say what differs; BITS where it is values only; None where nothing does."""
     if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
         same = type(expected) is type(actual) and _same_plain(expected, actual)
-        return [] if same else [(f"{label} is {actual!r:.80}, eager's {expected!r:.80}", False)]
+        return None if same else f"is {actual!r:.80}, eager's {expected!r:.80}"
     formal = form_difference(expected, actual, stride=stride)
     if formal is not None:
-        return [(f"{label}: {formal}", False)]
-    if rule is Rule.SHAPE or same_bits(expected, actual):
-        return []
-    bounded = rule is Rule.CLOSE and same_rounding(expected, actual)
-    if not bounded and isinstance(exact, torch.Tensor) and exact.shape == expected.shape:
-        bounded = within_native_bound(actual, expected, exact)
-    return [(f"{label}: {value_difference(expected, actual)}", bounded)]
+        return formal
+    return None if allowance.ignores_values or same_bits(expected, actual) else BITS
 
 
 def _same_plain(expected: Any, actual: Any) -> bool:

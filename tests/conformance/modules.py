@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Trial
 from tests.conformance.fresh import fresh
-from tests.conformance.operators import seed_everything
+from tests.conformance.operators import in_float64, seed_everything
 from tests.conformance.play import SEED, Call, play
 from torch.testing._internal.common_modules import ModuleErrorEnum, ModuleInfo, ModuleInput, module_db
 
@@ -51,19 +51,23 @@ def module_trial(info: ModuleInfo, given: ModuleInput, dtype: str, mode: str) ->
     """Make the trial of one module: built from the fixed seed, called twice, its buffers watched."""
     backward = dtype == "float64"
 
-    def start(contestant: Contestant) -> Player:
-        module = build(info, given, DTYPES[dtype], training=MODES[mode])
+    operands = (tuple(given.forward_input.args), given.forward_input.kwargs)
+
+    def start(contestant: Contestant, kind: str = dtype) -> Player:
+        module = build(info, given, DTYPES[kind], training=MODES[mode])
         wrapped = contestant(module)
 
         def player(_number: int) -> Outcome:
             module.zero_grad()
-            args, kwargs = fresh((tuple(given.forward_input.args), given.forward_input.kwargs))
+            args, kwargs = fresh(operands if kind == dtype else in_float64(operands))
             state = (*module.parameters(), *module.buffers())
             return play(Call(wrapped, args, kwargs, state=state, backward=backward))
 
         return player
 
-    return Trial(start, Rule.CLOSE if backward else Rule.BITS)
+    if backward:
+        return Trial(start, Rule.CLOSE)
+    return Trial(start, Rule.BOUND, exact_start=functools.partial(start, kind="float64"), whole_model=True)
 
 
 def build(info: ModuleInfo, given: ModuleInput, dtype: torch.dtype, *, training: bool) -> torch.nn.Module:
@@ -93,6 +97,12 @@ def error_trials(name: str) -> list[Trial]:
 def sections() -> tuple[Section, ...]:
     """List the sections over modules."""
     return (
-        Section("modules", "modules in training and evaluation, float32 and float64 with gradients", entries, trials),
+        Section(
+            "modules",
+            "modules in training and evaluation, float32 and float64 with gradients",
+            entries,
+            trials,
+            codegens=("library", "native"),
+        ),
         Section("module-errors", "the declared errors of module calls", error_entries, error_trials),
     )

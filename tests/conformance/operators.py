@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.conformance.cases import MOST_UNSUPPORTED, Contestant, Outcome, Player, Rule, Section, Trial
+from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Trial
 from tests.conformance.fresh import fresh
 from tests.conformance.play import Call, play
 from tests.conformance.tables import IRREPRODUCIBLE, UNINITIALISED
@@ -81,33 +81,41 @@ def sample_trial(operator: Callable[..., Any], sample: SampleInput, rule: Rule, 
         return player
 
     operands = ((sample.input, *sample.args), sample.kwargs)
-    exact = None if backward else functools.partial(start, in_float64(operands))
-    return Trial(functools.partial(start, operands), rule, exact_start=exact)
+
+    def exact_start(contestant: Contestant) -> Player:
+        return start(in_float64(operands), contestant)
+
+    return Trial(functools.partial(start, operands), rule, exact_start=None if backward else exact_start)
 
 
 def in_float64(operands: Any) -> Any:
     """Widen the float32 tensors of a sample, for the exact answer."""
 
+    wide: dict[int, Any] = {}  # what is given twice stays one tensor
+
     def widen(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32 else leaf
+        if not (isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32):
+            return leaf
+        return wide.setdefault(id(leaf), leaf.double())
 
     return pytree.tree_map(widen, operands)
 
 
-def value_rule(name: str) -> Rule:
-    """Tell how an entry's values can be compared."""
+def value_rule(name: str, rule: Rule = Rule.BOUND) -> Rule:
+    """Tell how an entry's values can be compared, which by default is by this rule."""
     operator = operators()[name].name
     if operator in IRREPRODUCIBLE:
         return Rule.CLOSE
-    return Rule.SHAPE if operator in UNINITIALISED else Rule.BITS
+    return Rule.SHAPE if operator in UNINITIALISED else rule
 
 
-def value_trials(name: str, pick: Callable[[OpInfo], Callable[..., Any] | None]) -> list[Trial]:
+def value_trials(
+    name: str, pick: Callable[[OpInfo], Callable[..., Any] | None], rule: Rule = Rule.BOUND
+) -> list[Trial]:
     """Make the float32 trials of one form of an operator: function, method or in-place method."""
     operator = pick(operators()[name])
     assert operator is not None
-    rule = value_rule(name)
-    return [sample_trial(operator, sample, rule) for sample in float32_samples(name)]
+    return [sample_trial(operator, sample, value_rule(name, rule)) for sample in float32_samples(name)]
 
 
 def guard_trials(name: str) -> list[Trial]:
@@ -180,30 +188,35 @@ def seeds_itself(entry: OpInfo) -> bool:
 
 
 def form_section(
-    name: str, title: str, pick: Callable[[OpInfo], Callable[..., Any] | None], most_unsupported: float
+    name: str, title: str, pick: Callable[[OpInfo], Callable[..., Any] | None], rule: Rule = Rule.BOUND
 ) -> Section:
     """Make the section of one form of the operators."""
     entries = functools.partial(names, lambda entry: takes_float32(entry) and pick(entry) is not None)
-    return Section(name, title, entries, lambda entry: value_trials(entry, pick), most_unsupported)
+    return Section(name, title, entries, lambda entry: value_trials(entry, pick, rule))
 
 
 def sections() -> Sequence[Section]:
     """List the sections over operators."""
     return (
-        form_section("values", "float32 samples of every operator", lambda entry: entry.op, MOST_UNSUPPORTED),
-        form_section(
-            "methods",
-            "the same samples through the tensor method",
-            lambda entry: entry.method_variant,
-            # The database has a quarter of the samples here, but all of those of `unique`, sizes of unknown results.
-            0.25,
+        dataclasses.replace(
+            form_section("values", "float32 samples of every operator", lambda entry: entry.op),
+            codegens=("library", "native"),
         ),
-        form_section(
-            "inplace",
-            "the same samples through the in-place method",
-            lambda entry: entry.inplace_variant,
+        dataclasses.replace(
+            form_section("methods", "the same samples through the tensor method", lambda entry: entry.method_variant),
+            # The database has a quarter of the samples here, but all of those of `unique`, sizes of unknown results.
+            most_unsupported=0.25,
+        ),
+        dataclasses.replace(
+            form_section(
+                "inplace",
+                "the same samples through the in-place method",
+                lambda entry: entry.inplace_variant,
+                Rule.BITS,
+            ),
             # Methods such as `unsqueeze_` and `t_` give an argument other sizes or strides: no program does that.
-            0.15,
+            most_unsupported=0.15,
+            codegens=("library", "native"),
         ),
         Section(
             "guards",
@@ -222,6 +235,7 @@ def sections() -> Sequence[Section]:
             "float64 samples, forward and backward",
             functools.partial(names, has_gradient),
             gradient_trials,
+            codegens=("library", "native"),
         ),
         Section(
             "errors",

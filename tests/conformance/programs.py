@@ -13,6 +13,7 @@ from tests.programs.shrink import reproduction, shrink
 
 PROGRAMS = 1000
 PROGRAMS_PER_ENTRY = 25
+BOTH = ("library", "native")
 CALLS = (0, 0, 1, 0)  # which Python values each call gets: a trace, a program, another branch, the first again
 
 
@@ -90,6 +91,6 @@ def record_of(program: RandomProgram, trial: Callable[..., Trial], contestant: C
 def sections() -> tuple[Section, ...]:
     """List the sections over programs."""
     return (
-        Section("programs", f"{PROGRAMS:,} random programs", entries, trials),
-        Section("program-gradients", "the same programs, forward and backward", entries, gradient_trials),
+        Section("programs", f"{PROGRAMS:,} random programs", entries, trials, codegens=BOTH),
+        Section("program-gradients", "the same, forward and backward", entries, gradient_trials, codegens=BOTH),
     )

@@ -10,12 +10,17 @@ HEAD = """# Conformance
 
 What `make conformance` writes: every sample of PyTorch's own operator and module databases, and random programs, run
 twice through `weft.hybridize` on fresh inputs (the first call traces, the second runs the program) and compared with
-eager PyTorch after each call.
+eager PyTorch after each call. All of it is run with programs of PyTorch's operators (library), and what computes
+numbers again with programs in machine code (native).
 
 Equal means: values bit by bit (any NaN equals any other), dtype, shape, stride, device, `requires_grad`, the structure
 of the result, what it aliases, what happened to every argument, parameter and buffer, the random generator's state
-afterwards, gradients, and the type of the exception where eager raises one. "Within bound" are gradients that differ by
-the rounding of a float64 sum in another order, and `linalg.lstsq`, whose last bits eager itself does not repeat.
+afterwards, gradients, and the type of the exception where eager raises one. "Within bound" are values, mutated
+arguments and states whose error against the same computation in float64 is at most twice eager's plus a few units in
+the last place (in library calls too: `matmul` of some shapes folds its operands otherwise under a tracer); values for
+which float64 has no answer of its own, such as float64 gradients, random graphs and programs, where they differ by the
+rounding of a sum in another order; and `linalg.lstsq`, whose last bits eager itself does not repeat. Random programs
+and in-place methods in library calls have no bound: they are equal bit by bit.
 Unsupported means that Weft raised `UnsupportedError`: no answer, never a wrong one. Memory that eager leaves
 uninitialised (`torch.empty` and its kin) is compared in everything but its values.
 """
@@ -27,33 +32,33 @@ def passed(records: Iterable[Record], sections: Iterable[Section]) -> bool:
     return all(
         not any(counts[status] for status in Status if status.failed)
         and counts[Status.UNSUPPORTED] <= limits[name] * counts.total()
-        for name, counts in count(records).items()
+        for (_codegen, name), counts in count(records).items()
     )
 
 
-def count(records: Iterable[Record]) -> dict[str, Counter[Status]]:
-    """Count the records of each section by status."""
-    totals: dict[str, Counter[Status]] = defaultdict(Counter)
+def count(records: Iterable[Record]) -> dict[tuple[str, str], Counter[Status]]:
+    """Count the records of each section by status, for each way to compile it."""
+    totals: dict[tuple[str, str], Counter[Status]] = defaultdict(Counter)
     for record in records:
-        totals[record.section][record.status] += 1
+        totals[record.codegen, record.section][record.status] += 1
     return totals
 
 
 def table(records: Sequence[Record], sections: Sequence[Section]) -> str:
     """Write the counts of the sections that were run as a table."""
     totals = count(records)
-    entries = {section.name: {r.entry for r in records if r.section == section.name} for section in sections}
     lines = [
-        "| section | what | entries | samples | " + " | ".join(status.value for status in Status) + " |",
-        "|---|---|---" + "|---" * (len(Status) + 1) + "|",
+        "| section | code | what | entries | samples | " + " | ".join(status.value for status in Status) + " |",
+        "|---|---|---|---" + "|---" * (len(Status) + 1) + "|",
     ]
-    lines += [
-        f"| {section.name} | {section.title} | {len(entries[section.name]):,} | {totals[section.name].total():,} | "
-        + " | ".join(f"{totals[section.name][status]:,}" for status in Status)
-        + " |"
-        for section in sections
-        if section.name in totals
-    ]
+    for codegen in sorted({codegen for codegen, _name in totals}):
+        for section in sections:
+            found = totals.get((codegen, section.name))
+            if found is not None:
+                entries = len({r.entry for r in records if (r.codegen, r.section) == (codegen, section.name)})
+                counts = " | ".join(f"{found[status]:,}" for status in Status)
+                named = f"| {section.name} | {codegen} | {section.title}"
+                lines.append(f"{named} | {entries:,} | {found.total():,} | {counts} |")
     return "\n".join(lines)
 
 
@@ -62,10 +67,10 @@ def listing(records: Sequence[Record], status: Status) -> str:
     chosen = [record for record in records if record.status is status]
     if not chosen:
         return "None.\n"
-    of_entry = Counter((record.section, record.entry) for record in records)
+    of_entry = Counter((titled(record), record.entry) for record in records)
     groups: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in chosen:
-        groups[record.section, record.detail.splitlines()[0] if record.detail else ""][record.entry] += 1
+        groups[titled(record), record.detail.splitlines()[0] if record.detail else ""][record.entry] += 1
     lines: list[str] = []
     for section in dict.fromkeys(section for section, _ in sorted(groups)):
         lines += ["", f"### {section}", ""]
@@ -76,18 +81,38 @@ def listing(records: Sequence[Record], status: Status) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def titled(record: Record) -> str:
+    """Name the section of a record, with the way to compile where it is not library calls."""
+    return record.section if record.codegen == "library" else f"{record.section}, {record.codegen}"
+
+
+def bounded(records: Sequence[Record]) -> str:
+    """List which entries differ from eager in the last bits though they run as library calls, with how many samples."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        if record.status is Status.BOUNDED and record.codegen == "library":
+            counts[record.section][record.entry] += 1
+    lines = (
+        f"- {section}: " + ", ".join(f"`{entry}` {number}" for entry, number in sorted(entries.items()))
+        for section, entries in sorted(counts.items())
+    )
+    return "\n".join(lines) + "\n"
+
+
 def notes(records: Sequence[Record]) -> str:
     """List what is allowed but worth knowing, by section."""
-    counts = Counter((record.section, note) for record in records for note in record.notes)
+    counts = Counter((titled(record), note) for record in records for note in record.notes)
     return "".join(f"- {section}: {number:,} with {note}\n" for (section, note), number in sorted(counts.items()))
 
 
 def page(records: Sequence[Record], sections: Sequence[Section]) -> str:
     """Write the whole page."""
-    records = sorted(records, key=lambda record: (record.section, record.entry, record.index))
+    records = sorted(records, key=lambda record: (record.codegen, record.section, record.entry, record.index))
     version = torch.__version__.split("+")[0]
     parts = [HEAD, f"PyTorch {version}.\n", table(records, sections), ""]
     parts += ["## Unsupported samples, by section, reason and operator\n", listing(records, Status.UNSUPPORTED)]
+    if any(record.status is Status.BOUNDED and record.codegen == "library" for record in records):
+        parts += ["## Within bound as library calls, by section and entry\n", bounded(records)]
     for status in (Status.WRONG, Status.CRASH):
         if any(record.status is status for record in records):
             parts += [f"## {status.value.capitalize()}\n", listing(records, status)]

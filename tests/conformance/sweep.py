@@ -5,7 +5,7 @@ import multiprocessing.connection
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -13,6 +13,8 @@ import torch
 from tests.conformance.cases import Record, Section, Status
 from tests.conformance.contestants import CONTESTANTS
 from tests.conformance.judge import judge
+
+from weft.config import overrides
 
 SECONDS_FOR_A_SAMPLE = 60.0
 PATIENCE = 1.0  # how often the parent looks for samples that are over their time
@@ -24,7 +26,6 @@ class Options:
     """What to run of each entry, and against whom."""
 
     contestant: str = "hybridize"
-    native: bool = False
     limit: int | None = None
     sample: int | None = None
     pick: Callable[[str, int], Sequence[int]] | None = None
@@ -32,11 +33,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Unit:
-    """One entry of one section, from the sample `start` on."""
+    """One entry of one section, from the sample `start` on, with programs compiled in one way."""
 
     section: str
     entry: str
     start: int = 0
+    codegen: str = "library"
 
 
 def chosen(options: Options, entry: str, count: int, start: int = 0) -> list[int]:
@@ -56,7 +58,7 @@ def run_unit(section: Section, entry: str, options: Options, start: int = 0) -> 
     contestant = CONTESTANTS[options.contestant]
     for index in chosen(options, entry, len(trials), start):
         yield index
-        yield judge(trials[index], contestant, (section.name, entry, index), native=options.native)
+        yield judge(trials[index], contestant, (section.name, entry, index))
 
 
 def work(connection: Connection, options: Options) -> None:
@@ -69,8 +71,9 @@ def work(connection: Connection, options: Options) -> None:
             unit: Unit = connection.recv()
         except EOFError:
             return
-        for message in run_unit(SECTIONS[unit.section], unit.entry, options, unit.start):
-            connection.send(message)
+        with overrides(codegen=unit.codegen):
+            for message in run_unit(SECTIONS[unit.section], unit.entry, options, unit.start):
+                connection.send(message)
         connection.send(None)
 
 
@@ -150,10 +153,11 @@ class Sweep:
         assert unit is not None
         stop(worker)
         if worker.sample >= unit.start:
-            self.todo.appendleft(Unit(unit.section, unit.entry, worker.sample + 1))
+            self.todo.appendleft(replace(unit, start=worker.sample + 1))
         self.workers[self.workers.index(worker)] = self.new_worker()
         worker.unit = None
-        return Record(unit.section, unit.entry, max(worker.sample, unit.start), Status.CRASH, why)
+        sample = max(worker.sample, unit.start)
+        return Record(unit.section, unit.entry, sample, Status.CRASH, why, codegen=unit.codegen)
 
 
 def stop(worker: Worker) -> None:

@@ -1,0 +1,59 @@
+"""Two tensors that differ in their bits -> whether a trial's rule allows it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tests.conformance.cases import Outcome, Rule, Trial
+from tests.conformance.compare import is_truth, same_rounding, within_model_bound, within_native_bound
+from torch.utils import _pytree as pytree
+
+from weft.config import config
+
+PARTS: dict[str, Callable[[Outcome], Sequence[Any]]] = {
+    "result": lambda outcome: pytree.tree_leaves(outcome.result),
+    "argument": lambda outcome: outcome.arguments,
+    "state": lambda outcome: outcome.state,
+    "gradient": lambda outcome: outcome.gradients,
+}
+"""What a call leaves behind, by the name that reports use."""
+
+
+class Truth:
+    """The float64 outcomes of a trial's calls, played when they are asked for."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._player = None if trial.exact_start is None else trial.exact_start(lambda target: target)
+        self._outcomes: list[Outcome] = []
+
+    def of(self, number: int, part: str, place: int) -> Any:
+        """Give what one call left in one place; None where float64 has no answer."""
+        if self._player is None:
+            return None
+        while len(self._outcomes) <= number:
+            self._outcomes.append(self._player(len(self._outcomes)))
+        found = PARTS[part](self._outcomes[number])
+        return found[place] if self._outcomes[number].error is None and place < len(found) else None
+
+
+class Allowance:
+    """What one trial may differ in from eager, under the code generation in force."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._truth = Truth(trial)
+        self._is_native = config().codegen == "native"
+        self.ignores_values = trial.rule is Rule.SHAPE
+
+    def allows(self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int]) -> bool:
+        """Say whether values may differ as they do; `where` is the call's number, the part and the place in it."""
+        rule = self._trial.rule
+        if rule is Rule.CLOSE:
+            return same_rounding(expected, actual)
+        if rule is Rule.BITS and not self._is_native:
+            return False
+        exact = self._truth.of(*where)
+        if isinstance(exact, torch.Tensor) and is_truth(exact, expected):
+            whole = self._trial.whole_model and within_model_bound(actual, expected, exact)
+            return whole or within_native_bound(actual, expected, exact)
+        return self._is_native and same_rounding(expected, actual)
