@@ -18,9 +18,10 @@ from torch.utils import _pytree as pytree
 
 from weft.errors import WeftError
 from weft.ir.interpreter import interpret
+from weft.ir.types import DTYPES_BY_NAME
 from weft.trace.traced import Traced
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool, "f64": torch.float64}
+DTYPES = {name: DTYPES_BY_NAME[name] for name in ("f32", "f64", "f16", "bf16", "i64", "i32", "u8", "bool")}
 WIDENED = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -1,7 +1,8 @@
 """PyTorch's fused attention, with its gradient -> products and softmax.
 
-The shape is the same everywhere, so that a later stage finds it: matmul, mul by the scale, add of the mask, max, sub,
-exp, sum, div, matmul.
+The shape is the same everywhere, so that a later stage finds it: mul of the query by the scale, matmul, add of the
+mask, select of what is causal, max, sub, exp, sum, div, select (only with a mask: rows without any key), matmul.
+Scaling the query loses less than scaling the products, which are larger.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from weft.trace.lift_arguments import Arguments, Results, Rules
 
 
 def scores(arguments: Arguments, query: Expression, key: Expression) -> Expression:
-    """How much each query looks at each key, masked, before softmax."""
+    """How much each query, already scaled, looks at each key, masked, before softmax."""
     arguments.require(arguments.literal("dropout_p") == 0, "with dropout")
     arguments.require(query.shape[-1] > 0 and key.shape[-2] > 0, "of nothing")
-    found = query.matmul(key.transpose(-1, -2)) * scale_of(arguments, query)
+    found = query.matmul(key.transpose(-1, -2))
     mask = arguments.maybe("attn_mask")
     if mask is not None:
         if mask.dtype is torch.bool:
@@ -39,7 +40,7 @@ def scale_of(arguments: Arguments, query: Expression) -> float:
 def attention(arguments: Arguments) -> Results:
     """softmax(query * key) * value, and the logarithm of what softmax divides by."""
     query, key, value = (entry.wide() for entry in arguments.tensors("query", "key", "value"))
-    found = scores(arguments, query, key)
+    found = scores(arguments, query * scale_of(arguments, query), key)
     last = (found.rank - 1,)
     highest = found.reduce("max", last, keep=True)
     grown = (found - highest).apply("exp")
@@ -56,15 +57,17 @@ def attention_gradient(arguments: Arguments) -> Results:
     """The gradients for query, key and value; the shares are computed again from the saved logarithm."""
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
     gradient, query, key, value, found, total = (entry.wide() for entry in arguments.tensors(*names))
-    inner = scores(arguments, query, key)
+    scale = scale_of(arguments, query)
+    scaled = query * scale
+    inner = scores(arguments, scaled, key)
     shares = (inner - total.insert(total.rank)).apply("exp")
     if arguments.maybe("attn_mask") is not None:
         shares = inner.apply("eq", -math.inf).choose(0, shares)
     for_value = shares.transpose(-1, -2).matmul(gradient)
     pull = gradient.matmul(value.transpose(-1, -2))
     weight = (gradient * found).sum((found.rank - 1,), keep=True)
-    slope = shares * (pull - weight) * scale_of(arguments, query)
-    return slope.matmul(key), slope.transpose(-1, -2).matmul(query), for_value
+    slope = shares * (pull - weight)
+    return slope.matmul(key) * scale, slope.transpose(-1, -2).matmul(scaled), for_value
 
 
 ATTENTION: Rules = {

@@ -162,9 +162,9 @@ def softmax(x: Expression, dimensions: tuple[int, ...]) -> Expression:
 
 
 def softmax_rule(arguments: Arguments) -> Expression:
-    """Softmax."""
+    """Softmax; of nothing it is nothing."""
     x = arguments.tensor("self").wide()
-    return softmax(x, along(arguments, x))
+    return softmax(x, along(arguments, x)) if x.kind.size else x
 
 
 def safe_softmax(arguments: Arguments) -> Expression:
@@ -176,8 +176,10 @@ def safe_softmax(arguments: Arguments) -> Expression:
 
 
 def log_softmax(arguments: Arguments) -> Expression:
-    """The logarithm of softmax."""
+    """The logarithm of softmax; of nothing it is nothing."""
     x = arguments.tensor("self").wide()
+    if x.kind.size == 0:
+        return x
     dimensions = along(arguments, x)
     shifted = x - x.reduce("max", dimensions, keep=True)
     return shifted - shifted.apply("exp").sum(dimensions, keep=True).apply("log")
