@@ -70,7 +70,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "backward inside": (
             "the program calls backward()",
             "gradients would be added to stand-ins of the parameters and be lost",
-            "use torch.autograd.grad inside, call backward() on the result outside, or use weft.step",
+            "use torch.autograd.grad inside, or call backward() on the result outside",
         ),
         "gradient read": (
             "the program reads .grad of a tensor",

@@ -1,0 +1,74 @@
+"""A kind of refusal -> the smallest program that meets it, and one that does the same as a whole program."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[str, str]] = {
+    "branch": (
+        "f = weft.hybridize(lambda x: x if x.sum() > 0 else -x)\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: torch.where(x.sum() > 0, x, -x))\nf(torch.ones(2))",
+    ),
+    "number": (
+        "f = weft.hybridize(lambda x: x * x.max().item())\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x * x.max())\nf(torch.ones(2))",
+    ),
+    "numpy": (
+        "f = weft.hybridize(lambda x: x + torch.from_numpy(x.numpy()))\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x + x)\nf(torch.ones(2)).numpy()",
+    ),
+    "list": (
+        "f = weft.hybridize(lambda x: sum(x.tolist()) * x)\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x.sum() * x)\nf(torch.ones(2)).tolist()",
+    ),
+    "text": (
+        'f = weft.hybridize(lambda x: print(f"{x.sum():.3f}") or x)\nf(torch.ones(2))',
+        "f = weft.hybridize(lambda x: print(x) or x)  # shows type and sizes, once\nf(torch.ones(2))",
+    ),
+    "address": (
+        "f = weft.hybridize(lambda x: x * (x.data_ptr() > 0))\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x, y: x if x is y else x + y)\nf(torch.ones(2), torch.ones(2))",
+    ),
+    "data-dependent shape": (
+        "f = weft.hybridize(lambda x: x[x > 0].sum())\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: torch.where(x > 0, x, 0).sum())\nf(torch.ones(2))",
+    ),
+    "captured write": (
+        "log = torch.zeros(2)\nf = weft.hybridize(lambda x: log.add_(x))\nf(torch.ones(2))",
+        "log = torch.zeros(2)\nf = weft.hybridize(lambda x, log: log.add_(x))\nf(torch.ones(2), log)",
+    ),
+    "backward inside": (
+        "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum().backward())\nf(x)",
+        "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum())\nf(x).backward()",
+    ),
+    "gradient read": (
+        "f = weft.hybridize(lambda x: x.grad)\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",
+    ),
+    "memory replaced": (
+        "def f(x):\n    x.data = torch.zeros(2)\n\nweft.hybridize(f)(torch.ones(2))",
+        "def f(x):\n    x.copy_(torch.zeros(2))\n\nweft.hybridize(f)(torch.ones(2))",
+    ),
+    "input reshaped in place": (
+        "f = weft.hybridize(lambda x: x.t_())\nf(torch.ones(2, 3))",
+        "f = weft.hybridize(lambda x: x.t())\nf(torch.ones(2, 3))",
+    ),
+    "made leaf": (
+        "f = weft.hybridize(lambda x: (x * 2).requires_grad_())\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x * 2)\nf(torch.ones(2)).requires_grad_()",
+    ),
+    "gradient flag": (
+        "f = weft.hybridize(lambda x: x.requires_grad_() * 2)\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x * 2)\nf(torch.ones(2).requires_grad_())",
+    ),
+    "kept tensor": (
+        "kept = []\nf = weft.hybridize(lambda x: kept.append(x * 2))\nf(torch.ones(2))",
+        "kept = []\nf = weft.hybridize(lambda x: x * 2)\nkept.append(f(torch.ones(2)))",
+    ),
+    "layout": (
+        "f = weft.hybridize(lambda x: x * 2)\nf(torch.eye(2).to_sparse())",
+        "f = weft.hybridize(lambda x: x * 2)\nf(torch.eye(2).to_sparse().to_dense())",
+    ),
+    "generator": (
+        "f = weft.hybridize(lambda x: x + torch.rand(2, generator=torch.Generator().manual_seed(1)))\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x, g: x + torch.rand(2, generator=g))\nf(torch.ones(2), torch.Generator())",
+    ),
+}

@@ -1,0 +1,63 @@
+"""docs/errors has a page for each refusal, made from the table of refusals and from examples that run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.error_examples import EXAMPLES
+
+import weft
+from weft.errors import UnsupportedError
+from weft.trace.refusals import REFUSALS
+
+FOLDER = Path(__file__).parents[1] / "docs" / "errors"
+INDEX = """# What cannot be traced
+
+Weft refuses what it cannot run as a whole program, with an `UnsupportedError` that names your line.
+A page for each kind:
+
+"""
+
+
+def file_name(kind: str) -> str:
+    return kind.replace(" ", "-") + ".md"
+
+
+def page(kind: str) -> str:
+    fact, why, fix = (part[0].upper() + part[1:] for part in REFUSALS[kind])
+    text = f"# {fact}\n\n**Why.** {why}.\n\n**What to do.** {fix}.\n"
+    if kind in EXAMPLES:
+        wrong, right = EXAMPLES[kind]
+        text += f"\nRefused:\n\n```python\n{wrong}\n```\n\nInstead:\n\n```python\n{right}\n```\n"
+    return text
+
+
+def index() -> str:
+    return INDEX + "".join(f"- [{REFUSALS[kind][0]}]({file_name(kind)})\n" for kind in REFUSALS)
+
+
+def expected() -> dict[str, str]:
+    return {"README.md": index(), **{file_name(kind): page(kind) for kind in REFUSALS}}
+
+
+def test_the_pages_are_those_of_the_table(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--bless"):
+        FOLDER.mkdir(exist_ok=True)
+        for path in FOLDER.glob("*.md"):
+            path.unlink()
+        for name, text in expected().items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+    found = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    assert found == expected(), "run pytest --bless tests/test_error_pages.py and read what it writes"
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_the_examples_are_refused_and_run(kind: str, capsys: Any) -> None:
+    wrong, right = EXAMPLES[kind]
+    with pytest.raises(UnsupportedError) as caught:
+        exec(wrong, {"weft": weft, "torch": torch})
+    assert caught.value.fact.startswith(REFUSALS[kind][0])
+    exec(right, {"weft": weft, "torch": torch})
