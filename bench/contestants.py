@@ -78,10 +78,15 @@ CONTESTANTS = (
     Contestant("eager", "bench.torch_contestants:eager", (ALL, ONE), (FUSED, FOREACH)),
     Contestant("channels_last", "bench.torch_contestants:eager_channels_last", (ALL,), (FUSED, FOREACH)),
     Contestant(
-        "torch.compile", "bench.torch_contestants:compile_default", (ALL,), (FUSED,), loads=INDUCTOR, caches=True
+        "torch.compile", "bench.torch_contestants:compile_default", (ALL, ONE), (FUSED,), loads=INDUCTOR, caches=True
     ),
     Contestant(
-        "torch.compile max", "bench.torch_contestants:compile_strongest", (ALL,), (FUSED,), loads=INDUCTOR, caches=True
+        "torch.compile max",
+        "bench.torch_contestants:compile_strongest",
+        (ALL, ONE),
+        (FUSED,),
+        loads=INDUCTOR,
+        caches=True,
     ),
     Contestant("torch.compile step", "bench.torch_contestants:compile_whole_step", loads=INDUCTOR, caches=True),
     Contestant("jit.freeze", "bench.torch_contestants:jit_freeze", (ALL, ONE)),
@@ -92,12 +97,16 @@ CONTESTANTS = (
         needs=("onnxruntime", "onnx", "onnxscript"),
         loads=("onnxruntime", "onnxscript", "torch.onnx"),
     ),
-    Contestant(
-        "openvino", "bench.onnx_contestants:openvino", VINO_SETTINGS, needs=("openvino",), loads=("openvino",)
-    ),
+    Contestant("openvino", "bench.onnx_contestants:openvino", VINO_SETTINGS, needs=("openvino",), loads=("openvino",)),
     Contestant("jax", "bench.jax_contestants:jax_jit", needs=("jax",), loads=("jax",)),
     Contestant(
-        "weft", "bench.weft_contestants:hybridized", (ALL,), (FUSED, FOREACH), loads=("weft",), is_weft=True, caches=True
+        "weft",
+        "bench.weft_contestants:hybridized",
+        (ALL,),
+        (FUSED, FOREACH),
+        loads=("weft",),
+        is_weft=True,
+        caches=True,
     ),
     Contestant(
         "weft one lane",

@@ -106,9 +106,14 @@ SEQUENCE = random_(4, 64, 256)
 
 WORKLOADS = (
     _named("mlp", "chapter MLP 512-256-128-2, batch 1", 1.1, partial(evaluated, MLP, random_(1, 512))),
-    _named("towers_1", "8 towers of 3 x Linear(128, 128), batch 1", 2.5, partial(evaluated, towers.Towers, random_(1, 128))),
     _named(
-        "towers_32", "8 towers of 3 x Linear(128, 128), batch 32", 1.7, partial(evaluated, towers.Towers, random_(32, 128))
+        "towers_1", "8 towers of 3 x Linear(128, 128), batch 1", 2.5, partial(evaluated, towers.Towers, random_(1, 128))
+    ),
+    _named(
+        "towers_32",
+        "8 towers of 3 x Linear(128, 128), batch 32",
+        1.7,
+        partial(evaluated, towers.Towers, random_(32, 128)),
     ),
     _named(
         "inception",
@@ -116,8 +121,15 @@ WORKLOADS = (
         1.0,
         partial(evaluated, towers.inception_3a_3b, partial(images, 1, 192, 12)),
     ),
-    _named("lenet", "LeNet of the chapter, batch 256", 1.3, partial(evaluated, chapter.lenet, partial(images, 256, 1, 28))),
-    _named("resnet18_1", "ResNet-18 of the chapter, batch 1", 1.05, partial(evaluated, chapter.resnet18, partial(images, 1, 1, 28))),
+    _named(
+        "lenet", "LeNet of the chapter, batch 256", 1.3, partial(evaluated, chapter.lenet, partial(images, 256, 1, 28))
+    ),
+    _named(
+        "resnet18_1",
+        "ResNet-18 of the chapter, batch 1",
+        1.05,
+        partial(evaluated, chapter.resnet18, partial(images, 1, 1, 28)),
+    ),
     _named(
         "resnet18_32",
         "ResNet-18 of the chapter, batch 32",
@@ -132,24 +144,49 @@ WORKLOADS = (
     ),
     _named("lstm", "LSTM 2 x 128, 32 steps, batch 8", 1.2, partial(evaluated, LSTM, random_(32, 8, 128))),
     _named(
-        "chain", "elementwise chain of 10, 4M elements", 1.0, partial(called, chapter.elementwise_chain, random_(4 * 2**20))
+        "chain",
+        "elementwise chain of 10, 4M elements",
+        1.0,
+        partial(called, chapter.elementwise_chain, random_(4 * 2**20)),
     ),
     _named(
-        "fancy_func", "fancy_func on four 8-element tensors", 1.2, partial(called, chapter.fancy_func, *[random_(8)] * 4)
+        "fancy_func",
+        "fancy_func on four 8-element tensors",
+        1.2,
+        partial(called, chapter.fancy_func, *[random_(8)] * 4),
     ),
-    _family("mobilenet", "MobileNet v2, 96 x 96, batch 1", partial(evaluated, vision.mobilenet, partial(images, 1, 3, 96))),
-    _family("squeezenet", "SqueezeNet 1.1, 96 x 96, batch 1", partial(evaluated, vision.squeezenet, partial(images, 1, 3, 96))),
-    _family("densenet", "DenseNet 4-6-8, 32 x 32, batch 1", partial(evaluated, vision.densenet, partial(images, 1, 3, 32))),
+    _family(
+        "mobilenet", "MobileNet v2, 96 x 96, batch 1", partial(evaluated, vision.mobilenet, partial(images, 1, 3, 96))
+    ),
+    _family(
+        "squeezenet",
+        "SqueezeNet 1.1, 96 x 96, batch 1",
+        partial(evaluated, vision.squeezenet, partial(images, 1, 3, 96)),
+    ),
+    _family(
+        "densenet", "DenseNet 4-6-8, 32 x 32, batch 1", partial(evaluated, vision.densenet, partial(images, 1, 3, 32))
+    ),
     _family("bert", "BERT-like, 4 x 256, 64 tokens, batch 1", partial(evaluated, sequence.Bert, whole(8000, 1, 64))),
     _family("gpt", "GPT-like, 4 x 256, 64 tokens, batch 1", partial(evaluated, sequence.Gpt, whole(4000, 1, 64))),
     _family("deepfm", "DeepFM-like, 8 fields, batch 256", partial(evaluated, tables.DeepFM, whole(1000, 256, 8))),
     _family("gcn", "GCN-like, 2,000 nodes, 8,000 edges", graph_network),
     _family("unet", "U-Net, 64 x 64, batch 1", partial(evaluated, vision.UNet, partial(images, 1, 3, 64))),
-    _family("wavenet", "WaveNet-like, 8 layers, 1,024 samples", partial(evaluated, sequence.WaveNet, random_(1, 1, 1024))),
-    _family("vae", "variational encoder, 28 x 28, batch 32", partial(evaluated, vision.VariationalEncoder, partial(images, 32, 1, 28))),
-    _training("mlp", "MLP 784-256-10, batch 256, SGD", 1.5, partial(trained, IMAGE_MLP, random_(256, 784), whole(10, 256))),
+    _family(
+        "wavenet", "WaveNet-like, 8 layers, 1,024 samples", partial(evaluated, sequence.WaveNet, random_(1, 1, 1024))
+    ),
+    _family(
+        "vae",
+        "variational encoder, 28 x 28, batch 32",
+        partial(evaluated, vision.VariationalEncoder, partial(images, 32, 1, 28)),
+    ),
     _training(
-        "lenet", "LeNet, batch 256, SGD", 1.5, partial(trained, chapter.lenet, partial(images, 256, 1, 28), whole(10, 256))
+        "mlp", "MLP 784-256-10, batch 256, SGD", 1.5, partial(trained, IMAGE_MLP, random_(256, 784), whole(10, 256))
+    ),
+    _training(
+        "lenet",
+        "LeNet, batch 256, SGD",
+        1.5,
+        partial(trained, chapter.lenet, partial(images, 256, 1, 28), whole(10, 256)),
     ),
     _training(
         "resnet18",
@@ -157,7 +194,12 @@ WORKLOADS = (
         1.08,
         partial(trained, chapter.resnet18, partial(images, 32, 1, 28), whole(10, 32)),
     ),
-    _training("mlp_adam", "MLP 784-256-10, batch 32, Adam", 1.5, partial(trained, IMAGE_MLP, random_(32, 784), whole(10, 32), ADAM)),
+    _training(
+        "mlp_adam",
+        "MLP 784-256-10, batch 32, Adam",
+        1.5,
+        partial(trained, IMAGE_MLP, random_(32, 784), whole(10, 32), ADAM),
+    ),
     _training(
         "encoder",
         "transformer encoder layer as above, AdamW",
@@ -174,7 +216,14 @@ WORKLOADS = (
         "deepfm",
         "DeepFM-like, batch 256, Adam",
         1.3,
-        partial(trained, tables.DeepFM, whole(1000, 256, 8), partial(torch.rand, 256), ADAM, functional.binary_cross_entropy_with_logits),
+        partial(
+            trained,
+            tables.DeepFM,
+            whole(1000, 256, 8),
+            partial(torch.rand, 256),
+            ADAM,
+            functional.binary_cross_entropy_with_logits,
+        ),
     ),
     _long(500),
     _long(1750),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -10,7 +12,7 @@ from torch.nn import functional
 def mlp(*widths: int) -> nn.Sequential:
     """Linear layers of these widths with ReLU between them."""
     layers: list[nn.Module] = []
-    for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (before, after) in enumerate(itertools.pairwise(widths)):
         layers += [nn.ReLU()] if index else []
         layers.append(nn.Linear(before, after))
     return nn.Sequential(*layers)

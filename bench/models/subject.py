@@ -50,7 +50,7 @@ class _FunctionModule(nn.Module):
 
 
 def for_evaluation(module: nn.Module) -> nn.Module:
-    """Put a module in evaluation mode with running statistics as after training: not the zeros and ones of the start."""
+    """Put a module in evaluation mode with running statistics as after training, not those of the start."""
     for part in module.modules():
         if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
             nn.init.normal_(part.running_mean, std=0.1)

@@ -14,7 +14,12 @@ class Towers(nn.Module):
         super().__init__()
         self.towers = nn.ModuleList(
             nn.Sequential(
-                nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.Tanh()
+                nn.Linear(width, width),
+                nn.ReLU(),
+                nn.Linear(width, width),
+                nn.ReLU(),
+                nn.Linear(width, width),
+                nn.Tanh(),
             )
             for _ in range(towers)
         )

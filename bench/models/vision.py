@@ -1,4 +1,4 @@
-"""Public families of image networks at a small size: MobileNet, SqueezeNet, DenseNet, U-Net and a variational encoder."""
+"""Public families of image networks, small: MobileNet, SqueezeNet, DenseNet, U-Net and a variational encoder."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ class VariationalEncoder(nn.Module):
         self.log_variance = nn.Linear(64 * 49, hidden)
         self.widen = nn.Linear(hidden, 64 * 49)
         self.decoder = nn.Sequential(
-            nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(32, 1, 4, stride=2, padding=1)
+            nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 1, 4, stride=2, padding=1),
         )
 
     def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

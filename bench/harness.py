@@ -1,0 +1,103 @@
+"""Contestants that are ready -> their times, taken in turn (A B C A B C ...) until the medians have settled."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bench.figures import settled
+
+Clock = Callable[[], float]
+SHORTEST_SAMPLE = 0.0005  # seconds: a thousand times what reading the clock costs
+WARMING_SHARE = 0.3  # of a turn: caches, branch predictors and the processor's clock adapt to the new contestant
+
+
+class Runner(Protocol):
+    """A contestant that is ready to be timed."""
+
+    name: str
+
+    def turn(self, seconds: float) -> float:
+        """Run for about these seconds and give the time of one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a turn is, when the medians count as settled, and when to stop in any case."""
+
+    turn_seconds: float = 0.15
+    fewest_rounds: int = 9
+    seconds: float = 30.0
+    within: float = 0.005
+
+
+QUICK = Limits(turn_seconds=0.02, fewest_rounds=3, seconds=1.0, within=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The time of one call by contestant and round, and the sentences about those who dropped out."""
+
+    rounds: dict[str, list[float]]
+    dropped: dict[str, str]
+    settled: bool
+
+
+class DroppedOutError(Exception):
+    """A contestant failed while it was timed."""
+
+
+def interleave(runners: Sequence[Runner], limits: Limits, clock: Clock = time.monotonic) -> Times:
+    """Give each contestant a turn, then each another one, until all medians have settled or the time is over."""
+    rounds: dict[str, list[float]] = {runner.name: [] for runner in runners}
+    dropped: dict[str, str] = {}
+    started = clock()
+    done = 0
+    while rounds:
+        for runner in runners:
+            if runner.name in rounds:
+                try:
+                    rounds[runner.name].append(runner.turn(limits.turn_seconds))
+                except DroppedOutError as error:
+                    del rounds[runner.name]
+                    dropped[runner.name] = str(error)
+        done += 1
+        if done >= limits.fewest_rounds:
+            stable = settled(rounds.values(), limits.within)
+            if stable or clock() - started >= limits.seconds:
+                return Times(rounds, dropped, stable)
+    return Times(rounds, dropped, settled=False)
+
+
+def time_turn(call: Callable[[], Any], seconds: float, clock: Clock = time.perf_counter) -> float:
+    """Warm up, then time batches of calls for about these seconds; give the median batch's time of one call."""
+    began = clock()
+    calls = 0
+    while calls == 0 or clock() - began < WARMING_SHARE * seconds:
+        call()
+        calls += 1
+    each = max((clock() - began) / calls, 1e-9)
+    batch = max(1, int(SHORTEST_SAMPLE / each))
+    samples = []
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        began = clock()
+        while not samples or clock() - began < (1 - WARMING_SHARE) * seconds:
+            samples.append(_time_batch(call, batch, clock))
+    finally:
+        if collects:
+            gc.enable()
+    return statistics.median(samples)
+
+
+def _time_batch(call: Callable[[], Any], batch: int, clock: Clock) -> float:
+    numbers = range(batch)
+    start = clock()
+    for _ in numbers:
+        call()
+    return (clock() - start) / batch
