@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.api.program import Program
-from weft.trace.signature import Key, memory_key, tensor_change, tensor_key
+from weft.runtime.steady import Steady, can_watch
+from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts
+from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
 from weft.trace.traced import Traced
 
+DICTIONARIES = (dict, OrderedDict)
 
-@dataclass(frozen=True, slots=True, eq=False)
+
 class Guarded:
     """A program, where its inputs come from at each call, and what else it relies on."""
 
-    program: Program
-    arguments: tuple[int, ...]
-    slots: tuple[Slot, ...]
-    numbers: tuple[int, ...]
-    slot_keys: tuple[Key, ...]
-    facts: tuple[Fact, ...]
-    memory: Key | None
+    def __init__(self, traced: Traced, program: Program, state: State) -> None:
+        captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
+        relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
+        self.program = program
+        self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
+        self.numbers = tuple(entry.argument for entry in traced.numbers)
+        self.slots = tuple(state.slot(tensor) for tensor in captured)
+        self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
+        self._facts: tuple[Fact, ...] = tuple(state.facts())
+        self._memory = memory_key([entry.tensor for entry in traced.inputs]) if relies_on_memory else None
+        self._settled = _settle(self.slots, self._facts)
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
@@ -34,35 +42,71 @@ class Guarded:
             *(leaves[index] for index in self.numbers),
         ]
 
+    def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """The inputs, if the program may run; the quick form of `miss`."""
+        settled = self._settled
+        if settled is not None and settled.holds() and self._memory is None:
+            return [
+                *[leaves[index] for index in self.arguments],
+                *settled.tensors,
+                *[leaves[index] for index in self.numbers],
+            ]
+        return self.inputs(leaves) if self.miss(leaves) is None else None
+
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""
-        for fact in self.facts:
+        for fact in self._facts:
             changed = fact.change()
             if changed:
                 return changed
         inputs = self.inputs(leaves)
-        for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self.slot_keys, strict=False):
+        for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self._slot_keys, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 return f"{slot.path} is no longer a tensor"
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)
-        if self.memory is not None and memory_key(inputs[: len(self.arguments) + len(self.slots)]) != self.memory:
+        if self._memory is not None and memory_key(inputs[: len(self.arguments) + len(self.slots)]) != self._memory:
             return "the tensors share memory in another way, or start at another place in it"
+        # All holds: what the native comparison took for a change was none, so it starts again from here.
+        self._settled = _settle(self.slots, self._facts)
         return None
 
 
-def guard(traced: Traced, program: Program, state: State) -> Guarded:
-    """Remember what the program relies on, as it is now."""
-    captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
-    tensors = [entry.tensor for entry in traced.inputs]
-    relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
-    return Guarded(
-        program,
-        tuple(entry.argument for entry in traced.inputs if entry.argument is not None),
-        tuple(state.slot(tensor) for tensor in captured),
-        tuple(entry.argument for entry in traced.numbers),
-        tuple(tensor_key(tensor) for tensor in captured),
-        tuple(state.facts()),
-        memory_key(tensors) if relies_on_memory else None,
-    )
+class Settled:
+    """The facts as they held a moment ago, where a native comparison can tell that nothing has changed since."""
+
+    def __init__(self, modules: Sequence[nn.Module], loose: Sequence[Fact], slots: Sequence[Slot]) -> None:
+        dictionaries = [entry for module in modules for entry in _dictionaries(module)]
+        watched = {id(entry) for entry in dictionaries}
+        self.tensors = [slot.get() for slot in slots]
+        self._loose = tuple(loose)
+        self._loose_slots = tuple(
+            (slot, tensor)
+            for slot, tensor in zip(slots, self.tensors, strict=True)
+            if id(slot.container) not in watched
+        )
+        self._steady = Steady(dictionaries, self.tensors)
+
+    def holds(self) -> bool:
+        """Whether nothing has changed."""
+        return (
+            self._steady.holds()
+            and all(fact.change() is None for fact in self._loose)
+            and all(slot.get() is tensor for slot, tensor in self._loose_slots)
+        )
+
+
+def _settle(slots: Sequence[Slot], facts: Sequence[Fact]) -> Settled | None:
+    tensors = [slot.get() for slot in slots]
+    if not can_watch(tensors):
+        return None
+    modules = [fact.module for fact in facts if isinstance(fact, ModuleFacts)]
+    loose = [fact for fact in facts if not isinstance(fact, ModuleFacts) or fact.containers]
+    return Settled(modules, loose, slots)
+
+
+def _dictionaries(module: nn.Module) -> list[dict[Any, Any]]:
+    """The dictionaries that hold all that a module's facts are about."""
+    own = module.__dict__
+    return [own, *(own[name] for name in (*REGISTRIES, "_modules", *HOOKS) if type(own.get(name)) in DICTIONARIES)]

@@ -17,10 +17,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from weft.api.guarded import Guarded, guard
+from weft.api.guarded import Guarded
 from weft.api.numbers import FreeNumbers
 from weft.api.program import Program
 from weft.api.program_description import Example
+from weft.api.quick_call import QuickCall, quick_call
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
@@ -60,9 +61,15 @@ class Hybrid:
         self.lock = RLock()
         self._numbers = FreeNumbers()
         self._warned = False
+        self._quick: QuickCall | None = None
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program of this signature; trace one if there is none."""
+        quick = self._quick
+        if quick is not None and not keywords:
+            inputs = quick.inputs(arguments)
+            if inputs is not None:
+                return quick.guarded.program.run(inputs)
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)
@@ -71,6 +78,7 @@ class Hybrid:
             found = self._trace(_Call(arguments, keywords, leaves, structure))
             if found is None:
                 return self.function(*arguments, **keywords)
+        self._quick = quick_call(found, arguments, keywords)
         return found.program.run(found.inputs(leaves))
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
@@ -137,7 +145,7 @@ class Hybrid:
             self._raise_as_eager(error, call)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
-        return guard(traced, Program(traced, self.lock), find_state(*roots))
+        return Guarded(traced, Program(traced, self.lock), find_state(*roots))
 
     def _raise_as_eager(self, error: Exception, call: _Call) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively."""

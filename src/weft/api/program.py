@@ -20,9 +20,10 @@ from weft.ir.printer import print_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import LibraryPlan, plan_library
 from weft.runtime.boundary import Boundary
-from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Tangents
+from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Tangents
 from weft.runtime.native_graph import CompiledGraph
 from weft.trace.capture import tree_unflatten
+from weft.trace.signature import autocast_key
 from weft.trace.traced import TensorLeaf, Traced
 
 
@@ -40,6 +41,15 @@ class Program:
         )
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         by_index = {leaf.index: leaf.requires_grad for leaf in traced.leaves if isinstance(leaf, TensorLeaf)}
+        # A program that gives one new tensor and writes nothing needs no edge.
+        self._bare = (
+            not shown.writes
+            and [result.path for result in shown.results] == [()]
+            and shown.results[0].value not in shown.inputs
+            and len(traced.leaves) == 1
+            and isinstance(traced.leaves[0], TensorLeaf)
+            and traced.structure.is_leaf()
+        )
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -82,6 +92,8 @@ class Program:
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run on the graph's inputs in order; gives what the traced function returned."""
+        if self._bare and autocast_key() is None:
+            return self._execute(inputs)[0]
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
@@ -107,14 +119,14 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
             found = gradient.backward(tangents)
         return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients
 
-    return DifferentiableExecutable(
+    forward = Forward(
         run_pipeline(gradient.graph),
         len(gradient.saved),
         [value in carrying for value in visible],
         gradient.wanted,
-        backward_of,
         _weights(traced),
     )
+    return DifferentiableExecutable(forward, backward_of)
 
 
 def _weights(traced: Traced) -> frozenset[Value]:

@@ -19,7 +19,6 @@ from weft.plan.plan import Location
 from weft.plan.split_reduce import plan_reduction
 from weft.plan.window import Window, plain
 
-
 Place = tuple[int, Window]
 
 

@@ -33,7 +33,8 @@ def pool(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
     kernel = PoolKernel(
         fusion.assembly.name("pool"), images.dtype, "max" if is_max else "mean", count, channels, *sizes, window,
         _images(images.window), layout,
-        choose_pool_schedule(images.dtype, channels, sizes, layout, fusion.assembly.target), indices, bool(given.get("count_include_pad", True)), given.get("divisor_override"),
+        choose_pool_schedule(images.dtype, channels, sizes, layout, fusion.assembly.target), indices,
+        bool(given.get("count_include_pad", True)), given.get("divisor_override"),
     )  # fmt: skip
     first = fusion.place_for(value, home) if value.op == "average_pool" else fusion.arena(home, images.dtype)
     outs = [first, fusion.arena(home, "i64")] if indices else [first]

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from weft.errors import InternalError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TupleType
-from weft.plan.region import Region
+from weft.plan.region import Region, keeps_order
 
 NATIVE = "native"
 
@@ -28,7 +28,7 @@ def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
     while waiting:
         left = arrangement.place_ready(waiting, inside)
         if len(left) == len(waiting):
-            raise InternalError("regions and library calls wait for each other", why="regions were cut where they must not")
+            raise InternalError("regions and library calls wait for each other", why="a region was cut wrongly")
         waiting = left
     now = arrangement.now
     return replace(
@@ -58,11 +58,12 @@ class _Arrangement:
             if number is not None:
                 self._place_region(number)
             if number is None:
-                blocked = blocked or not self.known.issuperset(value.operands)
-                if blocked:
-                    left.append(value)
-                else:
+                ready = self.known.issuperset(value.operands) and not (blocked and keeps_order(value))
+                blocked = blocked or (not ready and keeps_order(value))
+                if ready:
                     self._place(value)
+                else:
+                    left.append(value)
             elif number not in self.placed:
                 left.append(value)
         return left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -17,30 +17,37 @@ Tangents = tuple[TensorType | None, ...]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """The forward of a program with gradients.
+
+    `graph` ends in the saved values (the last `saved` results); `differentiable` says which results and writes (in this
+    order, saved ones left out) carry gradients; `wanted` which inputs get one; `weights` are inputs that change rarely.
+    """
+
+    graph: Graph
+    saved: int
+    differentiable: Sequence[bool]
+    wanted: Sequence[int]
+    weights: frozenset[Value]
+
+
 class DifferentiableExecutable:
     """Takes a program's inputs in order, gives its roots in order, connected to autograd.
 
-    `graph` ends in the saved values (the last `saved` results); `differentiable` says which results and writes (in this
-    order, saved ones left out) carry gradients; `wanted` which inputs get one. `backward_of` gives the graph for a
-    pattern of tangents, which saved values it takes, and which of its results is each wanted input's gradient.
+    `backward_of` gives the graph for a pattern of tangents, which saved values it takes, and which of its results is
+    each wanted input's gradient.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        saved: int,
-        differentiable: Sequence[bool],
-        wanted: Sequence[int],
-        backward_of: Callable[[Tangents], BackwardGraph],
-        weights: frozenset[Value],
-    ) -> None:
-        self._forward = CompiledGraph(graph, weights)
-        count = len(graph.results) - saved
+    def __init__(self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph]) -> None:
+        graph = forward.graph
+        self._forward = CompiledGraph(graph, forward.weights)
+        count = len(graph.results) - forward.saved
         self.graph = replace(graph, results=graph.results[:count])
         visible = tuple(dict.fromkeys(self.graph.roots()))
         position = {value: index for index, value in enumerate(self._forward.roots)}
         carries = dict.fromkeys(visible, False)
-        for value, flag in zip(self.graph.roots(), differentiable, strict=True):
+        for value, flag in zip(self.graph.roots(), forward.differentiable, strict=True):
             carries[value] = carries[value] or flag
         inputs = {value: index for index, value in enumerate(graph.inputs)}
         self.sources = tuple(inputs.get(value, -1) for value in visible)
@@ -48,7 +55,7 @@ class DifferentiableExecutable:
         self.roots = tuple(position[value] for value in fresh)
         self.carries = tuple(carries[value] for value in fresh)
         self.saved = tuple(position[result.value] for result in graph.results[count:])
-        self.wanted = tuple(wanted)
+        self.wanted = tuple(forward.wanted)
         self._backward_of = backward_of
         self._backwards: dict[Tangents, _BackwardRun] = {}
 

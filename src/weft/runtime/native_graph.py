@@ -16,7 +16,7 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse import fuse
 from weft.plan.library_plan import plan_library
 from weft.plan.memory import place
-from weft.plan.native_values import with_regions
+from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
 from weft.runtime.executable import NativeExecutable
@@ -73,11 +73,26 @@ class CompiledGraph:
         now = dict(zip(graph.roots(), compiled.roots(), strict=True))
         order = tuple(position[now[root]] for root in self.roots)
         self._order = None if order == tuple(range(len(position))) else order
+        self._alone = _only_region(compiled, graph)
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph."""
+        if self._alone is not None:
+            outputs = self.regions[0](*[inputs[index] for index in self._alone])
+            return outputs
         outputs = self.executable(inputs)
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
+
+
+def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
+    """If all of a graph is one region that gives its roots in order: which inputs the region takes."""
+    whole, *items = compiled.values or (None,)
+    if whole is None or whole.op != NATIVE or any(value.op != "item" for value in items):
+        return None
+    if tuple(dict.fromkeys(compiled.roots())) != tuple(items) or len(items) != len(dict.fromkeys(graph.roots())):
+        return None
+    order = {value: index for index, value in enumerate(compiled.inputs)}
+    return tuple(order[operand] for operand in whole.operands)
 
 
 def _from_outside(region: Region, graph: Graph) -> list[int]:

@@ -1,0 +1,61 @@
+"""The last call that came with plain tensors -> whether this one may run the same program, at little cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.api.guarded import Guarded
+from weft.trace.capture import has_function_modes, traced_elsewhere
+from weft.trace.signature import autocast_key, modes_key
+
+PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
+
+
+class QuickCall:
+    """What a call must look like to run this program without a key being made of it."""
+
+    def __init__(self, guarded: Guarded, arguments: tuple[torch.Tensor, ...]) -> None:
+        self.guarded = guarded
+        self._count = len(arguments)
+        self._looks = tuple(_look(argument) for argument in arguments)
+        self._modes = _modes()
+
+    def inputs(self, arguments: tuple[Any, ...]) -> list[Any] | None:
+        """The program's inputs, if it may run."""
+        if len(arguments) != self._count or _modes() != self._modes or traced_elsewhere(()):
+            return None
+        for argument, look in zip(arguments, self._looks, strict=True):
+            if type(argument) not in PLAIN_ARGUMENTS or _look(argument) != look:
+                return None
+        return self.guarded.ready(arguments)
+
+
+def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
+    """The quick form of a call, if it has one: dense tensors by position, and no mode that is looked at closely."""
+    if keywords or has_function_modes() or autocast_key() is not None or modes_key()[1]:
+        return None
+    if any(
+        type(argument) not in PLAIN_ARGUMENTS or argument.dtype.is_complex or argument.is_neg()
+        for argument in arguments
+    ):
+        return None
+    return QuickCall(guarded, arguments)
+
+
+def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Everything about a plain tensor that a program depends on, apart from its elements."""
+    grad = tensor.requires_grad
+    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, grad, grad and tensor.is_leaf, tensor.layout)
+
+
+def _modes() -> tuple[Any, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_default_dtype(),
+        has_function_modes(),
+    )

@@ -1,0 +1,121 @@
+"""What must not have changed -> one native comparison of memory, instead of a Python one for each fact.
+
+A watch looks at the version that CPython keeps of every dictionary (a module's attributes, parameters, submodules,
+hooks) and at the bytes in which PyTorch keeps a tensor's sizes, strides and element type. Which bytes these are is
+found out at first use, by comparing tensors that differ in nothing but their memory; where that does not come out as
+expected (another Python, another PyTorch) there is no watch, and the facts are compared one by one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from weft.codegen.native import NativeLibrary, compile_native
+from weft.codegen.watching import ROW_WORDS, WATCH, emit_watch
+from weft.target import host_target
+
+# A dictionary's version counts every change of it; it is a field of the object up to Python 3.13.
+VERSION_OFFSET = 24
+LAST_WITH_VERSIONS = (3, 13)
+TENSOR_BYTES = 192
+FIRST_BYTE = 16  # behind the reference count
+MOST_DIMENSIONS = 5  # sizes of more dimensions lie in memory of their own
+Row = tuple[int, int, int]
+EVERY_BIT = (1 << 64) - 1
+
+
+class Steady:
+    """Watches dictionaries and tensors as they are when it is made; they are kept alive as long as it is."""
+
+    def __init__(self, dictionaries: Sequence[dict[Any, Any]], tensors: Sequence[torch.Tensor]) -> None:
+        self._kept = (tuple(dictionaries), tuple(tensors))
+        places = [id(entry) + VERSION_OFFSET for entry in dictionaries]
+        rows: list[Row] = [(place, EVERY_BIT, _word(place)) for place in places]
+        masks = tensor_masks()
+        for tensor in tensors:
+            address = tensor._cdata
+            rows += [(address + at, mask, _word(address + at) & mask) for at, mask in masks]
+        # SAFETY: the addresses are of objects that `_kept` holds; none of them moves.
+        self._rows = (ctypes.c_uint64 * (ROW_WORDS * len(rows)))(*(word for row in rows for word in row))
+        self._address = ctypes.addressof(self._rows)
+        self._count = len(rows)
+        self._flags = tuple(tensor.requires_grad for tensor in tensors)
+        self._compare = _comparer()
+
+    def holds(self) -> bool:
+        """Whether nothing has changed. False may be a false alarm (a dictionary was written without changing it)."""
+        return self._compare(self._address, self._count) == 0 and self._flags == tuple(
+            [tensor.requires_grad for tensor in self._kept[1]]
+        )
+
+
+def can_watch(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether these tensors can be watched here."""
+    return bool(tensor_masks()) and _versions_count() and all(tensor.dim() <= MOST_DIMENSIONS for tensor in tensors)
+
+
+@cache
+def tensor_masks() -> tuple[tuple[int, int], ...]:
+    """The places of a tensor's object that say what it looks like: (offset, bits that count); none if unknown."""
+    base = torch.zeros(64)
+    alike = [torch.zeros(6), *(base[7 * place : 7 * place + 6] for place in (1, 2, 5)), torch.ones(3, 6)[1]]
+    first, *others = map(_bytes_of, alike)
+    same = [at >= FIRST_BYTE and all(other[at] == first[at] for other in others) for at in range(TENSOR_BYTES)]
+    unlike = (
+        torch.zeros(6, dtype=torch.float64),
+        torch.zeros(6, dtype=torch.int32),
+        torch.zeros(7),
+        torch.zeros(12)[::2],
+        torch.zeros(2, 3),
+        torch.zeros(()),
+        torch.zeros(2, 3, 4, 5, 6),
+        torch.zeros(6, 5, 4, 3, 2).permute(4, 3, 2, 1, 0),
+    )
+    words: set[int] = set()
+    for other in map(_bytes_of, unlike):
+        telling = {at // 8 for at, counts in enumerate(same) if counts and other[at] != first[at]}
+        if not telling:
+            return ()
+        words |= telling
+    return tuple((8 * word, sum(0xFF << (8 * at) for at in range(8) if same[8 * word + at])) for word in sorted(words))
+
+
+@cache
+def _versions_count() -> bool:
+    """Whether dictionaries have versions where they are expected."""
+    if sys.implementation.name != "cpython" or sys.version_info[:2] > LAST_WITH_VERSIONS:
+        return False
+    probe = {"entry": 0}
+    seen = {_word(id(probe) + VERSION_OFFSET)}
+    for number in range(1, 5):
+        probe["entry"] = number
+        seen.add(_word(id(probe) + VERSION_OFFSET))
+    changed = len(seen) == 5
+    before = _word(id(probe) + VERSION_OFFSET)
+    probe.get("entry")
+    return changed and _word(id(probe) + VERSION_OFFSET) == before
+
+
+@cache
+def _library() -> NativeLibrary:
+    return compile_native(emit_watch(host_target()), host_target())
+
+
+@cache
+def _comparer() -> Any:
+    # PYFUNCTYPE keeps the interpreter's lock: nobody changes a dictionary while it is compared.
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64)(_library().address(WATCH))
+
+
+def _word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return ctypes.string_at(tensor._cdata, TENSOR_BYTES)
