@@ -24,7 +24,7 @@ from weft.plan.access import boxes
 from weft.plan.box import Box
 from weft.plan.memory import ALIGNMENT
 from weft.plan.order import Order, lanes_of, order_of
-from weft.plan.plan import Plan, Run
+from weft.plan.plan import Plan, Run, Wait
 
 Place = tuple[int, int]  # a run: its lane, and its position there
 MOST_SHOWN = 20
@@ -33,8 +33,12 @@ MOST_SHOWN = 20
 def check_plan(plan: Plan) -> None:
     """Raise an InternalError that lists every problem of a plan with lanes and offsets."""
     problems = [*_tile_problems(plan), *_offset_problems(plan)]
+    known = range(len(plan.calls))
+    lanes = tuple(
+        tuple(item for item in lane if isinstance(item, Wait) or item.call in known) for lane in lanes_of(plan)
+    )
     try:
-        order = order_of(lanes_of(plan))
+        order = order_of(lanes)
     except InternalError as error:
         problems.append(str(error))
     else:

@@ -22,7 +22,7 @@ LEAST_GAIN = 0.1  # of the time on one lane; estimates are not better than that
 SPLIT_GAIN = 0.05  # of a call's time
 # Calls are not taken out of their order by more than this for each lane: what waits for them stays in memory.
 WINDOW = 24
-# A call is not shared out if others that could start now have this part of its work for each other lane.
+# A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
 ENOUGH_ELSEWHERE = 0.9
 # Where intermediates are together larger than this, no lane gets further ahead of another one than so many calls.
 FRUGAL_BYTES = 4 * 1024 * 1024
@@ -133,6 +133,8 @@ class _Scheduler:
         best: list[Share] = [(lane, 0, tiles)]
         model = self.table.model
         most = min(self.lane_count, tiles, int(seconds / (model.wait + model.check)) + 1)
+        begin, free = finish - seconds, self.table.free
+        work_elsewhere += sum(max(0.0, free[other] - begin) for other in self.table.lanes if other != lane)
         if most < 2 or work_elsewhere >= self.enough * (self.lane_count - 1) * seconds:
             return best
         limit = finish - SPLIT_GAIN * seconds
