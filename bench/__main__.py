@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import contestants, machine, report, workloads
+from bench import contestants, machine, plot, report, workloads
 from bench.harness import QUICK, Limits
 from bench.measure import Options, measure
 from bench.row import Row
@@ -52,12 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(measure(workload, rivals, options, _say))
             print(*report.lines_of(rows[-1]), f"  took {time.monotonic() - started:.0f} s", sep="\n", flush=True)
             report.write(rows, about, stem)  # after each row: an interrupted run leaves what it found
+    _draw(stem)
     print("", *report.summary(rows), f"written: {stem}.json and .md", sep="\n")
     return int(any(_gave_wrong_answer(row) for row in rows))
 
 
 def _gave_wrong_answer(row: Row) -> bool:
     return any(" is wrong" in failure or " is less exact" in failure for failure in row.failures())
+
+
+def _draw(stem: Path) -> None:
+    reason = plot.missing()
+    if reason is not None:
+        print(reason)
+    else:
+        plot.draw(json.loads(stem.with_suffix(".json").read_text()), stem)
 
 
 def _say(line: str) -> None:
