@@ -14,6 +14,8 @@ from weft.trace.lift_elementwise import Formula, inside, pointwise
 ERF_SLOPE = 2 / math.sqrt(math.pi) * math.sqrt(0.5) * 0.5
 TANH_SCALE = math.sqrt(2) * 2 / math.sqrt(math.pi) * 0.5
 TANH_CUBE = 0.044715
+# PyTorch's kernel has this number in float32, whatever it computes in.
+SIXTH = float(torch.tensor(1 / 6, dtype=torch.float32))
 
 
 def gelu(arguments: Arguments) -> Expression:
@@ -55,7 +57,7 @@ def hard_gate(x: Expression) -> Expression:
 
 def hard_gate_gradient(gradient: Expression, x: Expression) -> Expression:
     """The gradient of hardsigmoid."""
-    return x.apply("gt", -3).apply("logical_and", x.apply("lt", 3)).choose(gradient / 6, 0)
+    return x.apply("gt", -3).apply("logical_and", x.apply("lt", 3)).choose(gradient * SIXTH, 0)
 
 
 def hard_swish_gradient(gradient: Expression, x: Expression) -> Expression:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from weft.trace.expression import Expression, positions
+from weft.trace.expression import HALVES, Expression, positions
 from weft.trace.lift_arguments import Arguments, Results, Rule, Rules
 
 NONE, MEAN, SUM = range(3)
@@ -15,11 +15,12 @@ SMALLEST_PRODUCT = 1e-12
 
 
 def reduced(arguments: Arguments, x: Expression) -> Expression:
-    """The loss of every element, their mean, or their sum."""
+    """The loss of every element, their mean, or their sum; PyTorch rounds each element before it adds them up."""
     kind = arguments.literal("reduction")
     everywhere = tuple(range(x.rank))
     if kind == NONE:
         return x
+    x = x.cast(arguments.result().dtype).wide()
     return x.mean(everywhere) if kind == MEAN else x.sum(everywhere)
 
 
@@ -78,6 +79,16 @@ def huber_slope(x: Expression, target: Expression, delta: float) -> Expression:
     """The slope of huber."""
     gap = x - target
     return gap.apply("lt", -delta).choose(-delta, gap.apply("gt", delta).choose(delta, gap))
+
+
+def in_one_dtype(rule: Rule) -> Rule:
+    """Leave half precisions to PyTorch, which rounds, and overflows, at every step inside of this operator."""
+
+    def checked(arguments: Arguments) -> Results:
+        arguments.require(arguments.tensor("self").dtype not in HALVES, "in half precision")
+        return rule(arguments)
+
+    return checked
 
 
 def soft_margin(x: Expression, target: Expression) -> Expression:
@@ -188,8 +199,8 @@ LOSSES: Rules = {
     "aten.smooth_l1_loss_backward.default": loss_gradient(smooth_slope, "beta"),
     "aten.huber_loss.default": loss(huber, "delta"),
     "aten.huber_loss_backward.default": loss_gradient(huber_slope, "delta"),
-    "aten.soft_margin_loss.default": loss(soft_margin),
-    "aten.soft_margin_loss_backward.default": loss_gradient(soft_margin_slope),
+    "aten.soft_margin_loss.default": in_one_dtype(loss(soft_margin)),
+    "aten.soft_margin_loss_backward.default": in_one_dtype(loss_gradient(soft_margin_slope)),
     "aten.binary_cross_entropy.default": binary_cross_entropy,
     "aten.binary_cross_entropy_backward.default": binary_cross_entropy_gradient,
     "aten.binary_cross_entropy_with_logits.default": binary_cross_entropy_of_logits,

@@ -287,6 +287,7 @@ def linear(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> Expression:
         x, corners = arguments.tensor("self").wide(), arguments.literal("align_corners")
+        arguments.require(x.dtype.is_floating_point, "between integers")
         sizes = arguments.result().shape[2:]
         for dimension, (size, factor) in enumerate(zip(sizes, factors(arguments, rank), strict=True), 2):
             low, high, share = linear_places(x.shape[dimension], size, factor, corners=corners)
