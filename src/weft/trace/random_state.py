@@ -20,10 +20,12 @@ Emit = Callable[..., Value]
 
 
 class OwnGenerators:
-    """Watches the generators that are not the default one while Python is traced."""
+    """Watches the generators that are not the CPU's default one, those of GPUs too, while Python is traced."""
 
     def __init__(self, generators: Iterable[torch.Generator]) -> None:
-        self._before = {generator_key(generator): (generator, generator.get_state()) for generator in generators}
+        on_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+        watched = (*generators, *on_gpus)
+        self._before = {generator_key(generator): (generator, generator.get_state()) for generator in watched}
 
     def may_draw(self, generator: torch.Generator | None) -> bool:
         """Whether a program can draw from it at every run: it is the default one, or there was one before tracing."""
