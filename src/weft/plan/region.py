@@ -67,10 +67,15 @@ def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
     for value in graph.values:
         native = is_native(value, levels)
         depth = max((_after(levels[operand], native) for operand in value.operands), default=0)
-        if (not native and OPS[value.op].effect) or value.op in ("library", "update"):
+        if keeps_order(value):
             depth = last_effect = max(depth, last_effect)
         levels[value] = (native, depth)
     return levels
+
+
+def keeps_order(value: Value) -> bool:
+    """Whether a value stays in order with others of its kind: calls of operators, which may draw random numbers."""
+    return OPS[value.op].effect is not None or value.op in ("library", "update")
 
 
 def _after(operand: tuple[bool, int], native: bool) -> int:
