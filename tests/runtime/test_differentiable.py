@@ -9,7 +9,7 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.ir.parser import parse_graph
-from weft.runtime.differentiable import DifferentiableExecutable
+from weft.runtime.differentiable import DifferentiableExecutable, Forward
 
 FORWARD = """graph f(%x: f32[3], %scale: f32[3]) {
   %0: f32[3] = library aten.mul.Tensor(%x, %scale)
@@ -47,7 +47,7 @@ def run(asked: list[Any]) -> DifferentiableExecutable:
         return (graph, (0, 1), (0, 1)) if pattern[0] else (graph, (0,), (0, None))
 
     forward = parse_graph(FORWARD.replace("return %0, %1, %x", "return %0, %1, %x, %scale"))
-    return DifferentiableExecutable(forward, 2, [True, True], [0, 1], backward_of, frozenset())
+    return DifferentiableExecutable(Forward(forward, 2, [True, True], [0, 1], frozenset()), backward_of)
 
 
 def inputs() -> list[torch.Tensor]:

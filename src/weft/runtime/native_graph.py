@@ -10,11 +10,14 @@ import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.config import config
+from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse import fuse
+from weft.plan.lanes import schedule
 from weft.plan.library_plan import plan_library
+from weft.plan.machine_model import default_model
 from weft.plan.memory import place
 from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
@@ -39,7 +42,7 @@ class NativeRegion:
     def __init__(self, region: Region, inputs_checked: Collection[int]) -> None:
         target = host_target()
         fused = fuse(region, target)
-        self.plan: Plan = place(fused.plan)
+        self.plan: Plan = place(schedule(fused.plan, cpu_count(), default_model(target)))
         self._execute = NativeExecutable(self.plan, target, fused.constants)
         self._outputs = tuple(_output(value) for value in region.outputs)
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
