@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.list:
         _list(chosen, rivals)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all processes are ended
     about = machine.describe(given.threads)
     stem = _stem(given)
     rows: list[Row] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ def onnx_bytes(subject: Subject, newer: bool) -> bytes:
     """Export to ONNX by the exporter that is newer or older: each gives some models a better file."""
     module = as_module(subject.thing).eval()
     names = [f"input_{index}" for index in range(len(subject.inputs))]
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with torch.inference_mode(mode=False), torch.no_grad(), without_fused_encoder():
         if newer:
             program = torch.onnx.export(module, subject.inputs, dynamo=True, input_names=names, verbose=False)
             if program is None:
@@ -25,6 +27,17 @@ def onnx_bytes(subject: Subject, newer: bool) -> bytes:
         file = io.BytesIO()
         torch.onnx.export(module, subject.inputs, file, dynamo=False, input_names=names, opset_version=17)
         return file.getvalue()
+
+
+@contextlib.contextmanager
+def without_fused_encoder() -> Iterator[None]:
+    """Trace transformer layers as the operators they are made of: no exporter knows PyTorch's fused one."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(value=False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(value=before)
 
 
 def onnx_runtime(job: Job) -> Ready:
@@ -61,7 +74,7 @@ def openvino(job: Job) -> Ready:
     if job.setting.options["from_onnx"]:
         model = core.read_model(onnx_bytes(subject, newer=False))
     else:
-        with torch.inference_mode(mode=False), torch.no_grad():
+        with torch.inference_mode(mode=False), torch.no_grad(), without_fused_encoder():
             module = as_module(subject.thing).eval()
             model = vino.convert_model(module, example_input=subject.inputs, input=_shapes(subject))
     hints = {

@@ -61,7 +61,7 @@ def draw(results: dict[str, Any], stem: Path) -> None:
     for name, colour in COLOURS.items():
         if any(name in ratios_of(row) for row in rows):
             axes.scatter([], [], color=colour, label=name)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.09), ncols=5, frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=9, frameon=False, fontsize=8)
     for suffix in (".svg", ".png"):
         figure.savefig(stem.with_suffix(suffix), dpi=150)
     plt.close(figure)
@@ -72,7 +72,11 @@ def _label(axes: Any, rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -
     axes.set_ylim(-0.7, len(rows) - 0.3)
     values = [ratio for row in rows for ratio in ratios_of(row).values()]
     powers = range(math.floor(math.log2(min(values))), math.ceil(math.log2(max(values))) + 1)
-    axes.set_xticks([2.0**power for power in powers], [f"{2.0**power:g}" for power in powers], fontsize=8)
+    axes.set_xticks(
+        [2.0**power for power in powers],
+        [f"1/{2**-power}" if power < 0 else f"{2**power}" for power in powers],
+        fontsize=8,
+    )
     axes.minorticks_off()
     axes.set_xlabel(
         "time of the peer / time of Weft (right of 1: Weft is faster; upright strokes: the bars)", fontsize=8
