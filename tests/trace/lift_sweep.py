@@ -24,6 +24,11 @@ from weft.trace.traced import Traced
 DTYPES = {name: DTYPES_BY_NAME[name] for name in ("f32", "f64", "f16", "bf16", "i64", "i32", "u8", "bool")}
 WIDENED = (torch.float32, torch.bfloat16, torch.float16)
 
+UNTRACEABLE = (
+    *(WeftError, RuntimeError, AttributeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError),
+)
+"""What is raised by samples that cannot be traced, or that the interpreter cannot run as they were traced."""
+
 
 @dataclass
 class Entry:
@@ -67,7 +72,7 @@ def checked_forward(function: Callable[..., Any], sample: SampleInput) -> Checke
         try:
             traced = traced_call(function, *fresh_arguments(arguments), **fresh_arguments(keywords))
             interpret(traced.graph, fresh(inputs_of(traced)))
-        except (WeftError, RuntimeError, AttributeError, TypeError, ValueError, IndexError, NotImplementedError):
+        except UNTRACEABLE:
             return None
         known = exact(function, traced, fresh_arguments(arguments), fresh_arguments(keywords))
         return check(traced.graph, inputs_of(traced), known)
@@ -89,7 +94,7 @@ def checked_backward(function: Callable[..., Any], sample: SampleInput) -> Check
         ]
         inputs = [*(saved[at] for at in traced.gradient.saved_positions(backward)), *tangents]
         interpret(backward.graph, fresh(inputs))
-    except (WeftError, RuntimeError, AttributeError, TypeError, ValueError, IndexError, NotImplementedError):
+    except UNTRACEABLE:
         return None
     return check(backward.graph, inputs)
 
