@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import weft
+from weft.config import overrides
 
 
-def test_programs_and_the_reasons_for_them_are_listed() -> None:
+def test_programs_and_the_reasons_for_them_are_listed(by_library: None) -> None:
     net = weft.hybridize(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
     net(torch.randn(2, 4))
     net(torch.randn(7, 4))
@@ -18,15 +19,22 @@ def test_programs_and_the_reasons_for_them_are_listed() -> None:
     assert str(weft.explain(net)) == (
         "Sequential: 3 programs, 3 traced\n"
         "  program 1: (input: float32[2, 4]) with gradients\n"
-        "    3 values, 3 by PyTorch's operators, 1 result\n"
+        "    3 values: 3 calls of PyTorch's operators; 1 result\n"
         "  program 2: (input: float32[7, 4]) with gradients\n"
-        "    3 values, 3 by PyTorch's operators, 1 result\n"
+        "    3 values: 3 calls of PyTorch's operators; 1 result\n"
         "  program 3: (input: float32[2, 4]) no gradients\n"
-        "    3 values, 3 by PyTorch's operators, 1 result\n"
+        "    3 values: 3 calls of PyTorch's operators; 1 result\n"
         "  traced again because\n"
         "    argument input: size of dim 0 was 2, is 7\n"
         "    grad mode was on, is off"
     )
+
+
+def test_what_runs_in_machine_code_is_counted() -> None:
+    net = weft.hybridize(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+    with overrides(codegen="native"), torch.no_grad():
+        net(torch.randn(2, 4))
+    assert "1 region in machine code" in str(weft.explain(net))
 
 
 def test_the_explanation_shows_itself_at_the_prompt() -> None:

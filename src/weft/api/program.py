@@ -56,10 +56,13 @@ class Program:
         return print_graph(self._named())
 
     def summary(self) -> str:
-        """One line: how many values, how many of them by library calls, what is written."""
-        calls = sum(value.op in ("library", "update") for value in self.graph.values)
+        """One line: how many values, how they are computed, what is written."""
+        forward = self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
+        steps = forward.executable.plan.steps
+        calls = counted(sum(step.value.op in ("library", "update") for step in steps), "call")
         values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
-        text = f"{values}, {calls} by PyTorch's operators, {results}"
+        regions = f"{counted(len(forward.regions), 'region')} in machine code, " if forward.regions else ""
+        text = f"{values}: {regions}{calls} of PyTorch's operators; {results}"
         return text + (f", {counted(len(self.graph.writes), 'write')}" if self.graph.writes else "")
 
     @property

@@ -59,6 +59,11 @@ class DifferentiableExecutable:
         self._backward_of = backward_of
         self._backwards: dict[Tangents, _BackwardRun] = {}
 
+    @property
+    def forward_graph(self) -> CompiledGraph:
+        """What runs the forward."""
+        return self._forward
+
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
         fresh = iter(_Node.apply(self, *inputs))  # type: ignore[no-untyped-call]

@@ -28,6 +28,15 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
     }
 )
 
+
+def kind_of_refusal(function: Callable[..., Any]) -> str | None:
+    """The refusal that a function gets, if any; also when somebody has wrapped it since this file was read."""
+    kind = FORBIDDEN.get(getattr(function, "__wrapped__", function))
+    if kind is None and getattr(function, "__name__", "") == "__set__":
+        return "memory replaced" if function == torch.Tensor.data.__set__ else None  # type: ignore[attr-defined]
+    return kind
+
+
 # What is allowed after all of a tensor whose elements are the same at every run.
 FROM_VALUES = frozenset({"branch", "number"})
 

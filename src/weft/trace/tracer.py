@@ -32,7 +32,7 @@ from weft.trace.capture import (
     without_functions,
 )
 from weft.trace.corrections import CORRECTIONS
-from weft.trace.forbidden import FORBIDDEN, FROM_VALUES, VALUE_OPERATORS
+from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
 from weft.trace.places import user_place
@@ -221,7 +221,7 @@ class Tracer:
 
     def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
         """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
-        kind = FORBIDDEN.get(function)
+        kind = kind_of_refusal(function)
         if kind == "number" and is_listing():
             kind = "list"
         if kind == "text" and not arguments[1]:
