@@ -7,6 +7,7 @@ from tests.plan.test_lanes import elementwise, product, towers
 
 from weft.errors import UsageError
 from weft.plan.cost import CYCLES, PlanCosts, kernel_seconds, tile_seconds
+from weft.plan.dependencies import Footprints
 from weft.plan.expression import Instruction
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.machine_model import default_model, parse_model
@@ -48,9 +49,9 @@ def test_tiles_add_up_to_the_kernel() -> None:
 
 def test_weights_that_fit_no_cache_come_from_memory() -> None:
     plan = towers(2, 1)
-    cost = PlanCosts(plan, replace(MODEL, l3_bytes=1024)).cost(plan.calls[0])
-    assert cost.from_memory > 0
-    assert PlanCosts(plan, MODEL).cost(plan.calls[0]).from_memory == 0
+    touched = Footprints(plan).boxes_of(0)
+    assert PlanCosts(plan, replace(MODEL, l3_bytes=1024)).cost(plan.calls[0], touched).from_memory > 0
+    assert PlanCosts(plan, MODEL).cost(plan.calls[0], touched).from_memory == 0
 
 
 def test_every_kind_of_kernel_has_a_cost_and_a_text() -> None:

@@ -41,11 +41,14 @@ def box(offset: int, steps: Iterable[tuple[int, int]], item: int) -> Box | None:
         if stride < 0:
             low += stride * item * (count - 1)
         kept.append((abs(stride) * item, count))
-    kept.sort(reverse=True)
+    if len(kept) > 1:
+        kept.sort(reverse=True)
     # Items side by side are one longer item.
     while kept and kept[-1][0] == item:
         item *= kept.pop()[1]
-    high = low + sum(stride * (count - 1) for stride, count in kept) + item
+    high = low + item
+    for stride, count in kept:
+        high += stride * (count - 1)
     return Box(low, high, tuple(kept), item)
 
 

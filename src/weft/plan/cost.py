@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-from weft.plan.access import boxes
+from weft.plan.access import Boxes, boxes
 from weft.plan.blocks import Blocks
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel
@@ -98,10 +98,9 @@ class PlanCosts:
         self.model = model
         self.lasting = sum(buffer.bytes for buffer in plan.buffers if buffer.kind in LASTING)
 
-    def cost(self, call: KernelCall) -> CallCost:
-        """Estimate what a call costs one core."""
+    def cost(self, call: KernelCall, found: Boxes) -> CallCost:
+        """Estimate what a call costs one core, from the boxes of what it touches."""
         buffers, kernel, model = self.plan.buffers, call.kernel, self.model
-        found = (boxes(kernel, 0, kernel.tile_count) if kernel.tile_count else None) or (None,) * len(call.arguments)
         fresh = lasting = 0
         for place, one in zip(call.arguments, found, strict=True):
             buffer = buffers[place.buffer]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from weft.plan.access import boxes
+from weft.plan.access import Boxes, boxes
 from weft.plan.box import Box, disjoint
 from weft.plan.plan import Plan
 
@@ -35,7 +35,13 @@ class Footprints:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.written = frozenset(place.buffer for call in plan.calls for place in call.writes)
+        self._whole: dict[int, Boxes] = {}
         self._known: dict[tuple[int, int, int], tuple[Touch, ...]] = {}
+
+    def boxes_of(self, number: int) -> Boxes:
+        """Give a box for each argument of a call, from the argument's start; None where it may be touched anywhere."""
+        kernel = self.plan.calls[number].kernel
+        return self._boxes(number, 0, kernel.tile_count)
 
     def whole(self, number: int) -> tuple[Touch, ...]:
         """Give what all tiles of a call touch."""
@@ -50,15 +56,22 @@ class Footprints:
 
     def _find(self, number: int, begin: int, end: int) -> tuple[Touch, ...]:
         call = self.plan.calls[number]
-        found = boxes(call.kernel, begin, end) if begin < end else ()
-        if found is None:
-            found = (None,) * len(call.arguments)
         writes = len(call.writes)
         return tuple(
             Touch(place.buffer, one.moved(place.offset) if one else None, position < writes)
-            for position, (place, one) in enumerate(zip(call.arguments, found, strict=bool(found)))
+            for position, (place, one) in enumerate(zip(call.arguments, self._boxes(number, begin, end), strict=True))
             if place.buffer in self.written
         )
+
+    def _boxes(self, number: int, begin: int, end: int) -> Boxes:
+        call = self.plan.calls[number]
+        tiles = call.kernel.tile_count
+        if (begin, end) == (0, tiles) and number in self._whole:
+            return self._whole[number]
+        found = (boxes(call.kernel, begin, end) if begin < end else None) or (None,) * len(call.arguments)
+        if (begin, end) == (0, tiles):
+            self._whole[number] = found
+        return found
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ SPLIT_GAIN = 0.05  # of a call's time
 WINDOW = 24
 # A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
 ENOUGH_ELSEWHERE = 0.9
-# Where intermediates are together larger than this, no lane gets further ahead of another one than so many calls.
+# Where intermediates are together larger than this, no lane gets far ahead of another one.
 FRUGAL_BYTES = 4 * 1024 * 1024
 MOST_AHEAD = 2
-LONG_PLAN = 1000  # calls, from which on only one way is tried
+MOST_WORK = 1500  # calls times lanes, after which no further way is tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
 
     The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
     """
-    costs = CallCosts(plan, model)
+    footprints = Footprints(plan)
+    costs = CallCosts(footprints, model)
     serial = sum(costs.whole)
     best: Timetable | None = None
     if lane_count > 1 and (1 - 1 / lane_count) * serial > model.lane + model.wait:
-        footprints = Footprints(plan)
         graph = Graph.of(footprints, costs)
         ahead = MOST_AHEAD if sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES else 0
         for way in _ways(lane_count, len(plan.calls)):
@@ -60,11 +60,15 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
 
 
 def _ways(lane_count: int, calls: int) -> Iterator[Way]:
-    yield Way(lane_count, ENOUGH_ELSEWHERE)
-    if calls < LONG_PLAN:
-        yield Way(lane_count, inf)
-        if lane_count > 2:
-            yield from _ways(lane_count // 2, calls)
+    """List the ways to try: one at least, and as many as a plan's length leaves time for."""
+    work, lanes = 0, lane_count
+    while lanes > 1:
+        for enough in (ENOUGH_ELSEWHERE, inf):
+            if work > MOST_WORK:
+                return
+            yield Way(lanes, enough)
+            work += calls * lanes
+        lanes //= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,8 @@ class _Scheduler:
         cuts = [round(place * tiles / count) for place in range(count + 1)]
         yield [(lane, cuts[place], cuts[place + 1]) for place, lane in enumerate(lanes)]
         each = self.costs.seconds(call, tiles, count) / tiles
-        if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < each:
+        least = max(each, LEAST_GAIN * each * tiles)
+        if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < least:
             return
         begin, uneven = 0, []
         for lane, most in zip(lanes, _levelled([free[lane] for lane in lanes], tiles, each), strict=True):

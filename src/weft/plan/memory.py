@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from weft.plan.order import lanes_of, order_of
 from weft.plan.plan import Plan
 
+MANY_BUFFERS = 1000  # from here on, one way of placing is tried
 ALIGNMENT = 64  # a cache line, and the widest vector
 
 Numbers = NDArray[np.int64]
@@ -41,7 +42,7 @@ def place(plan: Plan) -> Plan:
     least = live_bytes(plan)
     first, second = _sequences(lives)
     best = _fit(lives, first)
-    if best[1] > least:
+    if best[1] > least and len(first) < MANY_BUFFERS:
         best = min(best, _fit(lives, second), key=lambda found: found[1])
     offsets, arena_bytes = best
     return replace(plan, offsets=tuple(offsets.tolist()), arena_bytes=arena_bytes)
@@ -104,13 +105,15 @@ def _sequences(lives: Lifetimes) -> tuple[Numbers, Numbers]:
 def _fit(lives: Lifetimes, sequence: Numbers) -> tuple[Numbers, int]:
     """Put each buffer into the smallest gap that those it may not overlap leave, or behind them all."""
     offsets = np.zeros(len(lives.sizes), np.int64)
+    starts, ends = lives.starts.T.copy(), lives.ends.T.copy()
+    negative_starts = -starts
     placed: Numbers = np.empty(0, np.int64)  # sorted by offset
     total = 0
     for index in sequence:
         size = lives.sizes[index]
-        before = (lives.ends[placed] <= lives.starts[index]).all(axis=1)
-        after = (lives.ends[index] <= lives.starts[placed]).all(axis=1)
-        blocking = placed[~(before | after)]
+        apart = _all_before(ends, starts[:, index], placed)
+        apart |= _all_before(negative_starts, -ends[:, index], placed)
+        blocking = placed[~apart]
         lows = offsets[blocking]
         covered = np.maximum.accumulate(np.concatenate(([0], lows + lives.sizes[blocking])))
         gaps = lows - covered[:-1]
@@ -120,3 +123,11 @@ def _fit(lives: Lifetimes, sequence: Numbers) -> tuple[Numbers, int]:
         total = max(total, int(offset + size))
         placed = np.insert(placed, int(np.searchsorted(offsets[placed], offset)), index)
     return offsets, total
+
+
+def _all_before(ends: Numbers, starts: Numbers, placed: Numbers) -> NDArray[np.bool_]:
+    """Tell which placed buffers are done with in all lanes when another one starts."""
+    found: NDArray[np.bool_] = ends[0, placed] <= starts[0]
+    for lane in range(1, len(ends)):
+        found &= ends[lane, placed] <= starts[lane]
+    return found

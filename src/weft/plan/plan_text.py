@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.plan.dependencies import Footprints
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_dot import DotKernel
@@ -25,7 +26,7 @@ MICROSECOND = 1e-6
 
 def plan_text(plan: Plan, model: MachineModel) -> str:
     """Describe a plan, one line a call and one a lane; times are microseconds on one core, as the model estimates."""
-    costs = CallCosts(plan, model)
+    costs = CallCosts(Footprints(plan), model)
     total = sum(costs.whole) / MICROSECOND
     lines = [f"plan of {len(plan.calls)} calls, {sum(costs.tiles)} tiles, {total:.1f} us on one lane"]
     for number, call in enumerate(plan.calls):

@@ -14,6 +14,8 @@ from weft.plan.dependencies import Footprints, History
 from weft.plan.machine_model import MachineModel
 from weft.plan.plan import Plan, Run, Wait
 
+LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
+
 Share = tuple[int, int, int]  # a lane, and the tiles [begin, end) that it does
 
 
@@ -28,11 +30,12 @@ class Needs:
 class CallCosts:
     """The seconds of each call of a plan, whole or shared out."""
 
-    def __init__(self, plan: Plan, model: MachineModel) -> None:
+    def __init__(self, footprints: Footprints, model: MachineModel) -> None:
+        plan = footprints.plan
         costs = PlanCosts(plan, model)
         self.model = model
         self.tiles = [call.kernel.tile_count for call in plan.calls]
-        self.parts = [costs.cost(call) for call in plan.calls]
+        self.parts = [costs.cost(call, footprints.boxes_of(number)) for number, call in enumerate(plan.calls)]
         self.whole = [self.seconds(number, tiles, 1) for number, tiles in enumerate(self.tiles)]
 
     def seconds(self, number: int, tiles: int, lanes: int) -> float:
@@ -46,12 +49,13 @@ class CallCosts:
 class Timetable:
     """The lanes while they are filled.
 
-    With `ahead`, no lane gets further than so many calls ahead of another one, even where it could: what the other one
-    still has to do keeps memory in use.
+    With `ahead`, no lane gets further than about so many calls ahead of another one, even where it could: what the
+    other one still has to do keeps memory in use.
     """
 
     def __init__(self, footprints: Footprints, costs: CallCosts, lane_count: int, ahead: int = 0) -> None:
         self.ahead = ahead
+        self._period = max(1, lane_count // LANES_PER_PERIOD)
         self.footprints = footprints
         self.costs = costs
         self.model = costs.model
@@ -63,6 +67,7 @@ class Timetable:
         self._known = [[0] * lane_count for _ in self.lanes]
         self.order: list[int] = []  # of the calls
         self._counts: list[tuple[int, ...]] = []  # of each lane's runs, after each call
+        self._needs: dict[tuple[int, int, int], Needs] = {}  # as things stand
         self._history: History[tuple[int, int]] = History()
         self._sizes = [buffer.bytes for buffer in footprints.plan.buffers]
 
@@ -74,8 +79,14 @@ class Timetable:
 
     def needs(self, call: int, begin: int, end: int) -> Needs:
         """Find what tiles [begin, end) of a call depend on."""
+        key = (call, begin, end)
+        if key not in self._needs:
+            self._needs[key] = self._find_needs(*key)
+        return self._needs[key]
+
+    def _find_needs(self, call: int, begin: int, end: int) -> Needs:
         counts, read = [0] * len(self.lanes), [0] * len(self.lanes)
-        if self.ahead and len(self._counts) >= self.ahead:
+        if self.ahead and len(self._counts) >= self.ahead and len(self._counts) % self._period == 0:
             counts = list(self._counts[-self.ahead])
         for (lane, position), written in self._history.before(self.footprints.of(call, begin, end)):
             counts[lane] = max(counts[lane], position + 1)
@@ -113,6 +124,7 @@ class Timetable:
             self._known[lane][lane] += 1
             self._history.add((lane, len(self._finished[lane]) - 1), self.footprints.of(call, begin, end))
         self.order.append(call)
+        self._needs.clear()
         self._counts.append(tuple(map(len, self._finished)))
 
     def _wait(self, lane: int, needs: Needs) -> None:
