@@ -186,7 +186,7 @@ def test_packed_memory_is_used_again_when_no_call_reads_it() -> None:
     seen = set()
     for _ in range(6):
         assert program.is_right()
-        seen.add(program.run._binding.addresses[0])
+        seen.add(program.run._binding.packed_addresses[0])
         write_in_no_grad(program.layer)
     assert len(seen) == 2
 

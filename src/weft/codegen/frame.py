@@ -6,6 +6,7 @@ large enough serves any program: flags lie in the same place in all of them, and
 is ever reset.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft.plan.plan import BufferKind, Plan
@@ -17,7 +18,7 @@ PROGRAM_OFFSET, CREW_OFFSET = EPOCH_OFFSET + 8, EPOCH_OFFSET + 16
 TABLE_OFFSET = EPOCH_OFFSET + LINE_BYTES
 POINTER_BYTES = 8
 ARENA_ALIGNMENT = 4096
-TABLE_ORDER: tuple[BufferKind, ...] = ("input", "output", "packed", "constant")
+LASTING_KINDS: tuple[BufferKind, ...] = ("packed", "constant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,16 @@ class Frame:
         return TABLE_OFFSET + self.slots[buffer] * POINTER_BYTES
 
 
-def frame_of(plan: Plan) -> Frame:
-    """Lay out the frame of a plan; the table has inputs first, then outputs, packed buffers, constants."""
-    numbers = [number for kind in TABLE_ORDER for number, _ in plan.of_kind(kind)]
+def frame_of(plan: Plan, lasting: Collection[int] = ()) -> Frame:
+    """Lay out the frame of a plan.
+
+    The table has inputs and outputs first, which are others at every call, then the `lasting` inputs, packed buffers
+    and constants, which are nearly always the same.
+    """
+    inputs = sorted(plan.of_kind("input"), key=lambda input_: input_[1].index in lasting)
+    others = [entry for kind in LASTING_KINDS for entry in plan.of_kind(kind)]
+    changing = [entry for entry in inputs if entry[1].index not in lasting]
+    numbers = [number for number, _ in (*changing, *plan.of_kind("output"), *inputs[len(changing) :], *others)]
     slots = {number: slot for slot, number in enumerate(numbers)}
     arena_offset = -(-(TABLE_OFFSET + len(slots) * POINTER_BYTES) // ARENA_ALIGNMENT) * ARENA_ALIGNMENT
     places = {number: arena_offset + plan.offsets[buffer.index] for number, buffer in plan.of_kind("arena")}

@@ -4,6 +4,7 @@ Functions of the module: `void serial(frame*)` runs all calls in order; `void la
 `void pack_<i>(table*)` runs one packing chain. See frame.py for what a frame holds.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft.codegen.call_writer import CallWriter, write_call
@@ -27,11 +28,11 @@ class PlanModule:
     chains: tuple[PackingChain, ...]
 
 
-def emit_plan(plan: Plan, target: Target) -> PlanModule:
-    """Write the module of a plan."""
+def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = ()) -> PlanModule:
+    """Write the module of a plan; `lasting` inputs are nearly always the same tensors."""
     module = Module(target)
     functions = KernelFunctions(module)
-    frame, chains = frame_of(plan), packing_chains(plan)
+    frame, chains = frame_of(plan, lasting), packing_chains(plan)
     serial = CallWriter(module.function(SERIAL, ["ptr"]), functions, frame)
     for call in plan.calls:
         serial.run(call, 0, call.kernel.tile_count)

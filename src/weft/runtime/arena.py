@@ -15,9 +15,9 @@ HUGE_PAGE = 2 * 1024 * 1024
 
 
 class Block:
-    """Memory that belongs to one call at a time; `owner` is the binding whose addresses its table holds."""
+    """Memory that belongs to one call at a time."""
 
-    __slots__ = ("__weakref__", "address", "memory", "owner")
+    __slots__ = ("__weakref__", "address", "memory")
 
     def __init__(self, size: int) -> None:
         # Private, or a forked child would compute in its parent's memory.
@@ -26,7 +26,6 @@ class Block:
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         # SAFETY: the mapping is as long as this object lives, and whoever computes in it holds this object.
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        self.owner = 0
 
 
 class BlockPool:

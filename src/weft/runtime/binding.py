@@ -1,53 +1,86 @@
-"""The weights that a program was last called with -> their packed forms, and whether they are still current."""
+"""The lasting inputs that a program was last called with -> their addresses, and whether they are still current.
+
+Lasting inputs are parameters and buffers: the same tensors at nearly every call, some of them packed.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
+from weft.runtime.fast_call import Fast, FastCall, FastProgram, object_layout, refuse
+from weft.runtime.tensor_words import Row, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
-from weft.runtime.weights import Packing, address_of, packed_weight, version_of
+from weft.runtime.weights import Packing, address_of, packed_weight, version_of, weight_of
 
 PackingOf = tuple[Packing, Sequence[torch.Tensor]]
-_numbers = itertools.count(1)
 
 
 class Binding:
-    """Packed forms of weights in one state, with the facts by which it is known; `number` is no other binding's."""
+    """Lasting inputs in one state and the packed forms of some, with the facts by which this state is known.
 
-    __slots__ = (
-        "_addresses",
-        "_changes",
-        "_identities",
-        "_is_doubtful",
-        "_versions",
-        "addresses",
-        "number",
-        "packed",
-        "shared",
-    )
+    `written` are the positions of those whose elements matter; of the others only where they are. `words` is the part
+    of a frame's table that lasts.
+    """
 
-    def __init__(self, weights: Sequence[torch.Tensor], packings: Sequence[PackingOf]) -> None:
-        self.number = next(_numbers)
+    def __init__(
+        self, lasting: Sequence[torch.Tensor], written: Collection[int], packings: Sequence[PackingOf]
+    ) -> None:
         # The facts are taken before packing: what is written meanwhile is seen by the next call.
-        self._changes = Changes.count
-        self._identities = list(map(id, weights))
-        self._addresses = list(map(address_of, weights))
-        self._versions = [0 if weight.is_inference() else version_of(weight) for weight in weights]
+        self._changes = Changes.count()
+        self._identities = list(map(id, lasting))
+        self._facts = _Facts(lasting, written)
+        rows = _rows(lasting, written)
+        self._records = [weight_of(tensor) for tensor in lasting]  # they tell when a tensor has ended
         self.shared = [packed_weight(packing, tensors) for packing, tensors in packings]
         self.packed = [one.current(tensors) for one, (_, tensors) in zip(self.shared, packings, strict=True)]
+        self.packed_addresses = [address for one in self.packed for address in one.addresses]
         self._is_doubtful = any(weight.is_doubtful for one in self.shared for weight in one.weights)
-        self.addresses = [address for one in self.packed for address in one.addresses]
+        self._rows = rows
+        self.words: tuple[int, ...] = ()
+        self.fast: Fast = refuse
 
-    def is_current(self, weights: Sequence[torch.Tensor]) -> bool:
-        """Tell whether these are the weights of this binding, unchanged."""
-        # An identity stands for its tensor as long as no weight has ended since, which counts as a change.
+    def make_fast(self, program: FastProgram, lasting: Sequence[tuple[int, torch.Tensor]]) -> None:
+        """Make the function that runs a program while this binding is current, where there can be one."""
+        if object_layout() is not None and not self._is_doubtful:
+            # A row for the count of changes comes first: an identity stands for its tensor only while it agrees.
+            self._fast_call = FastCall(program, lasting, self._rows, self.words)
+            self.fast = self._fast_call.call
+
+    def is_current(self, lasting: Sequence[torch.Tensor]) -> bool:
+        """Tell whether these are the tensors of this binding, unchanged."""
+        # An identity stands for its tensor as long as none has ended since, which counts as a change.
         return (
             not self._is_doubtful
-            and self._changes == Changes.count
-            and self._identities == [*map(id, weights)]
-            and self._versions == [*map(version_of, weights)]
-            and self._addresses == [*map(address_of, weights)]
+            and self._changes == Changes.count()
+            and self._identities == [*map(id, lasting)]
+            and self._facts.hold(lasting)
         )
+
+
+class _Facts:
+    """Where tensors are and which version some of them have."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], written: Collection[int]) -> None:
+        self._addresses = list(map(address_of, tensors))
+        # Inference tensors have no version; where theirs would matter they are always in doubt.
+        self._written = [number for number in sorted(written) if not tensors[number].is_inference()]
+        self._versions = [version_of(tensors[number]) for number in self._written]
+
+    def hold(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Tell whether nothing has changed."""
+        versions = [version_of(tensors[number]) for number in self._written]
+        return self._versions == versions and self._addresses == list(map(address_of, tensors))
+
+
+def _rows(lasting: Sequence[torch.Tensor], written: Collection[int]) -> list[Row]:
+    """Give the words of memory that must not change while a binding is current."""
+    layout = tensor_layout()
+    if layout is None:
+        return []
+    rows = [Changes.row(), *(row for tensor in lasting for row in place_rows(tensor, layout))]
+    for number in written:
+        if not lasting[number].is_inference():
+            rows += version_rows(lasting[number], layout)
+    return rows

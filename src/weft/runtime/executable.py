@@ -1,7 +1,7 @@
 """A Plan -> a callable that runs it on tensors, in machine code."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from struct import Struct
 
 import torch
@@ -13,9 +13,10 @@ from weft.codegen.packing import PackingChain
 from weft.codegen.plan_module import SERIAL, emit_plan
 from weft.errors import InternalError
 from weft.plan.plan import Plan
-from weft.runtime.arena import block_pool
+from weft.runtime.arena import Block, block_pool
 from weft.runtime.binding import Binding, PackingOf
-from weft.runtime.lanes import crew_address, run_lanes
+from weft.runtime.fast_call import FastProgram
+from weft.runtime.lanes import crew_address, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import Packing, address_of
 from weft.target import Target
 
@@ -27,51 +28,78 @@ class NativeExecutable:
     """A plan in machine code; any number of threads may call it at once.
 
     `constants` are the tensors of the plan's buffers of that kind, in order, dense as the plan's kernels read them.
-    Inputs that the plan packs are packed at the first call, and again when they have changed.
+    `lasting` are the inputs that are nearly always the same tensors, such as parameters: their addresses are kept, and
+    compared. Inputs that the plan packs are lasting too; they are packed again when they have changed.
     """
 
-    def __init__(self, plan: Plan, target: Target, constants: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        target: Target,
+        constants: Sequence[torch.Tensor] = (),
+        lasting: Collection[int] = (),
+    ) -> None:
         self.plan = plan
         self.constants = tuple(constants)
-        module = emit_plan(plan, target)
-        self._library = compile_native(module.text, target)
-        self._pool = block_pool(module.frame.bytes)
         counts = {kind: sum(1 for _ in plan.of_kind(kind)) for kind in ("input", "output", "packed", "constant")}
         if len(self.constants) != counts["constant"]:
             raise InternalError(f"a plan has {counts['constant']} constants, {len(self.constants)} were given")
-        self._tensors = Struct(f"@{counts['input'] + counts['output']}Q")
-        self._lasting = Struct(f"@{counts['packed'] + counts['constant']}Q")
-        self._lasting_offset = TABLE_OFFSET + self._tensors.size
+        packed = {plan.buffers[place.buffer] for call in plan.packing for place in call.reads}
+        self._lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
+        module = emit_plan(plan, target, self._lasting)
+        self._library = compile_native(module.text, target)
+        self._pool = block_pool(module.frame.bytes)
         self._chains = [_Chain(plan, chain, self._library, number) for number, chain in enumerate(module.chains)]
-        self._weights = sorted({index for chain in self._chains for index in chain.inputs})
         written = [plan.buffers[buffer].index for chain in module.chains for buffer in chain.packed]
         self._packed_order = [written.index(index) for index in range(counts["packed"])]
+        self._changing = [index for index in range(counts["input"]) if index not in self._lasting]
         self._program = _program(plan, self._library) if len(plan.lanes) > 1 else None
+        self._words = Struct(f"@{sum(counts.values())}Q")
         # SAFETY: the function takes the address of a frame of this plan, and the library that holds it lives as long
         # as this object.
         self._run = RUN(self._library.address(SERIAL)) if self._program is None else run_lanes
-        self._binding = None if self._chains else Binding((), ())
+        self._binding: Binding | None = None
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Compute outputs from inputs; strides, sizes and alignment are as the plan was made for."""
         # Held until the end: what other threads do to weights must not end the packed buffers that this call reads.
+        binding, block = self._binding, self._pool.take()
+        if self._program is not None:
+            ensure_crew()
+        if binding is None or binding.fast(inputs, outputs, block.address) is not None:
+            self._run_slowly(block, inputs, outputs)
+        self._pool.give_back(block)
+
+    def _run_slowly(self, block: Block, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        lasting = [inputs[index] for index in self._lasting]
         binding = self._binding
-        if binding is None or self._weights:
-            weights = [inputs[index] for index in self._weights]
-            if binding is None or not binding.is_current(weights):
-                binding = self._binding = Binding(weights, [chain.of(inputs, self.constants) for chain in self._chains])
-        block = self._pool.take()
+        if binding is None or not binding.is_current(lasting):
+            binding = self._binding = self._bind(inputs, outputs)
         # SAFETY: the tensors are the caller's for the whole call, and as large as the plan's buffers: the guards that
         # chose this program have seen to that.
-        self._tensors.pack_into(block.memory, TABLE_OFFSET, *map(address_of, inputs), *map(address_of, outputs))
-        if block.owner != binding.number:
-            packed = [binding.addresses[place] for place in self._packed_order]
-            self._lasting.pack_into(block.memory, self._lasting_offset, *packed, *map(address_of, self.constants))
-            if self._program is not None:
-                DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, ctypes.addressof(self._program), crew_address())
-            block.owner = binding.number
+        changing = [inputs[index].data_ptr() for index in self._changing]
+        words = (*changing, *map(address_of, outputs), *binding.words)
+        self._words.pack_into(block.memory, TABLE_OFFSET, *words)
+        if self._program is not None:
+            DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, ctypes.addressof(self._program), crew_address())
         self._run(block.address)
-        self._pool.give_back(block)
+
+    def _bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Binding:
+        lasting = [inputs[index] for index in self._lasting]
+        written = {self._lasting.index(index) for chain in self._chains for index in chain.inputs}
+        binding = Binding(lasting, written, [chain.of(inputs, self.constants) for chain in self._chains])
+        packed = [binding.packed_addresses[place] for place in self._packed_order]
+        binding.words = (*map(address_of, lasting), *packed, *map(address_of, self.constants))
+        program = FastProgram(
+            run=self._library.address(SERIAL) if self._program is None else dispatch_address(),
+            description=0 if self._program is None else ctypes.addressof(self._program),
+            crew=crew_address(),
+            input_count=len(inputs),
+            changing=tuple((index, inputs[index].element_size()) for index in self._changing),
+            outputs=tuple((index, output.element_size()) for index, output in enumerate(outputs)),
+        )
+        binding.make_fast(program, list(zip(self._lasting, lasting, strict=True)))
+        return binding
 
 
 def _program(plan: Plan, library: NativeLibrary) -> "ctypes.Array[ctypes.c_uint64]":

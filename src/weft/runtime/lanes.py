@@ -99,10 +99,19 @@ def stop_crew() -> None:
     _crew.stop()
 
 
-def run_lanes(frame: int) -> None:
-    """Run the program that a frame belongs to on its lanes."""
+def ensure_crew() -> None:
+    """Start the crew where it is not started: at the first call of a process, also of a forked one."""
     if not _crew.is_ready:
         _crew.start()
+
+
+def dispatch_address() -> int:
+    """Give the address of the function that runs the program of a frame on its lanes."""
+    return _library().address("dispatch")
+
+
+def run_lanes(frame: int) -> None:
+    """Run the program that a frame belongs to on its lanes."""
     _dispatch()(frame)
 
 

@@ -7,6 +7,7 @@ those who watch its memory.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from weft.codegen.library import storage_owners
+from weft.runtime.tensor_words import EVERY_BIT, Row
 
 # Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().
 METHODS = ("numpy", "__dlpack__")
@@ -31,13 +33,24 @@ class Watcher(Protocol):
 class Changes:
     """Counts events that may have changed any weight; whoever has seen the same count need not look again."""
 
-    count = 0
+    # In native memory, where native code compares it.
+    _cell = ctypes.c_uint64(0)
     _numbers = itertools.count(1)
 
     @classmethod
     def happened(cls) -> None:
         """Note an event. No number comes twice, so of two threads here at once both are noticed."""
-        cls.count = next(cls._numbers)
+        cls._cell.value = next(cls._numbers)
+
+    @classmethod
+    def count(cls) -> int:
+        """Give the count."""
+        return cls._cell.value
+
+    @classmethod
+    def row(cls) -> Row:
+        """Give the word of memory that holds the count, as it is."""
+        return ctypes.addressof(cls._cell), EVERY_BIT, cls.count()
 
 
 def has_other_writers(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,180 @@
+"""The text of a function that Python calls as it calls its own built-in ones, to run a program without Python between.
+
+`fast_call(self, args, count)` takes a list or tuple of inputs, one of outputs, and the address of a frame. `self` is a
+bytes object that holds the words of a `State`. It compares what must not have changed, writes the addresses of the
+other tensors into the frame, runs the program without the interpreter's lock, and gives None; where anything is not as
+expected it has done nothing and gives False.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, auto
+
+from weft.codegen.frame import CREW_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register
+from weft.target import Target
+
+TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there
+ROW_WORDS = 3
+
+
+class State(IntEnum):
+    """The words of a state: Python's objects and functions, the program, and tables of what to compare and to fetch."""
+
+    NONE = 0
+    FALSE = auto()
+    ADD_REFERENCE = auto()
+    AS_ADDRESS = auto()
+    RELEASE_LOCK = auto()
+    TAKE_LOCK = auto()
+    LIST_TYPE = auto()
+    TUPLE_TYPE = auto()
+    TENSOR_TYPE = auto()
+    PARAMETER_TYPE = auto()
+    RUN = auto()
+    INPUT_COUNT = auto()
+    OUTPUT_COUNT = auto()
+    ROWS = auto()  # address, bits that count, what they are
+    ROW_COUNT = auto()
+    SAME = auto()  # position of an input, address of its object
+    SAME_COUNT = auto()
+    CHANGING = auto()  # position of an input, bytes of an element
+    CHANGING_COUNT = auto()
+    OUTPUTS = auto()  # position of an output, bytes of an element
+    LASTING = auto()  # the rest of the frame's table
+    LASTING_COUNT = auto()
+    PROGRAM = auto()
+    CREW = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLayout:
+    """Byte offsets: of a bytes object's content, a tensor object's tensor, its storage, offset and memory."""
+
+    content: int
+    tensor: int
+    storage: int
+    offset: int
+    address: int
+
+
+def fast_call_module(layout: ObjectLayout, target: Target) -> str:
+    """Write the module."""
+    module = Module(target)
+    _Call(module.function("call", ["ptr", "ptr", "ptr"]), layout).write()
+    wrapper = f"""
+define ptr @fast_call(ptr %self, ptr %args, i64 %count) nounwind {{
+  %result = alloca ptr
+  %state = getelementptr i8, ptr %self, i64 {layout.content}
+  call void @call(ptr %state, ptr %args, ptr %result)
+  %given = load ptr, ptr %result
+  ret ptr %given
+}}
+"""
+    return str(module) + wrapper
+
+
+class _Call:
+    """Writes `void call(state*, args*, result*)`."""
+
+    def __init__(self, f: FunctionWriter, layout: ObjectLayout) -> None:
+        self.f = f
+        self.layout = layout
+        self.state, self.arguments, self.result = f.parameters
+        self.refused, self.end = f.label("refused"), f.label("end")
+
+    def write(self) -> None:
+        # SAFETY: Python holds the arguments during the call and its lock until everything is fetched; the tables are
+        # held by the binding that owns this state. Types are compared before anything is read that only they have.
+        f = self.f
+        inputs = self._items(f.load("ptr", self.arguments), State.INPUT_COUNT)
+        outputs = self._items(f.load("ptr", f.offset(self.arguments, "ptr", 1)), State.OUTPUT_COUNT)
+        self._compare_identities(inputs)
+        self._compare_rows()
+        number = f.load("ptr", f.offset(self.arguments, "ptr", 2))
+        frame = f.emit("ptr", f"call ptr {self._word('ptr', State.AS_ADDRESS).name}({number})")
+        table = f.offset(frame, "i8", TABLE_OFFSET)
+        changing = self._word("i64", State.CHANGING_COUNT)
+        self._fetch(inputs, State.CHANGING, changing, table)
+        table = f.offset(table, "ptr", changing)
+        given = self._word("i64", State.OUTPUT_COUNT)
+        self._fetch(outputs, State.OUTPUTS, given, table)
+        self._copy_lasting(f.offset(table, "ptr", given))
+        f.store(self._word("ptr", State.PROGRAM), f.offset(frame, "i8", PROGRAM_OFFSET))
+        f.store(self._word("ptr", State.CREW), f.offset(frame, "i8", CREW_OFFSET))
+        thread = f.emit("ptr", f"call ptr {self._word('ptr', State.RELEASE_LOCK).name}()")
+        f.emit_void(f"call void {self._word('ptr', State.RUN).name}({frame})")
+        f.emit_void(f"call void {self._word('ptr', State.TAKE_LOCK).name}({thread})")
+        self._give(State.NONE)
+        f.begin_block(self.refused)
+        self._give(State.FALSE)
+        f.begin_block(self.end)
+
+    def _word(self, kind: str, word: State) -> Register:
+        return self.f.load(kind, self.f.offset(self.state, "i64", int(word)))
+
+    def _require(self, condition: Register) -> None:
+        on = self.f.label("on")
+        self.f.branch_if(condition, on, self.refused)
+        self.f.begin_block(on)
+
+    def _give(self, word: State) -> None:
+        f = self.f
+        given = self._word("ptr", word)
+        f.emit_void(f"call void {self._word('ptr', State.ADD_REFERENCE).name}({given})")
+        f.store(given, self.result)
+        f.branch(self.end)
+
+    def _items(self, sequence: Register, count: State) -> Register:
+        """Give where the items of a list or tuple of a length are."""
+        f = self.f
+        kind = f.load("ptr", f.offset(sequence, "i8", TYPE_OFFSET))
+        is_list = f.compare("icmp eq", kind, self._word("ptr", State.LIST_TYPE))
+        is_tuple = f.compare("icmp eq", kind, self._word("ptr", State.TUPLE_TYPE))
+        self._require(f.binary("or", is_list, is_tuple))
+        length = f.load("i64", f.offset(sequence, "i8", SIZE_OFFSET))
+        self._require(f.compare("icmp eq", length, self._word("i64", count)))
+        items = f.offset(sequence, "i8", ITEMS_OFFSET)
+        # A list has the address of its items where a tuple has the first item.
+        (given,) = f.either(is_list, lambda: (f.load("ptr", items),), lambda: (items,))
+        return given
+
+    def _compare_identities(self, inputs: Register) -> None:
+        f, table = self.f, self._word("ptr", State.SAME)
+        with f.loop(0, self._word("i64", State.SAME_COUNT)) as loop:
+            position, expected = self._row(table, loop.index, 2)
+            item = f.load("i64", f.offset(inputs, "ptr", position))
+            self._require(f.compare("icmp eq", item, expected))
+
+    def _compare_rows(self) -> None:
+        f, table = self.f, self._word("ptr", State.ROWS)
+        with f.loop(0, self._word("i64", State.ROW_COUNT)) as loop:
+            address, bits, expected = self._row(table, loop.index, ROW_WORDS)
+            place = f.emit("ptr", f"inttoptr {address} to ptr")
+            self._require(f.compare("icmp eq", f.binary("and", f.load("i64", place), bits), expected))
+
+    def _fetch(self, items: Register, table: State, count: Register, to: Register) -> None:
+        """Write the addresses of tensors into the frame's table."""
+        f, layout = self.f, self.layout
+        rows = self._word("ptr", table)
+        with f.loop(0, count) as loop:
+            position, size = self._row(rows, loop.index, 2)
+            item = f.load("ptr", f.offset(items, "ptr", position))
+            kind = f.load("ptr", f.offset(item, "i8", TYPE_OFFSET))
+            is_tensor = f.compare("icmp eq", kind, self._word("ptr", State.TENSOR_TYPE))
+            is_parameter = f.compare("icmp eq", kind, self._word("ptr", State.PARAMETER_TYPE))
+            self._require(f.binary("or", is_tensor, is_parameter))
+            tensor = f.load("ptr", f.offset(item, "i8", layout.tensor))
+            storage = f.load("ptr", f.offset(tensor, "i8", layout.storage))
+            first = f.load("i64", f.offset(tensor, "i8", layout.offset))
+            base = f.load("ptr", f.offset(storage, "i8", layout.address))
+            f.store(f.offset(base, "i8", f.binary("mul", first, size)), f.offset(to, "ptr", loop.index))
+
+    def _copy_lasting(self, to: Register) -> None:
+        f, words = self.f, self._word("ptr", State.LASTING)
+        with f.loop(0, self._word("i64", State.LASTING_COUNT)) as loop:
+            f.store(f.load("ptr", f.offset(words, "ptr", loop.index)), f.offset(to, "ptr", loop.index))
+
+    def _row(self, table: Register, index: Register, width: int) -> list[Register]:
+        first = self.f.offset(table, "i64", self.f.multiply(index, width))
+        return [self.f.load("i64", self.f.offset(first, "i64", place)) for place in range(width)]

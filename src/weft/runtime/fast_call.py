@@ -1,0 +1,162 @@
+"""A program and what must not have changed -> a built-in function that runs it; see weft.codegen.fast_call."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from struct import pack
+from typing import Any
+
+import torch
+
+from weft.codegen.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
+from weft.codegen.native import NativeLibrary, compile_native
+from weft.runtime.tensor_words import WORD, Row, tensor_layout, word
+from weft.target import host_target
+
+METHOD_FASTCALL = 0x0080
+LONGEST_OBJECT = 64
+Fast = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], bool | None]
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FastProgram:
+    """What a fast call needs of a program.
+
+    Its function, what describes it to a crew of workers, and (position, bytes of an element) of changing tensors.
+    """
+
+    run: int
+    description: int
+    crew: int
+    input_count: int
+    changing: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+
+
+class FastCall:
+    """The built-in function of a program for some lasting inputs, given as (position, object)."""
+
+    def __init__(
+        self,
+        program: FastProgram,
+        same: Sequence[tuple[int, torch.Tensor]],
+        rows: Sequence[Row],
+        lasting: Sequence[int],
+    ) -> None:
+        self._tables = [
+            _table(rows),
+            _table([(position, id(tensor)) for position, tensor in same]),
+            _table(program.changing),
+            _table(program.outputs),
+            _table([tuple(lasting)]),
+        ]
+        addresses = [ctypes.addressof(table) for table in self._tables]
+        words = {
+            **_python_words(),
+            State.RUN: program.run,
+            State.INPUT_COUNT: program.input_count,
+            State.OUTPUT_COUNT: len(program.outputs),
+            State.ROWS: addresses[0],
+            State.ROW_COUNT: len(rows),
+            State.SAME: addresses[1],
+            State.SAME_COUNT: len(same),
+            State.CHANGING: addresses[2],
+            State.CHANGING_COUNT: len(program.changing),
+            State.OUTPUTS: addresses[3],
+            State.LASTING: addresses[4],
+            State.LASTING_COUNT: len(lasting),
+            State.PROGRAM: program.description,
+            State.CREW: program.crew,
+        }
+        state = pack(f"@{len(State)}Q", *(words[name] for name in State))
+        self.call: Fast = _make_function()(ctypes.addressof(_method()), state, None)
+
+
+def refuse(*_: object) -> bool:
+    """Stand for a fast call where there is none."""
+    return False
+
+
+@cache
+def object_layout() -> ObjectLayout | None:
+    """Find where Python's and PyTorch's objects have what a fast call reads; None where that is not certain."""
+    layout = tensor_layout()
+    is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if sys.implementation.name != "cpython" or layout is None or not is_locked:
+        return None
+    content = b"weft's own bytes"
+    items = [object(), object()]
+    pair = tuple(items)
+    # SAFETY: all these objects are held here, and are longer than what is read of them.
+    starts = [place for place in range(16, 64) if ctypes.string_at(id(content) + place, 8) == content[:8]]
+    as_expected = (
+        word(id(items) + TYPE_OFFSET) == id(list)
+        and word(id(pair) + TYPE_OFFSET) == id(tuple)
+        and word(id(items) + SIZE_OFFSET) == word(id(pair) + SIZE_OFFSET) == len(items)
+        and word(word(id(items) + ITEMS_OFFSET) + WORD) == word(id(pair) + ITEMS_OFFSET + WORD) == id(items[1])
+    )
+    tensors = [torch.zeros(2), torch.zeros(3)[1:], torch.nn.Parameter(torch.zeros(2))]
+    size = min(torch.Tensor.__basicsize__, LONGEST_OBJECT)
+    places = [at for at in range(16, size, WORD) if all(word(id(tensor) + at) == tensor._cdata for tensor in tensors)]
+    if len(starts) != 1 or len(places) != 1 or not as_expected:
+        return None
+    return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
+
+
+@cache
+def _library() -> NativeLibrary:
+    layout = object_layout()
+    assert layout is not None
+    return compile_native(fast_call_module(layout, host_target()), host_target())
+
+
+@cache
+def _method() -> _Method:
+    return _Method(b"weft program", _library().address("fast_call"), METHOD_FASTCALL, None)
+
+
+@cache
+def _make_function() -> Any:
+    kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return kind(_address("PyCFunction_NewEx"))
+
+
+@cache
+def _python_words() -> dict[State, int]:
+    return {
+        State.NONE: id(None),
+        State.FALSE: id(False),
+        State.ADD_REFERENCE: _address("Py_IncRef"),
+        State.AS_ADDRESS: _address("PyLong_AsUnsignedLongLong"),
+        State.RELEASE_LOCK: _address("PyEval_SaveThread"),
+        State.TAKE_LOCK: _address("PyEval_RestoreThread"),
+        State.LIST_TYPE: id(list),
+        State.TUPLE_TYPE: id(tuple),
+        State.TENSOR_TYPE: id(torch.Tensor),
+        State.PARAMETER_TYPE: id(torch.nn.Parameter),
+    }
+
+
+def _address(name: str) -> int:
+    """Give the address of a function of Python's."""
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+
+
+def _table(rows: Sequence[tuple[int, ...]]) -> ctypes.Array[ctypes.c_uint64]:
+    numbers = [number for row in rows for number in row]
+    return (ctypes.c_uint64 * max(len(numbers), 1))(*numbers)
