@@ -4,8 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from tests.conformance.cases import Outcome, Rule, Trial
-from tests.conformance.compare import is_truth, same_rounding, within_model_bound, within_native_bound
+from tests.conformance.cases import Contestant, Outcome, Player, Rule, Trial
+from tests.conformance.compare import (
+    is_truth,
+    same_rounding,
+    within_grown_rounding,
+    within_model_bound,
+    within_native_bound,
+)
 from torch.utils import _pytree as pytree
 
 from weft.config import config
@@ -19,15 +25,15 @@ PARTS: dict[str, Callable[[Outcome], Sequence[Any]]] = {
 """What a call leaves behind, by the name that reports use."""
 
 
-class Truth:
-    """The float64 outcomes of a trial's calls, played when they are asked for."""
+class Reference:
+    """Eager's outcomes of a trial's calls in another precision, played when they are asked for."""
 
-    def __init__(self, trial: Trial) -> None:
-        self._player = None if trial.exact_start is None else trial.exact_start(lambda target: target)
+    def __init__(self, start: Callable[[Contestant], Player] | None) -> None:
+        self._player = None if start is None else start(lambda target: target)
         self._outcomes: list[Outcome] = []
 
     def of(self, number: int, part: str, place: int) -> Any:
-        """Give what one call left in one place; None where float64 has no answer."""
+        """Give what one call left in one place; None where that precision has no answer."""
         if self._player is None:
             return None
         while len(self._outcomes) <= number:
@@ -41,7 +47,8 @@ class Allowance:
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self._truth = Truth(trial)
+        self._exact = Reference(trial.exact_start)
+        self._narrow = Reference(trial.narrow_start)
         self._is_native = config().codegen == "native"
         self.ignores_values = trial.rule is Rule.SHAPE
 
@@ -49,11 +56,17 @@ class Allowance:
         """Say whether values may differ as they do; `where` is the call's number, the part and the place in it."""
         rule = self._trial.rule
         if rule is Rule.CLOSE:
-            return same_rounding(expected, actual)
+            return self._is_close(expected, actual, where)
         if rule is Rule.BITS and not self._is_native:
             return False
-        exact = self._truth.of(*where)
+        exact = self._exact.of(*where)
         if isinstance(exact, torch.Tensor) and is_truth(exact, expected):
             whole = self._trial.whole_model and within_model_bound(actual, expected, exact)
             return whole or within_native_bound(actual, expected, exact)
-        return self._is_native and same_rounding(expected, actual)
+        return self._is_native and self._is_close(expected, actual, where)
+
+    def _is_close(self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int]) -> bool:
+        if same_rounding(expected, actual, self._trial.precision):
+            return True
+        narrow = self._narrow.of(*where)
+        return isinstance(narrow, torch.Tensor) and within_grown_rounding(expected, actual, narrow)

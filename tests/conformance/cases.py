@@ -47,7 +47,9 @@ class Trial:
     rule: Rule = Rule.BITS
     calls: int = 2  # the first call traces, the others run the program
     exact_start: Callable[[Contestant], Player] | None = None  # the same sample in float64, for bounded comparison
+    narrow_start: Callable[[Contestant], Player] | None = None  # a float64 sample in float32: how rounding errors grow
     whole_model: bool = False  # the error of a tensor is bounded as a whole, not that of each element
+    precision: torch.dtype | None = None  # the shortest floats inside, where results may be longer
     minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Trial
 from tests.conformance.fresh import fresh
-from tests.conformance.operators import in_float64, seed_everything
+from tests.conformance.operators import in_dtype, seed_everything
 from tests.conformance.play import SEED, Call, play
 from torch.testing._internal.common_modules import ModuleErrorEnum, ModuleInfo, ModuleInput, module_db
 
@@ -59,14 +59,14 @@ def module_trial(info: ModuleInfo, given: ModuleInput, dtype: str, mode: str) ->
 
         def player(_number: int) -> Outcome:
             module.zero_grad()
-            args, kwargs = fresh(operands if kind == dtype else in_float64(operands))
+            args, kwargs = fresh(operands if kind == dtype else in_dtype(operands, DTYPES[kind]))
             state = (*module.parameters(), *module.buffers())
             return play(Call(wrapped, args, kwargs, state=state, backward=backward))
 
         return player
 
     if backward:
-        return Trial(start, Rule.CLOSE)
+        return Trial(start, Rule.CLOSE, narrow_start=functools.partial(start, kind="float32"))
     return Trial(start, Rule.BOUND, exact_start=functools.partial(start, kind="float64"), whole_model=True)
 
 

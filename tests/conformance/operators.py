@@ -82,23 +82,27 @@ def sample_trial(operator: Callable[..., Any], sample: SampleInput, rule: Rule, 
 
     operands = ((sample.input, *sample.args), sample.kwargs)
 
-    def exact_start(contestant: Contestant) -> Player:
-        return start(in_float64(operands), contestant)
+    def other_start(contestant: Contestant) -> Player:
+        return start(in_dtype(operands, torch.float32 if backward else torch.float64), contestant)
 
-    return Trial(functools.partial(start, operands), rule, exact_start=None if backward else exact_start)
+    started = functools.partial(start, operands)
+    if backward:
+        return Trial(started, rule, narrow_start=other_start)
+    return Trial(started, rule, exact_start=other_start)
 
 
-def in_float64(operands: Any) -> Any:
-    """Widen the float32 tensors of a sample, for the exact answer."""
+def in_dtype(operands: Any, dtype: torch.dtype) -> Any:
+    """Convert the float32 and float64 tensors of a sample, for the answer in that precision."""
+    converted: dict[int, Any] = {}  # what is given twice stays one tensor
 
-    wide: dict[int, Any] = {}  # what is given twice stays one tensor
-
-    def widen(leaf: Any) -> Any:
-        if not (isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float32):
+    def convert(leaf: Any) -> Any:
+        if not (isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.float32, torch.float64)):
             return leaf
-        return wide.setdefault(id(leaf), leaf.double())
+        if id(leaf) not in converted:
+            converted[id(leaf)] = leaf.detach().to(dtype).requires_grad_(leaf.requires_grad)
+        return converted[id(leaf)]
 
-    return pytree.tree_map(widen, operands)
+    return pytree.tree_map(convert, operands)
 
 
 def value_rule(name: str, rule: Rule = Rule.BOUND) -> Rule:

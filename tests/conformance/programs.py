@@ -13,6 +13,7 @@ from tests.programs.shrink import reproduction, shrink
 
 PROGRAMS = 1000
 PROGRAMS_PER_ENTRY = 25
+SHORT_FLOATS = ("bfloat16", "half", "float16")
 BOTH = ("library", "native")
 CALLS = (0, 0, 1, 0)  # which Python values each call gets: a trace, a program, another branch, the first again
 
@@ -48,7 +49,7 @@ def program_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
         return player
 
     minimal = functools.partial(smallest, program, program_trial) if explained else None
-    return Trial(start, calls=len(CALLS), minimal=minimal)
+    return Trial(start, calls=len(CALLS), minimal=minimal, precision=precision(program))
 
 
 def gradient_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
@@ -69,7 +70,13 @@ def gradient_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
         return player
 
     minimal = functools.partial(smallest, program, gradient_trial) if explained else None
-    return Trial(start, Rule.CLOSE, calls=len(CALLS), minimal=minimal)
+    return Trial(start, Rule.CLOSE, calls=len(CALLS), minimal=minimal, precision=precision(program))
+
+
+def precision(program: RandomProgram) -> torch.dtype:
+    """Give the shortest floats that a program may compute with."""
+    text = program.source + "".join(text for _, text in program.inputs)
+    return torch.bfloat16 if any(name in text for name in SHORT_FLOATS) else torch.float32
 
 
 def smallest(program: RandomProgram, trial: Callable[..., Trial], contestant: Contestant) -> str:

@@ -17,6 +17,7 @@ from tests.conformance.judge import judge
 from weft.config import overrides
 
 SECONDS_FOR_A_SAMPLE = 60.0
+SECONDS_TO_START = 180.0  # a process imports PyTorch's databases and makes an entry's samples
 PATIENCE = 1.0  # how often the parent looks for samples that are over their time
 UNITS_FOR_A_WORKER = 150  # then a fresh process: no run depends on what thousands of samples left behind
 
@@ -88,6 +89,11 @@ class Worker:
     since: float = field(default_factory=time.monotonic)
     units: int = 0
 
+    @property
+    def at_a_sample(self) -> bool:
+        """Say whether it has begun with its unit."""
+        return self.unit is not None and self.sample >= self.unit.start
+
 
 class Sweep:
     """Runs units on several workers; a sample that kills or blocks its worker becomes a crash record."""
@@ -116,8 +122,9 @@ class Sweep:
             for connection in multiprocessing.connection.wait(list(busy), timeout=PATIENCE):
                 yield from self.read(busy[connection])  # type: ignore[index]
             for worker in busy.values():
-                if worker.unit and time.monotonic() - worker.since > SECONDS_FOR_A_SAMPLE:
-                    yield self.lost(worker, f"took longer than {SECONDS_FOR_A_SAMPLE:.0f} s")
+                most = SECONDS_FOR_A_SAMPLE if worker.at_a_sample else SECONDS_TO_START
+                if worker.unit and time.monotonic() - worker.since > most:
+                    yield self.lost(worker, f"took longer than {most:.0f} s")
         for worker in self.workers:
             stop(worker)
 
