@@ -102,14 +102,6 @@ def soft_margin_slope(x: Expression, target: Expression) -> Expression:
     return -target * grown / (grown + 1)
 
 
-def binary_cross_entropy(arguments: Arguments) -> Expression:
-    """Of probabilities and targets."""
-    x, target = arguments.promoted("self", "target")
-    no = (-x).apply("log1p").apply("maximum", -LARGEST_LOG)
-    yes = x.apply("log").apply("maximum", -LARGEST_LOG)
-    return reduced(arguments, weighted(arguments, (target - 1) * no - target * yes))
-
-
 def weighted(arguments: Arguments, x: Expression) -> Expression:
     """Elements times their weights, if there are any."""
     weight = arguments.maybe("weight")
@@ -201,7 +193,7 @@ LOSSES: Rules = {
     "aten.huber_loss_backward.default": loss_gradient(huber_slope, "delta"),
     "aten.soft_margin_loss.default": in_one_dtype(loss(soft_margin)),
     "aten.soft_margin_loss_backward.default": in_one_dtype(loss_gradient(soft_margin_slope)),
-    "aten.binary_cross_entropy.default": binary_cross_entropy,
+    # aten.binary_cross_entropy.default stays PyTorch's: it refuses inputs outside of [0, 1].
     "aten.binary_cross_entropy_backward.default": binary_cross_entropy_gradient,
     "aten.binary_cross_entropy_with_logits.default": binary_cross_entropy_of_logits,
     "aten.nll_loss_forward.default": likelihood,
