@@ -19,6 +19,7 @@ from bench.measure import Options, measure
 from bench.row import Row
 
 RESULTS = Path(__file__).resolve().parent / "results"
+QUICK_RESULTS = machine.ROOT / "build" / "bench"  # not to be committed by mistake
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, help="most seconds of timing a workload (30)")
     made.add_argument("--patience", type=float, help="most seconds to wait for a contestant's first answer (600)")
     made.add_argument("--quick", action="store_true", help="show that everything runs; the times mean little")
-    made.add_argument("--output", type=Path, help="folder for the results (bench/results)")
+    made.add_argument("--output", type=Path, help="folder for the results (bench/results, with --quick build/bench)")
     made.add_argument("--list", action="store_true", help="list workloads and contestants")
     return made
 
@@ -86,7 +87,7 @@ def _options(given: argparse.Namespace, folder: Path) -> Options:
 
 
 def _stem(given: argparse.Namespace) -> Path:
-    folder = given.output or (RESULTS / "quick" if given.quick else RESULTS)
+    folder = given.output or (QUICK_RESULTS if given.quick else RESULTS)
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     part = "" if not given.workload and not given.contestant else "-part"
     return Path(folder) / f"{machine.short_name()}-{today}{part}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.contestants import CONTESTANTS
 from bench.figures import Spread
-from bench.row import COMPILED, ONE_LANE, Row, means
+from bench.row import COMPILED, ONE_LANE, WHOLE, Row, means
 from bench.workloads import COMPILE, FAMILIES, GROUPS, NAMED, TRAINING
 
 TITLES = {
@@ -62,11 +62,22 @@ def summary(rows: Sequence[Row]) -> list[str]:
                 bar = MEAN_BARS.get((group, peer))
                 wanted = f", bar {bar:g}" if bar else ""
                 lines.append(f"{group}: geometric mean against {peer or 'the best peer'} {mean:.2f}{wanted}")
+    lines += [line for name in (WHOLE, COMPILED) for line in _growth(rows, name)]
     below = [row.workload.name for row in rows if row.failures()]
     noisy = [row.workload.name for row in rows if row.noisy]
     lines.append(f"rows below a bar: {', '.join(below) or 'none'}")
     lines.append(f"noisy rows: {', '.join(noisy) or 'none'}")
     return lines
+
+
+def _growth(rows: Sequence[Row], name: str) -> list[str]:
+    """Say what compiling costs an operator at each size of graph: equal figures are linear growth."""
+    found = [
+        f"{row.entries[name].first_call / row.workload.size * 1e3:.2f} ms of {row.workload.size:,}"
+        for row in rows
+        if row.workload.group == COMPILE and name in row.entries
+    ]
+    return [f"compile: {name} takes an operator {', '.join(found)}"] if found else []
 
 
 def markdown(rows: Sequence[Row], machine: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ class Workload:
     make: Callable[[], Subject | TrainingSubject]
     bar: float | None
     first_call_bar: float | None = 1.5
+    size: int = 0  # operators, where the number of them is what is looked at
 
     def subject(self) -> Any:
         """Make the module and its tensors: the same ones in every process."""
@@ -96,7 +97,7 @@ def _training(name: str, title: str, bar: float, make: Callable[[], TrainingSubj
 def _long(operators: int) -> Workload:
     make = partial(evaluated, partial(tables.LongGraph, operators), random_(8, 32))
     title = f"{operators:,} operators, batch 8, width 32"
-    return Workload(f"operators_{operators}", title, COMPILE, make, None, first_call_bar=10.0)
+    return Workload(f"operators_{operators}", title, COMPILE, make, None, first_call_bar=10.0, size=operators)
 
 
 MLP = partial(chapter.mlp, 512, 256, 128, 2)
