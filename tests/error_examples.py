@@ -45,7 +45,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "memory replaced": (
         "def f(x):\n    x.data = torch.zeros(2)\n\n\nweft.hybridize(f)(torch.ones(2))",
-        "def f(x):\n    x.copy_(torch.zeros(2))\n\nweft.hybridize(f)(torch.ones(2))",
+        "def f(x):\n    x.copy_(torch.zeros(2))\n\n\nweft.hybridize(f)(torch.ones(2))",
     ),
     "input reshaped in place": (
         "f = weft.hybridize(lambda x: x.t_())\nf(torch.ones(2, 3))",
