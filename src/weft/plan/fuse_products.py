@@ -55,7 +55,7 @@ class Product:
 
     def take(self, lazy: Lazy, out: Leaf) -> bool:
         """Compute an expression of the product while it is in registers, if that can be."""
-        if self.memory >= 0 or out.dtype != self.dtype:
+        if self.memory >= 0 or out.dtype != self.dtype or plain(lazy.shape).size != self.home.size:
             return False
         lazy = self._others_in_memory(lazy)
         own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
