@@ -98,8 +98,10 @@ def tensor_type(value: Value) -> TensorType:
 
 
 def scalar(value: Value, operand: Any) -> torch.Tensor:
-    """A number as a tensor."""
-    return torch.full((), operand, dtype=value.attributes["dtype"], device=tensor_type(value).device)
+    """A number as a tensor; one beyond the dtype's range becomes infinite, as in operators."""
+    dtype = value.attributes["dtype"]
+    wide = torch.float64 if dtype.is_floating_point else dtype
+    return torch.full((), operand, dtype=wide, device=tensor_type(value).device).to(dtype)
 
 
 def iota(value: Value) -> torch.Tensor:

@@ -62,14 +62,14 @@ class NativeRegion:
 class CompiledGraph:
     """Runs a graph: takes its inputs in order, gives its roots in order, each once."""
 
-    def __init__(self, graph: Graph, weights: frozenset[Value]) -> None:
+    def __init__(self, graph: Graph, weights: frozenset[Value], *, trusted: bool = True) -> None:
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions: tuple[NativeRegion, ...] = ()
         compiled = graph
         if config().codegen == "native":
             lifted = run_pipeline(lift(graph))
             found = find_regions(lifted, weights)
-            self.regions = tuple(NativeRegion(region, _from_outside(region, lifted)) for region in found)
+            self.regions = tuple(NativeRegion(region, _unsure(region, lifted, trusted=trusted)) for region in found)
             compiled = with_regions(lifted, found)
         self.executable = LibraryExecutable(plan_library(compiled), self.regions)
         position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
@@ -98,9 +98,10 @@ def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
     return tuple(order[operand] for operand in whole.operands)
 
 
-def _from_outside(region: Region, graph: Graph) -> list[int]:
-    """The inputs of a region that library calls compute."""
-    given = set(graph.inputs)
+def _unsure(region: Region, graph: Graph, *, trusted: bool) -> list[int]:
+    """The inputs of a region whose strides nobody has checked: what library calls compute, and graph inputs if not
+    `trusted` (a backward's saved values come from library calls of the forward)."""
+    given = set(graph.inputs) if trusted else set()
     return [index for index, value in enumerate(region.inputs) if value not in given]
 
 

@@ -136,6 +136,10 @@ class Interception:
             leaf.requires_grad_(True)
             return (leaf, leaf) if tensor.is_leaf else (leaf.clone(memory_format=torch.preserve_format), leaf)
 
+    def release(self) -> None:
+        """Let go of real tensors: whoever asks whether a parameter's memory has other owners must not find this one."""
+        self._kept.clear()
+
     def symbol(self, number: float, name: str) -> tuple[Any, Any]:
         """A stand-in for a Python number, and the symbol that arithmetic on it is written in."""
         source = ConstantSource(name)

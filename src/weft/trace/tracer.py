@@ -134,6 +134,7 @@ class Tracer:
         finally:
             self._random.restore()
             seeded = self._generators.restore()
+            self.interception.release()
         if seeded:
             refuse("generator", None)
         self.trace.leaves = [_plain_number(leaf) for leaf in self.trace.leaves]
