@@ -115,9 +115,7 @@ def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, wi
     size = (11, 17)
     sizes = ConvSizes("f32", 2, 1, channels, size, window)
     layout, schedule = channels_last(channels, size), choose_depthwise_schedule(sizes, target)
-    kernel = convolution(
-        target, 2, (1, channels, 1), size, window, depthwise=True, input=layout, schedule=schedule
-    )
+    kernel = convolution(target, 2, (1, channels, 1), size, window, depthwise=True, input=layout, schedule=schedule)
     x, weight, bias = torch.randn(2, channels, *size), torch.randn(channels, 1, *window.size), torch.randn(channels)
     out, whole = guarded(2, *kernel.out_size, channels)
     run(target, kernel, out, x.permute(0, 2, 3, 1).contiguous(), weight, bias)

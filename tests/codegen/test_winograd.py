@@ -50,9 +50,7 @@ def winograd(target: Target, sizes: ConvSizes, block: int, epilogue: Epilogue) -
     )
 
 
-def run(
-    target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torch.Tensor, staged: bool = False
-) -> None:
+def run(target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torch.Tensor, staged: bool = False) -> None:
     """Transform and pack the weights, then compute tile by tile, or stage after stage."""
     x, weight, *rest = inputs
     channels = kernel.out_channels, kernel.in_channels

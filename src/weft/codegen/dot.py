@@ -109,9 +109,7 @@ class DotEmitter:
         lefts, rights = ([vectors.address(x, whole * lanes) for x in bases] for bases in (rows, columns))
         return self._step(list(loop.carried), lefts, rights, rest)
 
-    def _step(
-        self, sums: list[Register], rows: list[Register], columns: list[Register], count: int
-    ) -> list[Register]:
+    def _step(self, sums: list[Register], rows: list[Register], columns: list[Register], count: int) -> list[Register]:
         loaded = [self.vectors.load(address, count) for address in rows]
         others = [self.vectors.load(address, count) for address in columns]
         pairs = [(row, column) for row in loaded for column in others]

@@ -73,9 +73,7 @@ class _InputTransform:
             top = writer.add(writer.multiply(row, SQUARE), -kernel.padding[0])
             left = writer.add(writer.multiply(column, SQUARE), -kernel.padding[1])
             corner = self.vectors.moved(self.input, (image, layout.image), (top, layout.row), (left, layout.column))
-            to = self.vectors.moved(
-                self.patches, (writer.binary("sub", loop.index, self.first), kernel.in_channels)
-            )
+            to = self.vectors.moved(self.patches, (writer.binary("sub", loop.index, self.first), kernel.in_channels))
             inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))
             writer.branch_if(self._is_inside(top, left), inside, edge)
             writer.begin_block(inside)

@@ -198,9 +198,7 @@ class Rows:
     def _inlined(self, node: Node) -> Node:
         lazy = Lazy(self.shape, node)
         stored = [leaf for leaf in lazy.leaves() if _place(leaf) in self.outputs]
-        return (
-            lazy.replaced({id(leaf): self.outputs[_place(leaf)][1] for leaf in stored}).node if stored else node
-        )
+        return lazy.replaced({id(leaf): self.outputs[_place(leaf)][1] for leaf in stored}).node if stored else node
 
     def _first_pass(self, node: Node) -> int:
         """The first pass after everything that an expression needs from this group."""

@@ -99,8 +99,11 @@ def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
 
 
 def _unsure(region: Region, graph: Graph, *, trusted: bool) -> list[int]:
-    """The inputs of a region whose strides nobody has checked: what library calls compute, and graph inputs if not
-    `trusted` (a backward's saved values come from library calls of the forward)."""
+    """The inputs of a region whose strides nobody has checked.
+
+    That is what library calls compute, and graph inputs if not `trusted`: a backward's saved values come from library
+    calls of the forward.
+    """
     given = set(graph.inputs) if trusted else set()
     return [index for index, value in enumerate(region.inputs) if value not in given]
 
