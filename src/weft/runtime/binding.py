@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from weft.runtime.fast_call import Fast, FastCall, FastProgram, object_layout, refuse
-from weft.runtime.tensor_words import Row, place_rows, tensor_layout, version_rows
+from weft.runtime.tensor_words import EVERY_BIT, Row, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
 from weft.runtime.weights import Packing, address_of, packed_weight, version_of, weight_of
 
@@ -76,10 +76,13 @@ class _Facts:
 
 def _rows(lasting: Sequence[torch.Tensor], written: Collection[int]) -> list[Row]:
     """Give the words of memory that must not change while a binding is current."""
-    layout = tensor_layout()
-    if layout is None:
+    layout, objects = tensor_layout(), object_layout()
+    if layout is None or objects is None:
         return []
-    rows = [Changes.row(), *(row for tensor in lasting for row in place_rows(tensor, layout))]
+    rows = [Changes.row()]
+    for tensor in lasting:
+        # First that the object stands for the same tensor: two objects may have exchanged theirs.
+        rows += [(id(tensor) + objects.tensor, EVERY_BIT, tensor._cdata), *place_rows(tensor, layout)]
     for number in written:
         if not lasting[number].is_inference():
             rows += version_rows(lasting[number], layout)

@@ -20,7 +20,6 @@ from weft.config import config
 from weft.target import host_target, usable_cores
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
-END_SECONDS = 1.0
 
 
 class Crew:
@@ -59,13 +58,12 @@ class Crew:
                 return
             # SAFETY: the block lives as long as the process.
             CALL(_library().address("close"))(self.address)
-            # A worker ends when it is idle; one that a daemon thread keeps busy ends with the process.
+            # A worker ends when it is idle. What keeps it busy is a lane, which ends: it never takes this lock.
             for thread in self.threads:
-                thread.join(END_SECONDS)
+                thread.join()
             self._forget()
 
     def _forget(self) -> None:
-        # A worker that did not end has its mailbox wiped: it is idle there, and its caller is a thread that ends too.
         self._set_count(0)
         self.memory[mailbox_offset(0) :] = bytes(CREW_BYTES - mailbox_offset(0))
         self.threads = []
