@@ -1,0 +1,158 @@
+"""This machine -> its model: rates and waits, measured once in a fraction of a second and kept on disk as text."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+
+from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, measure_module
+from weft.codegen.native import NativeLibrary, compile_native
+from weft.config import config
+from weft.errors import UsageError
+from weft.plan.machine_model import MachineModel, default_model, parse_model
+from weft.target import Target, host_target
+
+VERSION = 1  # of what is measured, and how
+FOLDER = "machine"
+REPEATS = 5
+ROUNDS = 20_000  # of multiply-adds
+SPANS, HANDOVERS = 60, 20
+MOST_CACHE_BYTES = 8 * 1024 * 1024
+MOST_MEMORY_BYTES = 64 * 1024 * 1024
+SWEPT_BYTES = 8 * 1024 * 1024  # of a cache, in one measurement
+LINE_BYTES = 256
+LEAST_SECONDS = 1e-9
+# A wait longer than this many times the usual one was for a core that others used meanwhile, and says nothing.
+LONGEST_WAIT = 4.0
+# A lane starts by a mailbox and ends by a flag, each some waits; looking at a flag that another core has set is less.
+WAITS_PER_LANE = 5.0
+CHECKS_PER_WAIT = 3.0
+
+Functions = dict[str, Callable[..., None]]
+
+
+def machine_model(target: Target) -> MachineModel:
+    """Give the model of this machine: from memory, from disk, or measured now; of another machine, a guess."""
+    return _known(target, config().cache_dir) if target == host_target() else default_model(target)
+
+
+@cache
+def _known(target: Target, folder: Path | None) -> MachineModel:
+    if folder is None:
+        return measure_machine(target)
+    path = folder / FOLDER / f"{machine_key(target)}.txt"
+    try:
+        return parse_model(path.read_text(encoding="ascii"), target)
+    except (OSError, UnicodeError, UsageError):
+        pass  # not measured yet, or damaged: measured now, and written anew
+    model = measure_machine(target)
+    _write(path, str(model))
+    return model
+
+
+def machine_key(target: Target) -> str:
+    """Name a machine by all of its target that a model depends on."""
+    return hashlib.sha256(repr((VERSION, target)).encode()).hexdigest()[:32]
+
+
+def measure_machine(target: Target) -> MachineModel:
+    """Measure this machine; the best of several times counts, since others may be using it."""
+    library = compile_native(measure_module(target), target)
+    functions = _functions(library)
+    guess = default_model(target)
+    block = mmap.mmap(-1, MOST_MEMORY_BYTES)
+    block.write(b"\1" * MOST_MEMORY_BYTES)
+    found = {"multiply_adds": _multiply_adds(functions, target)}
+    sizes = {
+        "l1": target.l1_bytes // 2,
+        "l2": target.l2_bytes // 2,
+        "l3": min(max(target.l3_bytes // 2, target.l2_bytes), MOST_CACHE_BYTES),
+        "memory": MOST_MEMORY_BYTES,
+    }
+    for name, size in sizes.items():
+        found[name] = _sweep(functions, block, size)
+    found["transfer"] = found["l3"]
+    found["shared_memory"] = found["memory"] * max(1.0, guess.shared_memory / guess.memory)
+    if target.cores > 1:
+        wait = _hand_over(functions)
+        wait = guess.wait if wait > LONGEST_WAIT * guess.wait else wait
+        found |= {"wait": wait, "check": wait / CHECKS_PER_WAIT, "lane": wait * WAITS_PER_LANE}
+    block.close()
+    names = {field.name for field in fields(MachineModel)}
+    return replace(guess, **{name: value for name, value in found.items() if name in names})  # type: ignore[arg-type]
+
+
+def _functions(library: NativeLibrary) -> Functions:
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    kinds = {
+        "multiply_adds": (number, pointer),
+        "sweep": (pointer, number, number, pointer),
+        "ping": (pointer, pointer, number, number),
+        "pong": (pointer, pointer, number, number),
+    }
+    # SAFETY: the kinds are those of the module's functions; `library` is kept by whoever calls them here.
+    return {name: ctypes.CFUNCTYPE(None, *kind)(library.address(name)) for name, kind in kinds.items()}
+
+
+def _multiply_adds(functions: Functions, target: Target) -> float:
+    out = ctypes.create_string_buffer(4096)
+    seconds = _best(lambda: functions["multiply_adds"](ROUNDS, out))
+    return ROUNDS * ACCUMULATORS * target.lanes(32) / seconds
+
+
+def _sweep(functions: Functions, block: mmap.mmap, size: int) -> float:
+    out = ctypes.create_string_buffer(4096)
+    view = ctypes.c_char.from_buffer(block)
+    # SAFETY: the block is longer than any size measured, and is closed after the last measurement.
+    address = ctypes.addressof(view)
+    size = max(size // SWEEP_BYTES, 1) * SWEEP_BYTES
+    times = max(1, SWEPT_BYTES // size)
+    seconds = _best(lambda: functions["sweep"](address, size, times, out))
+    del view
+    return size * times / seconds
+
+
+def _hand_over(functions: Functions) -> float:
+    memory = ctypes.create_string_buffer(4 * LINE_BYTES)
+    base = -(-ctypes.addressof(memory) // LINE_BYTES) * LINE_BYTES
+    lines = (base, base + LINE_BYTES)
+    last = SPANS * HANDOVERS
+    partner = threading.Thread(target=functions["pong"], args=(lines[1], lines[0], 0, last), daemon=True)
+    partner.start()
+    best = float("inf")
+    for first in range(0, last, HANDOVERS):
+        begin = perf_counter()
+        # Each side waits for a number that the other one publishes before it waits itself, so neither waits forever.
+        functions["ping"](*lines, first, first + HANDOVERS)
+        best = min(best, (perf_counter() - begin) / (2 * HANDOVERS))
+    partner.join()
+    return max(best, LEAST_SECONDS)
+
+
+def _best(run: Callable[[], None]) -> float:
+    run()
+    best = float("inf")
+    for _ in range(REPEATS):
+        begin = perf_counter()
+        run()
+        best = min(best, perf_counter() - begin)
+    return max(best, LEAST_SECONDS)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees a part of it; where that cannot be, the next process measures again."""
+    own = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(text, encoding="ascii")
+        own.replace(path)
+    except OSError:
+        own.unlink(missing_ok=True)

@@ -1,0 +1,63 @@
+"""The model of this machine: measured quickly, kept on disk as text, plausible."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from time import process_time
+
+import pytest
+
+from weft.config import overrides
+from weft.plan.machine_model import MachineModel, default_model, parse_model
+from weft.runtime import measure
+from weft.runtime.measure import FOLDER, machine_model, measure_machine
+from weft.target import cross_target, host_target
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with overrides(cache_dir=tmp_path):
+        yield tmp_path / FOLDER
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    calls: list[int] = []
+    guess = default_model(host_target())
+    monkeypatch.setattr(measure, "measure_machine", lambda _: calls.append(1) or guess)
+    return calls
+
+
+def test_a_machine_is_measured_in_under_a_second() -> None:
+    begin = process_time()
+    model = measure_machine(host_target())
+    assert process_time() - begin < 1
+    assert all(getattr(model, field.name) > 0 for field in fields(MachineModel))
+    assert 1e9 < model.multiply_adds < 1e13
+    assert model.memory < model.l1
+    assert 1e-9 <= model.wait <= 1e-5
+
+
+def test_a_machine_is_measured_once_and_then_read_from_disk(folder: Path, counted: list[int]) -> None:
+    first = machine_model(host_target())
+    (path,) = folder.iterdir()
+    assert parse_model(path.read_text(), host_target()) == first
+    measure._known.cache_clear()  # as a new process would start
+    assert machine_model(host_target()) == first
+    assert len(counted) == 1
+
+
+def test_a_damaged_file_is_measured_again(folder: Path, counted: list[int]) -> None:
+    machine_model(host_target())
+    (path,) = folder.iterdir()
+    path.write_text("nonsense")
+    measure._known.cache_clear()  # as a new process would start
+    machine_model(host_target())
+    assert len(counted) == 2
+    assert path.read_text() != "nonsense"
+
+
+def test_another_machine_is_not_measured(counted: list[int]) -> None:
+    target = cross_target("aarch64")
+    assert machine_model(target) == default_model(target)
+    assert not counted
