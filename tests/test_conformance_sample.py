@@ -4,10 +4,12 @@ import random
 import warnings
 
 import pytest
-from tests.conformance.cases import Section, Status
+from tests.conformance.cases import Record, Section, Status
 from tests.conformance.contestants import CONTESTANTS
 from tests.conformance.judge import judge
 from tests.conformance.sweep import Options, chosen
+
+from weft.config import overrides
 
 SAMPLES_OF_AN_ENTRY = {
     "values": 4,
@@ -18,7 +20,9 @@ SAMPLES_OF_AN_ENTRY = {
     "modules": 1,
     "programs": 3,
 }
+NATIVE_SAMPLES_OF_AN_ENTRY = {"values": 2, "inplace": 1, "gradients": 1, "modules": 1, "programs": 3, "graphs": 2}
 SHARDS = {"values": 16, "inplace": 2, "streams": 1, "gradients": 8, "errors": 3, "modules": 8, "programs": 2}
+NATIVE_SHARDS = {"values": 16, "inplace": 2, "gradients": 16, "modules": 8, "programs": 4, "graphs": 2}
 LEAST_VALUES = 2000
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -33,26 +37,42 @@ def sections() -> dict[str, Section]:
     return SECTIONS
 
 
-def pick(section: str, entry: str, count: int) -> list[int]:
+def pick(section: str, entry: str, count: int, samples: dict[str, int]) -> list[int]:
     """Choose an entry's samples: always the same ones, in every process."""
-    size = min(count, SAMPLES_OF_AN_ENTRY[section])
+    size = min(count, samples[section])
     return sorted(random.Random(f"{section} {entry}").sample(range(count), size))
 
 
-def run_shard(section: Section, shard: int, shards: int):
-    options = Options(pick=lambda entry, count: pick(section.name, entry, count))
+def run_shard(section: Section, shard: int, shards: int, samples: dict[str, int]):
+    options = Options(pick=lambda entry, count: pick(section.name, entry, count, samples))
     for entry in list(section.entries())[shard::shards]:
         trials = section.trials(entry)
         for index in chosen(options, entry, len(trials)):
             yield judge(trials[index], CONTESTANTS[options.contestant], (section.name, entry, index))
 
 
-@pytest.mark.parametrize(("name", "shard"), [(name, i) for name, count in SHARDS.items() for i in range(count)])
-def test_hybridized_samples_equal_eager(name, shard, sections):
-    records = list(run_shard(sections[name], shard, SHARDS[name]))
+def numbered(shards: dict[str, int]) -> list[tuple[str, int]]:
+    return [(name, shard) for name, count in shards.items() for shard in range(count)]
+
+
+def check(section: Section, records: list[Record]) -> None:
     failed = [f"{r.status.value}: {r.name}\n  {r.detail}" for r in records if r.status.failed]
     assert not failed, "\n".join(failed)
     unsupported = [r for r in records if r.status is Status.UNSUPPORTED]
     # A small sample may hit many of the few: the whole run keeps to the section's own share.
-    assert len(unsupported) <= 4 + 3 * sections[name].most_unsupported * len(records), unsupported
+    assert len(unsupported) <= 4 + 3 * section.most_unsupported * len(records), unsupported
+
+
+@pytest.mark.parametrize(("name", "shard"), numbered(SHARDS))
+def test_samples_in_library_calls_equal_eager(name, shard, sections):
+    with overrides(codegen="library"):
+        records = list(run_shard(sections[name], shard, SHARDS[name], SAMPLES_OF_AN_ENTRY))
+    check(sections[name], records)
     assert name != "values" or len(records) >= LEAST_VALUES / SHARDS["values"]
+
+
+@pytest.mark.parametrize(("name", "shard"), numbered(NATIVE_SHARDS))
+def test_samples_in_machine_code_are_within_the_bound(name, shard, sections):
+    with overrides(codegen="native"):
+        records = list(run_shard(sections[name], shard, NATIVE_SHARDS[name], NATIVE_SAMPLES_OF_AN_ENTRY))
+    check(sections[name], records)

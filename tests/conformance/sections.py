@@ -1,8 +1,7 @@
 """Every section of the conformance run, by name and in the order of the report."""
 
-from tests.conformance import modules, operators, programs
+from tests.conformance import modules, operators, programs, random_graphs
 from tests.conformance.cases import Section
 
-SECTIONS: dict[str, Section] = {
-    section.name: section for section in (*operators.sections(), *modules.sections(), *programs.sections())
-}
+PARTS = (operators, modules, programs, random_graphs)
+SECTIONS: dict[str, Section] = {section.name: section for part in PARTS for section in part.sections()}

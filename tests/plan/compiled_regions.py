@@ -1,0 +1,101 @@
+"""A Graph of small ops -> its answers in machine code, region by region, beside the interpreter's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from tests.conformance.compare import same_bits, same_rounding
+from tests.ir.random_graphs import graphs, random_inputs
+
+from weft.ir.graph import Graph, Result, Value
+from weft.ir.interpreter import evaluate
+from weft.ir.printer import print_graph
+from weft.ir.types import TensorType
+from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse import fuse
+from weft.plan.memory import place
+from weft.plan.region import Region, find_regions
+from weft.runtime.executable import NativeExecutable
+from weft.target import host_target
+
+SHORT_FLOATS = (torch.float16, torch.bfloat16)
+Known = dict[Value, object]
+
+
+def interpreted(graph: Graph, inputs: Sequence[object]) -> Known | None:
+    """Give every value of a graph; None where eager PyTorch raises an error on these inputs."""
+    known: Known = dict(zip(graph.inputs, inputs, strict=True))
+    try:
+        for value in graph.values:
+            known[value] = evaluate(value, [known[operand] for operand in value.operands])
+    except (RuntimeError, IndexError):
+        return None
+    return known
+
+
+def compiled(region: Region, known: Known) -> list[torch.Tensor]:
+    """Run a region in machine code on the values it reads."""
+    target = host_target()
+    fused = fuse(region, target)
+    run = NativeExecutable(place(fused.plan), target, fused.constants)
+    outputs = [like(value.type) for value in region.outputs]
+    # As whoever calls a region hands them in: laid out as their types say.
+    run([like(value.type).copy_(known[value]) for value in region.inputs], outputs)
+    return outputs
+
+
+def like(kind: object) -> torch.Tensor:
+    """Give new memory of a type."""
+    assert isinstance(kind, TensorType)
+    return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype)
+
+
+def agree(expected: torch.Tensor, actual: torch.Tensor, precision: torch.dtype) -> bool:
+    """Compare with the freedom of a sum in another order."""
+    return same_bits(expected, actual) or same_rounding(expected, actual, precision)
+
+
+def disagreements(graph: Graph, weights: Sequence[Value] = (), number: int = 0) -> list[str]:
+    """Run a graph's regions one by one; gives a text for each output that differs from the interpreter's."""
+    known = interpreted(graph, random_inputs(graph, number))
+    if known is None:
+        return []
+    kinds = {value.type.dtype for value in known if isinstance(value.type, TensorType)}
+    precision = torch.bfloat16 if kinds & set(SHORT_FLOATS) else torch.float32
+    found = []
+    for region in find_regions(graph, frozenset(weights)):
+        for value, actual in zip(region.outputs, compiled(region, known), strict=True):
+            expected = known[value]
+            assert isinstance(expected, torch.Tensor)
+            if not agree(expected, actual, precision):
+                text = print_graph(graph, places=False)
+                found.append(f"{value.op} gives {actual}, the interpreter {expected} in\n{text}")
+    return found
+
+
+def random_graphs(first_seed: int, count: int) -> list[Graph]:
+    """Give the graphs of a seed, the same ones in every process."""
+    found: list[Graph] = []
+
+    @seed(first_seed)
+    @settings(
+        max_examples=count,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+    @given(graphs(most_values=16, calls=False))
+    def collect(graph: Graph) -> None:
+        found.append(run_pipeline(ending_in_all(graph)))
+
+    collect()
+    return found
+
+
+def ending_in_all(graph: Graph) -> Graph:
+    """The graph with every value that nobody reads as a result, so that no value is computed in vain."""
+    users = graph.users()
+    ends = [value for value in graph.values if not users[value] and isinstance(value.type, TensorType)]
+    return replace(graph, results=tuple(map(Result, ends)), writes=())
