@@ -52,7 +52,7 @@ def test_a_misspelt_option_is_an_error_that_guesses_what_was_meant() -> None:
         read_config({"WEFT_THREAD": "2"})
     assert str(error.value) == (
         "WEFT_THREAD is set in the environment, but Weft has no such option\n"
-        "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_LOG\n"
+        "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_CODEGEN, WEFT_LOG\n"
         "  fix   did you mean WEFT_THREADS?"
     )
 

@@ -18,6 +18,6 @@ def test_the_stress_notices_a_module_that_python_runs_every_time():
     assert stress(CONTESTANTS["identity"], threads=2, calls=100).traced_again
 
 
-@pytest.mark.parametrize("fault", ["one_ulp_off", "detached", "unsupported"])
+@pytest.mark.parametrize("fault", ["detached", "unsupported"])
 def test_the_stress_notices_wrong_answers(fault):
     assert stress(CONTESTANTS[fault], threads=2, calls=100).wrong

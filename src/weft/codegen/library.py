@@ -230,6 +230,10 @@ def _pick(result: Any, written: tuple[torch.Tensor, ...], ends: tuple[torch.Tens
     return (*fresh, *ends)
 
 
+# How often a tensor was written, without the Python property around it: it is asked at every call.
+version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
+
+
 def storage_owners(tensor: torch.Tensor) -> int:
     """Count who holds a tensor's memory: the tensor itself, views, aliases, arrays of other libraries."""
     storage = tensor.untyped_storage()

@@ -9,10 +9,11 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from weft.codegen.library import version_of
 from weft.runtime.fast_call import Fast, FastCall, FastProgram, object_layout, refuse
 from weft.runtime.tensor_words import EVERY_BIT, Row, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
-from weft.runtime.weights import Packing, address_of, packed_weight, version_of, weight_of
+from weft.runtime.weights import Packing, address_of, packed_weight, weight_of
 
 PackingOf = tuple[Packing, Sequence[torch.Tensor]]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.codegen.library import version_of
 from weft.runtime.content import content_hash
 from weft.runtime.watch import Changes, has_other_writers, retire, watch
 
 Pack = Callable[[Sequence[int]], None]
-version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
 address_of = torch.Tensor.data_ptr
 log = logging.getLogger("weft.runtime")
 
