@@ -7,8 +7,7 @@ from functools import cache
 import torch
 
 from weft.codegen.content_hash import content_hash_module
-from weft.codegen.native import NativeLibrary, compile_native
-from weft.target import host_target
+from weft.runtime.shared_code import shared_library
 
 
 def content_hash(tensor: torch.Tensor) -> int:
@@ -17,17 +16,14 @@ def content_hash(tensor: torch.Tensor) -> int:
         return 0
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     found = ctypes.c_uint64()
-    # SAFETY: the tensor's storage holds every element, so also what lies between the first and the last.
-    _function()(tensor.data_ptr(), extent * tensor.element_size(), ctypes.addressof(found))
+    # SAFETY: the storage, which `held` keeps even if another thread gives the tensor a new one, has every element, so
+    # also what lies between the first and the last.
+    held = tensor.detach()
+    _function()(held.data_ptr(), extent * tensor.element_size(), ctypes.addressof(found))
     return found.value
-
-
-@cache
-def _library() -> NativeLibrary:
-    return compile_native(content_hash_module(host_target()), host_target())
 
 
 @cache
 def _function() -> Callable[[int, int, int], None]:
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    return kind(_library().address("content_hash"))
+    return kind(shared_library(content_hash_module).address("content_hash"))

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from weft.codegen.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
-from weft.codegen.native import NativeLibrary, compile_native
+from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import WORD, Row, tensor_layout, word
-from weft.target import host_target
+from weft.target import Target
 
 METHOD_FASTCALL = 0x0080
 LONGEST_OBJECT = 64
@@ -118,16 +118,21 @@ def object_layout() -> ObjectLayout | None:
     return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
 
 
-@cache
-def _library() -> NativeLibrary:
+def _text(target: Target) -> str:
     layout = object_layout()
     assert layout is not None
-    return compile_native(fast_call_module(layout, host_target()), host_target())
+    return fast_call_module(layout, target)
 
 
-@cache
+_methods: list[_Method] = []
+
+
 def _method() -> _Method:
-    return _Method(b"weft program", _library().address("fast_call"), METHOD_FASTCALL, None)
+    """Describe the function to Python; every description stays, because functions made from it point to it."""
+    if not _methods:
+        address = shared_library(_text).address("fast_call")
+        _methods.append(_Method(b"weft program", address, METHOD_FASTCALL, None))
+    return _methods[0]
 
 
 @cache

@@ -15,9 +15,10 @@ from functools import cache
 from weft.codegen.crew_layout import COUNT_OFFSET, CREW_BYTES, mailbox_offset
 from weft.codegen.crew_module import crew_module
 from weft.codegen.frame import MOST_LANES
-from weft.codegen.native import NativeLibrary, compile_native
+from weft.codegen.native import NativeLibrary
 from weft.config import config
-from weft.target import host_target, usable_cores
+from weft.runtime.shared_code import shared_library
+from weft.target import usable_cores
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
 
@@ -113,9 +114,8 @@ def run_lanes(frame: int) -> None:
     _dispatch()(frame)
 
 
-@cache
 def _library() -> NativeLibrary:
-    return compile_native(crew_module(host_target()), host_target())
+    return shared_library(crew_module)
 
 
 @cache

@@ -7,6 +7,7 @@ bytes. See docs/decisions/0030-packed-weights.md.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,6 +26,14 @@ log = logging.getLogger("weft.runtime")
 # Held while a weight is looked at and packed. What runs inside is native code that waits for nobody, and the ends of
 # tensors, which take no lock: so it cannot deadlock.
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603  # a forked child must not inherit a lock that nobody will release
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Weight:
@@ -159,9 +168,11 @@ class PackedWeight:
     def _pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
         buffers = self._spare.pop() if self._spare else tuple(map(_buffer, self.packing.packed))
         scratch = tuple(map(_buffer, self.packing.scratch))
-        # SAFETY: the sources are the caller's, who holds them; the buffers are as large as the packing says and
+        # Aliases keep the memory also if another thread gives a tensor a new one meanwhile.
+        held = [tensor.detach() for tensor in tensors]
+        # SAFETY: the sources are held; the buffers are as large as the packing says and
         # nobody reads them: they are new, or their last reader is gone.
-        self.packing.code([*map(address_of, tensors), *map(address_of, buffers), *map(address_of, scratch)])
+        self.packing.code([*map(address_of, held), *map(address_of, buffers), *map(address_of, scratch)])
         return Packed(buffers, self._spare)
 
 
