@@ -115,8 +115,11 @@ def test_a_double_function_is_within_a_few_units(name: str, level: str) -> None:
     assert apart.max() <= UNITS_DOUBLE, f"{apart.max()} units at {x[apart.argmax()]!r}"
 
 
+ODD = ("sin", "tan", "expm1", "tanh", "sinh", "asin", "atan", "erf", "log1p", "asinh", "atanh")
+
+
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", "sin tan expm1 tanh sinh asin atan erf log1p asinh atanh".split())
+@pytest.mark.parametrize("name", ODD)
 def test_the_sign_of_zero_is_kept(name: str, level: str) -> None:
     result = build(name, "float", level, 1)(np.array([0.0, -0.0], np.float32))
     assert list(np.signbit(result)) == [False, True]

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.native import NativeLibrary, compile_native
 from weft.codegen.watching import ROW_WORDS, WATCH, emit_watch
-from weft.target import host_target
+from weft.runtime.shared_code import shared_library
 
 # A dictionary's version counts every change of it; it is a field of the object up to Python 3.13.
 VERSION_OFFSET = 24
@@ -103,14 +102,9 @@ def _versions_count() -> bool:
 
 
 @cache
-def _library() -> NativeLibrary:
-    return compile_native(emit_watch(host_target()), host_target())
-
-
-@cache
 def _comparer() -> Any:
     # PYFUNCTYPE keeps the interpreter's lock: nobody changes a dictionary while it is compared.
-    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64)(_library().address(WATCH))
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64)(shared_library(emit_watch).address(WATCH))
 
 
 def _word(address: int) -> int:
