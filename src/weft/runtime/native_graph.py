@@ -43,7 +43,8 @@ class NativeRegion:
         target = host_target()
         fused = fuse(region, target)
         self.plan: Plan = place(schedule(fused.plan, cpu_count(), default_model(target)))
-        self._execute = NativeExecutable(self.plan, target, fused.constants)
+        lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
+        self._execute = NativeExecutable(self.plan, target, fused.constants, lasting)
         self._outputs = tuple(_output(value) for value in region.outputs)
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
         self._checked = tuple((index, _output(region.inputs[index]).strides) for index in inputs_checked)
