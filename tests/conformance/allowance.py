@@ -52,21 +52,28 @@ class Allowance:
         self._is_native = config().codegen == "native"
         self.ignores_values = trial.rule is Rule.SHAPE
 
-    def allows(self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int]) -> bool:
-        """Say whether values may differ as they do; `where` is the call's number, the part and the place in it."""
+    def allows(
+        self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int], scale: float = 0.0
+    ) -> bool:
+        """Say whether values may differ as they do; `where` is the call's number, the part and the place in it.
+
+        `scale` is the size of what they were computed from: a difference of such numbers is not exact where it is 0.
+        """
         rule = self._trial.rule
         if rule is Rule.CLOSE:
-            return self._is_close(expected, actual, where)
+            return self._is_close(expected, actual, where, scale)
         if rule is Rule.BITS and not self._is_native:
             return False
         exact = self._exact.of(*where)
         if isinstance(exact, torch.Tensor) and is_truth(exact, expected):
             whole = self._trial.whole_model and within_model_bound(actual, expected, exact)
             return whole or within_native_bound(actual, expected, exact)
-        return self._is_native and self._is_close(expected, actual, where)
+        return self._is_native and self._is_close(expected, actual, where, scale)
 
-    def _is_close(self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int]) -> bool:
-        if same_rounding(expected, actual, self._trial.precision):
+    def _is_close(
+        self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int], scale: float
+    ) -> bool:
+        if same_rounding(expected, actual, self._trial.precision, scale):
             return True
         narrow = self._narrow.of(*where)
         return isinstance(narrow, torch.Tensor) and within_grown_rounding(expected, actual, narrow)

@@ -1,5 +1,6 @@
 """Two tensors -> equal, within a bound, or a sentence that says what differs."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -82,8 +83,13 @@ def signs(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.signbit()
 
 
-def same_rounding(expected: torch.Tensor, actual: torch.Tensor, precision: torch.dtype | None = None) -> bool:
-    """Accept sums that were added in another order, in this precision where it is less than the result's."""
+def same_rounding(
+    expected: torch.Tensor, actual: torch.Tensor, precision: torch.dtype | None = None, least_scale: float = 0.0
+) -> bool:
+    """Accept sums that were added in another order, in this precision where it is less than the result's.
+
+    Roundings are those of the largest element, and at least of a number of `least_scale`.
+    """
     left, right = dense(expected), dense(actual)
     if not (left.is_floating_point() or left.is_complex()):
         return False
@@ -92,7 +98,7 @@ def same_rounding(expected: torch.Tensor, actual: torch.Tensor, precision: torch
     finite = left.isfinite()
     if not finite.any():
         return True
-    scale = left[finite].abs().max().clamp(min=torch.finfo(left.dtype).tiny)
+    scale = left[finite].abs().max().clamp(min=max(torch.finfo(left.dtype).tiny, least_scale))
     unit = max(rounding_unit(left.dtype), rounding_unit(precision or left.dtype))
     return bool(((left - right)[finite].abs() <= unit * scale).all())
 
@@ -115,6 +121,17 @@ def within_grown_rounding(expected: torch.Tensor, actual: torch.Tensor, narrow: 
     error = (narrow - left)[finite].abs().max()
     ratio = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
     return bool(((left - right)[finite].abs() <= GROWN_ROUNDINGS * ratio * error).all())
+
+
+def largest(tensors: Iterable[Any]) -> float:
+    """Give the size of the largest finite number in any of some tensors of floats."""
+    found = 0.0
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+            sizes = dense(tensor).abs().double()
+            sizes = sizes[sizes.isfinite()]
+            found = max(found, float(sizes.max()) if sizes.numel() else 0.0)
+    return found
 
 
 def same_specials(left: torch.Tensor, right: torch.Tensor) -> bool:

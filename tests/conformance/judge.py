@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from tests.conformance.allowance import PARTS, Allowance
 from tests.conformance.cases import Contestant, Outcome, Record, Status, Trial
-from tests.conformance.compare import form_difference, same_bits, value_difference
+from tests.conformance.compare import form_difference, largest, same_bits, value_difference
 from torch.utils import _pytree as pytree
 
 from weft.config import config
@@ -85,7 +85,8 @@ def _differences(expected: Outcome, actual: Outcome, allowance: Allowance, numbe
         for place, (one, two) in enumerate(zip(tensors_of(expected), tensors_of(actual), strict=True)):
             text = _leaf_difference(one, two, allowance, stride=part != "gradient")
             if text is not None:
-                allowed = text is BITS and allowance.allows(one, two, (number, part, place))
+                scale = largest((*expected.arguments, *expected.gradients)) if part == "gradient" else 0.0
+                allowed = text is BITS and allowance.allows(one, two, (number, part, place), scale)
                 after = " after the call" if part in ("argument", "state") else ""
                 found.append(
                     (f"{part} {place}{after}: {value_difference(one, two) if text is BITS else text}", allowed)

@@ -14,7 +14,7 @@ def words(text: str) -> list[str]:
 
 UNARY = words(
     "sin cos tan exp tanh sigmoid relu sqrt rsqrt log1p erf neg floor ceil sign abs square reciprocal trunc expm1 "
-    "isnan signbit logical_not bitwise_not positive frac isfinite digamma"
+    "isnan isneginf logical_not bitwise_not positive frac isfinite digamma"
 )
 BINARY = words(
     "add sub mul div maximum minimum atan2 fmod remainder eq ne lt ge logical_and logical_or logical_xor hypot "

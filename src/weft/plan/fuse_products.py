@@ -199,10 +199,11 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     depthwise = groups == channels == out_channels and groups > 1
     if images.window.strides[1] != 1 and (channels > 1 or window.padding != (0, 0) or depthwise):
         images = _channels_last(fusion, images)
+    dense = images.window.strides[3] == in_channels and (images.window.strides[1] == 1 or in_channels == 1)
     out_shape = tensor_type(value).shape
     home = in_order_of(out_shape, _channels_last_strides(out_shape))
     own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
-    sizes = ConvSizes(dtype, count, own_inputs, own_outputs, _pair(in_size), window)
+    sizes = ConvSizes(dtype, count, own_inputs, own_outputs, _pair(in_size), window, dense=dense)
     choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
     plain_kernel = ConvKernel(
         "convolution", dtype, count, 1 if depthwise else groups, own_inputs, own_outputs, _pair(in_size),

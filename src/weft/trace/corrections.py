@@ -17,6 +17,15 @@ def _multilabel_margin(result: Any, arguments: tuple[Any, ...]) -> Any:
     return output, is_target
 
 
+def _log_sigmoid(result: Any, _arguments: tuple[Any, ...]) -> Any:
+    """The result lies row by row whatever the argument's order; the rule says in the argument's order."""
+    output, rest = result
+    return output.new_empty(output.shape), rest
+
+
 CORRECTIONS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = MappingProxyType(
-    {"aten.multilabel_margin_loss_forward.default": _multilabel_margin}
+    {
+        "aten.multilabel_margin_loss_forward.default": _multilabel_margin,
+        "aten.log_sigmoid_forward.default": _log_sigmoid,
+    }
 )
