@@ -1,0 +1,78 @@
+"""Fused regions in machine code give the interpreter's answers."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  as every program of its users names it
+from tests.plan.compiled_regions import disagreements, random_graphs
+
+import weft
+from weft.passes.pipeline import run_pipeline
+from weft.plan.region import find_regions
+from weft.trace.lift import lift
+
+SEEDS = 12
+GRAPHS_OF_A_SEED = 25
+
+
+def softmax(x):
+    return torch.softmax(x * 2, -1) + 1
+
+
+def layer_norm(x):
+    return F.layer_norm(torch.relu(x), (16,)) * x
+
+
+def attention(x):
+    scores = x @ x.transpose(-1, -2) / 4
+    return torch.softmax(scores, -1) @ x
+
+
+def convolution_relu_pool(x):
+    images = x.reshape(2, 1, 8, 16)
+    weight = x.reshape(-1)[:36].reshape(4, 1, 3, 3)
+    return F.max_pool2d(torch.relu(F.conv2d(images, weight, padding=1) * 0.5 + 1), 2)
+
+
+def towers(x):
+    return torch.cat([torch.tanh(x @ x.transpose(-1, -2)), torch.relu(x), x.sum(-1, keepdim=True)], -1)
+
+
+def repeated_product(x):
+    row = (x[0, :1] @ x[0].t()).expand(8, 8)
+    return row - x[0] @ x[0].t()
+
+
+def padded(x):
+    return F.pad(x * 2, (1, 2, 3, 0), value=1.5).exp().sum(1)
+
+
+def normalized_over_rows(x):
+    deviation, mean = torch.var_mean(x, (0, 1))
+    return (x - mean) / torch.sqrt(deviation + 1e-5)
+
+
+def grouped_convolution(x):
+    images = x.reshape(2, 4, 4, 8)
+    return F.conv2d(images, x.reshape(-1)[:72].reshape(8, 1, 3, 3), groups=4)
+
+
+FUNCTIONS = (
+    softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
+    grouped_convolution,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+def test_what_networks_are_made_of_gives_the_interpreters_answer(function, dtype):
+    graph = run_pipeline(lift(weft.program(weft.hybridize(function), torch.randn(2, 8, 16, dtype=dtype)).graph))
+    assert find_regions(graph, frozenset())
+    assert not disagreements(graph)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_graphs_give_the_interpreters_answer(seed):
+    for number, graph in enumerate(random_graphs(seed, GRAPHS_OF_A_SEED)):
+        weights = graph.inputs if number % 2 else ()
+        assert not disagreements(graph, weights, number)
