@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     for codegen, what in CODEGENS.items():
         parser.add_argument(f"--{codegen}", action="append_const", dest="codegens", const=codegen, help=f"only {what}")
     parser.add_argument("--verbose", action="store_true", help="print the traceback of every failure")
-    parser.add_argument("--records", type=Path, help="write every record there, one JSON object a line")
+    parser.add_argument("--records", type=Path, help="add every record there, one JSON object a line")
     parser.add_argument("--report", type=Path, help=f"write the page there; a whole run writes {REPORT} anyway")
     return parser.parse_args(arguments)
 
@@ -80,6 +80,8 @@ def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
     shown = time.monotonic()
     for record in sweep.records():
         records.append(record)
+        if options.records is not None:
+            write_record(record, options.records)
         if record.status.failed:
             print(f"{record.status.value}: {record.name}\n  {record.detail}", flush=True)
             if options.verbose:
@@ -95,13 +97,16 @@ def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
         for codegen in codegens_of(options, THREADS):
             with overrides(codegen=codegen):
                 records.append(stress_record(CONTESTANTS[options.contestant], THREAD_CALLS))
+            if options.records is not None:
+                write_record(records[-1], options.records)
     return records
 
 
-def write_records(records: Sequence[Record], path: Path) -> None:
-    """Write the records for other tools to read."""
-    rows = (dataclasses.asdict(record) | {"status": record.status.value} for record in records)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def write_record(record: Record, path: Path) -> None:
+    """Add a record for other tools to read: at once, so that a run that is ended leaves what it found."""
+    row = dataclasses.asdict(record) | {"status": record.status.value}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def main() -> int:
@@ -114,8 +119,6 @@ def main() -> int:
     records = run(options, wanted)
     every = [*SECTIONS.values(), THREADS]
     print(table(records, every))
-    if options.records is not None:
-        write_records(records, options.records)
     print("\nunsupported\n" + listing(records, Status.UNSUPPORTED))
     filters = (options.op, options.sample, options.limit, options.codegens, options.shard)
     whole = wanted == known and filters == (None, None, None, None, "0/1")
