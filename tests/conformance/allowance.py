@@ -7,14 +7,18 @@ import torch
 from tests.conformance.cases import Contestant, Outcome, Player, Rule, Trial
 from tests.conformance.compare import (
     is_truth,
+    largest_error,
     same_rounding,
     within_grown_rounding,
     within_model_bound,
     within_native_bound,
+    within_variation,
 )
 from torch.utils import _pytree as pytree
 
 from weft.config import config
+
+NEIGHBOURS = 8
 
 PARTS: dict[str, Callable[[Outcome], Sequence[Any]]] = {
     "result": lambda outcome: pytree.tree_leaves(outcome.result),
@@ -49,6 +53,7 @@ class Allowance:
         self._trial = trial
         self._exact = Reference(trial.exact_start)
         self._narrow = Reference(trial.narrow_start)
+        self._neighbours: list[tuple[Reference, Reference]] = []
         self._is_native = config().codegen == "native"
         self.ignores_values = trial.rule is Rule.SHAPE
 
@@ -65,10 +70,29 @@ class Allowance:
         if rule is Rule.BITS and not self._is_native:
             return False
         exact = self._exact.of(*where)
-        if isinstance(exact, torch.Tensor) and is_truth(exact, expected):
+        if isinstance(exact, torch.Tensor) and is_truth(exact, expected) and exact.dtype != expected.dtype:
             whole = self._trial.whole_model and within_model_bound(actual, expected, exact)
-            return whole or within_native_bound(actual, expected, exact)
+            return whole or within_native_bound(actual, expected, exact) or self._as_neighbours(expected, actual, where)
         return self._is_native and self._is_close(expected, actual, where, scale)
+
+    def _as_neighbours(self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int]) -> bool:
+        """Judge by eager's error on the same sample moved by a last bit: a few elements may be right by chance."""
+        if self._trial.neighbour is None:
+            return False
+        errors = [
+            largest_error(eager, exact)
+            for eager, exact in self._moved(where)
+            if isinstance(eager, torch.Tensor) and isinstance(exact, torch.Tensor)
+        ]
+        exact = self._exact.of(*where)
+        return bool(errors) and within_native_bound(actual, expected, exact, max(errors))
+
+    def _moved(self, where: tuple[int, str, int]) -> list[tuple[Any, Any]]:
+        """Give eager's answers to the neighbours of the sample, in its own precision and in float64."""
+        if self._trial.neighbour is not None and not self._neighbours:
+            pairs = [self._trial.neighbour(seed) for seed in range(NEIGHBOURS)]
+            self._neighbours = [(Reference(start), Reference(exact)) for start, exact in pairs]
+        return [(one.of(*where), other.of(*where)) for one, other in self._neighbours]
 
     def _is_close(
         self, expected: torch.Tensor, actual: torch.Tensor, where: tuple[int, str, int], scale: float
@@ -76,4 +100,7 @@ class Allowance:
         if same_rounding(expected, actual, self._trial.precision, scale):
             return True
         narrow = self._narrow.of(*where)
-        return isinstance(narrow, torch.Tensor) and within_grown_rounding(expected, actual, narrow)
+        if isinstance(narrow, torch.Tensor) and within_grown_rounding(expected, actual, narrow):
+            return True
+        moved = [eager for eager, _ in self._moved(where) if isinstance(eager, torch.Tensor)]
+        return within_variation(expected, actual, moved)

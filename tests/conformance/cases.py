@@ -30,6 +30,10 @@ Player = Callable[[int], Outcome]
 """One side of a trial: plays the call of that number on fresh arguments from the same seed."""
 
 
+Start = Callable[[Contestant], Player]
+"""One sample, ready to be put in front of a contestant."""
+
+
 class Rule(enum.Enum):
     """How values are compared; types, shapes, strides and aliases always are."""
 
@@ -43,11 +47,12 @@ class Rule(enum.Enum):
 class Trial:
     """One sample: `start` puts a contestant in front of it."""
 
-    start: Callable[[Contestant], Player]
+    start: Start
     rule: Rule = Rule.BITS
     calls: int = 2  # the first call traces, the others run the program
-    exact_start: Callable[[Contestant], Player] | None = None  # the same sample in float64, for bounded comparison
-    narrow_start: Callable[[Contestant], Player] | None = None  # a float64 sample in float32: how rounding errors grow
+    exact_start: Start | None = None  # the same sample in float64, for bounded comparison
+    narrow_start: Start | None = None  # a float64 sample in float32: how rounding errors grow
+    neighbour: Callable[[int], tuple[Start, Start | None]] | None = None  # moved by a last bit; that in float64
     whole_model: bool = False  # the error of a tensor is bounded as a whole, not that of each element
     precision: torch.dtype | None = None  # the shortest floats inside, where results may be longer
     minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure

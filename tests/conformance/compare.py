@@ -1,6 +1,6 @@
 """Two tensors -> equal, within a bound, or a sentence that says what differs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -156,7 +156,20 @@ def is_truth(exact: torch.Tensor, eager: torch.Tensor) -> bool:
     return bool((eager - exact)[finite].abs().max() <= FARTHEST_TRUTH * exact[finite].abs().max())
 
 
-def within_native_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+def largest_error(eager: torch.Tensor, exact: torch.Tensor) -> float:
+    """Give eager's largest error against float64; 0 where that has another form or nothing is finite."""
+    eager, exact = dense(eager), dense(exact)
+    if eager.shape != exact.shape or not (eager.is_floating_point() or eager.is_complex()):
+        return 0.0
+    wide = torch.complex128 if eager.is_complex() else torch.float64
+    eager, exact = eager.to(wide), exact.to(wide)
+    finite = eager.isfinite() & exact.isfinite()
+    return float((eager - exact)[finite].abs().max()) if finite.any() else 0.0
+
+
+def within_native_bound(
+    actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, eager_error: float | None = None
+) -> bool:
     """Judge native code: no error against float64 above twice eager's largest plus a few ulps of the element."""
     actual, eager = dense(actual), dense(eager)
     if not (eager.is_floating_point() or eager.is_complex()) or not same_specials(eager, actual):
@@ -166,10 +179,21 @@ def within_native_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.
     finite = eager.isfinite() & exact.isfinite()
     if not finite.any():
         return True
-    eager_error = (eager.to(wide) - exact)[finite].abs().max()
+    if eager_error is None:
+        eager_error = largest_error(eager, exact)
     ulps = ULPS * torch.finfo(eager.dtype).eps * exact[finite].abs()
     smallest = torch.finfo(eager.dtype).smallest_normal * torch.finfo(eager.dtype).eps * ULPS
     return bool(((actual.to(wide) - exact)[finite].abs() <= 2 * eager_error + ulps + smallest).all())
+
+
+def within_variation(expected: torch.Tensor, actual: torch.Tensor, neighbours: Sequence[torch.Tensor]) -> bool:
+    """Accept what is no further from eager's answer than twice the way that moves when arguments move by a last bit."""
+    left, right = dense(expected), dense(actual)
+    if not left.is_floating_point() or not same_specials(left, right):
+        return False
+    finite = left.isfinite()
+    moved = [largest_error(other, left.double()) for other in neighbours]
+    return bool(moved) and bool(((left - right)[finite].abs() <= 2 * max(moved)).all())
 
 
 def within_model_bound(actual: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:

@@ -45,3 +45,25 @@ def _copy_leaf(node: Any, memo: dict[int, Any]) -> Any:
     if isinstance(node, torch.Generator):
         return node.clone_state()
     return node
+
+
+def moved_by_a_bit(tree: Any, seed: int) -> Any:
+    """Copy a tree with every finite float32 but 0 moved up or down by its last bit."""
+    generator = torch.Generator().manual_seed(seed)
+    moved = fresh(tree)
+    for tensor in tensors(moved):
+        plain = tensor.detach()
+        if plain.dtype is torch.float32 and _is_plain(plain):
+            direction = torch.rand(plain.shape, generator=generator) < 1 / 2
+            ends = torch.where(direction, torch.inf, -torch.inf)
+            stays = (plain == 0) | ~plain.isfinite()
+            values = torch.where(stays, plain, torch.nextafter(plain, ends))
+            plain.copy_(values)
+    return moved
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether each element has memory of its own, so that it can be written."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return False
+    return not any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -5,8 +5,8 @@ import warnings
 from typing import Any
 
 import torch
-from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Trial
-from tests.conformance.fresh import fresh
+from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Start, Trial
+from tests.conformance.fresh import fresh, moved_by_a_bit
 from tests.conformance.operators import in_dtype, seed_everything
 from tests.conformance.play import SEED, Call, play
 from torch.testing._internal.common_modules import ModuleErrorEnum, ModuleInfo, ModuleInput, module_db
@@ -53,13 +53,13 @@ def module_trial(info: ModuleInfo, given: ModuleInput, dtype: str, mode: str) ->
 
     operands = (tuple(given.forward_input.args), given.forward_input.kwargs)
 
-    def start(contestant: Contestant, kind: str = dtype) -> Player:
+    def start(contestant: Contestant, kind: str = dtype, given_operands: Any = operands) -> Player:
         module = build(info, given, DTYPES[kind], training=MODES[mode])
         wrapped = contestant(module)
 
         def player(_number: int) -> Outcome:
             module.zero_grad()
-            args, kwargs = fresh(operands if kind == dtype else in_dtype(operands, DTYPES[kind]))
+            args, kwargs = fresh(given_operands if kind == dtype else in_dtype(given_operands, DTYPES[kind]))
             state = (*module.parameters(), *module.buffers())
             return play(Call(wrapped, args, kwargs, state=state, backward=backward))
 
@@ -67,7 +67,16 @@ def module_trial(info: ModuleInfo, given: ModuleInput, dtype: str, mode: str) ->
 
     if backward:
         return Trial(start, Rule.CLOSE, narrow_start=functools.partial(start, kind="float32"))
-    return Trial(start, Rule.BOUND, exact_start=functools.partial(start, kind="float64"), whole_model=True)
+
+    def neighbour(seed: int) -> tuple[Start, Start]:
+        moved = moved_by_a_bit(operands, seed)
+        return (
+            functools.partial(start, given_operands=moved),
+            functools.partial(start, kind="float64", given_operands=moved),
+        )
+
+    exact = functools.partial(start, kind="float64")
+    return Trial(start, Rule.BOUND, exact_start=exact, neighbour=neighbour, whole_model=True)
 
 
 def build(info: ModuleInfo, given: ModuleInput, dtype: torch.dtype, *, training: bool) -> torch.nn.Module:

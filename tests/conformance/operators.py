@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Trial
-from tests.conformance.fresh import fresh
+from tests.conformance.cases import Contestant, Outcome, Player, Rule, Section, Start, Trial
+from tests.conformance.fresh import fresh, moved_by_a_bit
 from tests.conformance.play import Call, play
 from tests.conformance.tables import IRREPRODUCIBLE, UNINITIALISED
 from torch.testing._internal import common_methods_invocations as database
@@ -88,7 +88,12 @@ def sample_trial(operator: Callable[..., Any], sample: SampleInput, rule: Rule, 
     started = functools.partial(start, operands)
     if backward:
         return Trial(started, rule, narrow_start=other_start)
-    return Trial(started, rule, exact_start=other_start)
+
+    def neighbour(seed: int) -> tuple[Start, Start]:
+        moved = moved_by_a_bit(operands, seed)
+        return functools.partial(start, moved), functools.partial(start, in_dtype(moved, torch.float64))
+
+    return Trial(started, rule, exact_start=other_start, neighbour=neighbour)
 
 
 def in_dtype(operands: Any, dtype: torch.dtype) -> Any:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.conformance.cases import Contestant, Outcome, Player, Record, Rule, Section, Status, Trial
+from tests.conformance.cases import Contestant, Outcome, Player, Record, Rule, Section, Start, Status, Trial
+from tests.conformance.fresh import moved_by_a_bit
 from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
 from tests.programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
@@ -15,6 +16,7 @@ PROGRAMS = 1000
 PROGRAMS_PER_ENTRY = 25
 SHORT_FLOATS = ("bfloat16", "half", "float16")
 BOTH = ("library", "native")
+Move = Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]
 CALLS = (0, 0, 1, 0)  # which Python values each call gets: a trace, a program, another branch, the first again
 
 
@@ -37,25 +39,30 @@ def gradient_trials(entry: str) -> list[Trial]:
     return [gradient_trial(random_program(seed)) for seed in range(first, first + PROGRAMS_PER_ENTRY)]
 
 
+def unmoved(arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Leave a program's arguments as they are."""
+    return arguments
+
+
 def program_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
     """Make the trial of one program; a failure is explained by the smallest program that fails the same way."""
 
-    def start(contestant: Contestant) -> Player:
+    def start(contestant: Contestant, move: Move = unmoved) -> Player:
         function = contestant(program.function())
 
         def player(number: int) -> Outcome:
-            return play(Call(function, program.arguments(), dict(PYTHON_ARGUMENTS[CALLS[number]])))
+            return play(Call(function, move(program.arguments()), dict(PYTHON_ARGUMENTS[CALLS[number]])))
 
         return player
 
     minimal = functools.partial(smallest, program, program_trial) if explained else None
-    return Trial(start, calls=len(CALLS), minimal=minimal, precision=precision(program))
+    return Trial(start, calls=len(CALLS), minimal=minimal, precision=precision(program), neighbour=neighbours_of(start))
 
 
 def gradient_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
     """Make the trial of one program on copies of leaves, so that it may write to them, with a backward pass."""
 
-    def start(contestant: Contestant) -> Player:
+    def start(contestant: Contestant, move: Move = unmoved) -> Player:
         inner = program.function()
 
         def on_copies(*leaves: torch.Tensor, **values: Any) -> Any:
@@ -64,13 +71,29 @@ def gradient_trial(program: RandomProgram, *, explained: bool = True) -> Trial:
         function = contestant(on_copies)
 
         def player(number: int) -> Outcome:
-            leaves = tuple(leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in program.arguments())
+            leaves = tuple(leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in move(program.arguments()))
             return play(Call(function, leaves, dict(PYTHON_ARGUMENTS[CALLS[number]]), backward=True))
 
         return player
 
     minimal = functools.partial(smallest, program, gradient_trial) if explained else None
-    return Trial(start, Rule.CLOSE, calls=len(CALLS), minimal=minimal, precision=precision(program))
+    return Trial(
+        start,
+        Rule.CLOSE,
+        calls=len(CALLS),
+        minimal=minimal,
+        precision=precision(program),
+        neighbour=neighbours_of(start),
+    )
+
+
+def neighbours_of(start: Callable[..., Player]) -> Callable[[int], tuple[Start, None]]:
+    """Give the trial's eager runs on arguments moved by a last bit; programs have no answer in float64."""
+
+    def neighbour(seed: int) -> tuple[Start, None]:
+        return functools.partial(start, move=functools.partial(moved_by_a_bit, seed=seed)), None
+
+    return neighbour
 
 
 def precision(program: RandomProgram) -> torch.dtype:

@@ -33,7 +33,7 @@ BINARY = {
     *("logical_and.default", "logical_or.default", "logical_xor.default", "atan2.default", "hypot.default"),
     *("logaddexp.default", "xlogy.Tensor", "heaviside.default", "remainder.Tensor", "fmod.Tensor"),
     *("floor_divide.default", "pow.Tensor_Tensor", "tanh_backward.default", "sigmoid_backward.default"),
-    *("silu_backward.default", "gelu_backward.default", "hardswish_backward.default", "mish_backward.default"),
+    *("silu_backward.default", "gelu_backward.default", "mish_backward.default"),
     *("hardsigmoid_backward.default", "rsub.Tensor", "logaddexp2.default"),
 }
 

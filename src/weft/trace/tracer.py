@@ -31,7 +31,7 @@ from weft.trace.capture import (
     tree_unflatten,
     without_functions,
 )
-from weft.trace.corrections import CORRECTIONS
+from weft.trace.corrections import CORRECTIONS, correct_elementwise
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
@@ -304,10 +304,9 @@ class Tracer:
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             result = self.interception.run(operator, arguments, keywords)
             correct = CORRECTIONS.get(target)
-            if correct is None:
-                return result
             with self.interception.plainly():
-                return correct(result, arguments)
+                right = result if correct is None else correct(result, arguments)
+                return correct_elementwise(operator, right, arguments, keywords)
 
         return run
 

@@ -1,0 +1,38 @@
+"""Corrections of PyTorch's shape rules: strides of dimensions of one or no element are eager's."""
+
+import pytest
+import torch
+
+import weft
+
+CASES = {
+    "a view that drops a dimension of one element": (
+        lambda x: (x + 0).view(2, 1, 1, 4).permute(2, 0, 3, 1).view(1, 2, 4),
+        (torch.ones(1, 2, 4),),
+    ),
+    "an empty product that broadcasts": (lambda x, y: x * y, (torch.ones(0, 1), torch.ones(1))),
+    "a product of which one side has a dimension of one element": (
+        lambda x: x * x.unsqueeze(-1).swapaxes(0, -1),
+        (torch.ones(4, dtype=torch.int32),),
+    ),
+    "a row of a transposed matrix, twice changed": (lambda x: x[:1] * 2 + 1, (torch.ones(4, 3).t(),)),
+    "a truth of two types, unsqueezed": (
+        lambda x, z: torch.logical_or(z.double(), x).unsqueeze(-1),
+        (torch.ones(4, 3).t(), torch.ones(4)),
+    ),
+    "an empty sum with a number that changes": (lambda x, y: x + y, (torch.ones(0, 1), 2.5)),
+    "an einsum over a batch of one": (
+        lambda x, y: torch.einsum("aij,ajk->aik", x, y),
+        (torch.ones(1, 2, 3), torch.ones(1, 3, 4)),
+    ),
+    "rms_norm of nothing": (lambda x, w: torch.rms_norm(x, (1,), w), (torch.ones(0, 1), torch.ones(1))),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_strides_of_a_result_are_eagers(name):
+    function, arguments = CASES[name]
+    expected = function(*arguments)
+    program = weft.hybridize(function)
+    assert program(*arguments).stride() == expected.stride()
+    assert program(*arguments).stride() == expected.stride()
