@@ -1,10 +1,20 @@
-"""Weft: ordinary imperative PyTorch, run as whole compiled programs."""
+"""Weft: ordinary imperative PyTorch, run as whole compiled programs.
 
-from weft.api.explain import explain
-from weft.api.hybrid import hybridize, program
-from weft.api.program_file import load_program
-from weft.api.source import compile_source
+To add a public name, add it in three places: the block for type checkers, `__all__` and `HOMES`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
 from weft.errors import ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
+
+if TYPE_CHECKING:
+    from weft.api.explain import explain
+    from weft.api.hybrid import hybridize, program
+    from weft.api.program_file import load_program
+    from weft.api.source import compile_source
 
 __version__ = "0.1.0.dev0"
 
@@ -20,3 +30,25 @@ __all__ = [
     "load_program",
     "program",
 ]
+
+# Where each name comes from: imported at its first use, because `weft --version` must not wait for PyTorch.
+HOMES = {
+    "compile_source": "weft.api.source",
+    "explain": "weft.api.explain",
+    "hybridize": "weft.api.hybrid",
+    "load_program": "weft.api.program_file",
+    "program": "weft.api.hybrid",
+}
+
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this function knows
+
+    def __getattr__(name: str) -> object:
+        home = HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'weft' has no attribute {name!r}")
+        found = getattr(importlib.import_module(home), name)
+        globals()[name] = found  # so that the next use is a plain attribute
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *HOMES})

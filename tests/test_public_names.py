@@ -1,0 +1,35 @@
+"""The public names of Weft are there, and `import weft` alone does not wait for PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weft
+
+
+def test_every_public_name_can_be_had_and_is_listed() -> None:
+    for name in weft.__all__:
+        assert getattr(weft, name).__name__ == name
+    assert set(weft.__all__) <= set(dir(weft))
+
+
+def test_the_lazy_names_are_those_that_type_checkers_see() -> None:
+    tree = ast.parse(Path(weft.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == weft.HOMES
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'hybridise'"):
+        weft.hybridise  # noqa: B018
+
+
+def test_importing_weft_does_not_import_torch() -> None:
+    code = "import sys, weft; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
