@@ -11,6 +11,8 @@ from torch import nn
 
 from weft.api.program import Program
 from weft.runtime.steady import Steady, can_watch
+from weft.runtime.tensor_words import Row
+from weft.runtime.whole_call import Likeness, Whole, whole_call
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
@@ -33,6 +35,17 @@ class Guarded:
         self._facts: tuple[Fact, ...] = tuple(state.facts())
         self._memory = memory_key([entry.tensor for entry in traced.inputs]) if relies_on_memory else None
         self._settled = _settle(self.slots, self._facts)
+
+    def whole_call(self, arguments: Sequence[torch.Tensor]) -> Whole | None:
+        """A built-in function for calls like this one, if there can be one; see weft.runtime.whole_call."""
+        settled = self._settled
+        if settled is None or self._memory is not None or self.numbers:
+            return None
+        found, guards = self.program.bound(self.arguments), settled.rows()
+        if found is None or guards is None:
+            return None
+        bound, result = found
+        return whole_call(bound, Likeness(guards, arguments, result, kept=settled))
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
@@ -87,6 +100,10 @@ class Settled:
             if id(slot.container) not in watched
         )
         self._steady = Steady(dictionaries, self.tensors)
+
+    def rows(self) -> list[Row] | None:
+        """All of it as words of memory, if that is possible."""
+        return None if self._loose or self._loose_slots or not self.holds() else self._steady.rows()
 
     def holds(self) -> bool:
         """Whether nothing has changed."""

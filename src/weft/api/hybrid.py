@@ -23,6 +23,7 @@ from weft.api.program import Program
 from weft.api.program_description import Example
 from weft.api.quick_call import QuickCall, quick_call
 from weft.errors import UnsupportedError, UsageError, WeftError
+from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
 from weft.trace.places import user_stack_level
@@ -62,14 +63,21 @@ class Hybrid:
         self._numbers = FreeNumbers()
         self._warned = False
         self._quick: QuickCall | None = None
+        self._whole: Whole = refuse_all
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program of this signature; trace one if there is none."""
+        if not keywords:
+            result = self._whole(*arguments)
+            if result is not False:
+                return result
         quick = self._quick
         if quick is not None and not keywords:
             inputs = quick.inputs(arguments)
             if inputs is not None:
-                return quick.guarded.program.run(inputs)
+                result = quick.guarded.program.run(inputs)
+                self._whole = quick.whole_call(arguments)
+                return result
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)
@@ -78,7 +86,7 @@ class Hybrid:
             found = self._trace(_Call(arguments, keywords, leaves, structure))
             if found is None:
                 return self.function(*arguments, **keywords)
-        self._quick = quick_call(found, arguments, keywords)
+        self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
         return found.program.run(found.inputs(leaves))
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:

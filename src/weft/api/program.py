@@ -22,6 +22,7 @@ from weft.plan.library_plan import LibraryPlan, plan_library
 from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Tangents
 from weft.runtime.native_graph import CompiledGraph
+from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.trace.capture import tree_unflatten
 from weft.trace.signature import autocast_key
 from weft.trace.traced import TensorLeaf, Traced
@@ -102,6 +103,10 @@ class Program:
             results = self._boundary.apply(inputs, outputs)
         leaves = [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in self._traced.leaves]
         return tree_unflatten(leaves, self._traced.structure)
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
+        """Give what runs it as it is bound now, where it is native code from end to end and makes one new tensor."""
+        return self._execute.bound(arguments) if self._bare and isinstance(self._execute, CompiledGraph) else None
 
 
 def counted(count: int, noun: str) -> str:

@@ -45,6 +45,16 @@ class State(IntEnum):
     LASTING_COUNT = auto()
     PROGRAM = auto()
     CREW = auto()
+    # What only a whole call needs.
+    MODES = auto()  # a function of one number that gives a mode of the thread, the number, bits that count, the answer
+    MODE_COUNT = auto()
+    LOOKS = auto()  # position of an argument, offset in its tensor, bits that count, what they are
+    LOOK_COUNT = auto()
+    FRAME = auto()  # address of the word that holds a frame's address while it is free
+    EMPTY = auto()
+    RESULT = auto()  # address of: dimensions, sizes, strides, type, kind and number of the device
+    WRAP = auto()
+    DELETE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +84,89 @@ define ptr @fast_call(ptr %self, ptr %args, i64 %count) nounwind {{
     return str(module) + wrapper
 
 
-class _Call:
-    """Writes `void call(state*, args*, result*)`."""
+class CallWriter:
+    """Writes the parts of `void call(state*, args*, result*)` that fast calls have in common."""
 
     def __init__(self, f: FunctionWriter, layout: ObjectLayout) -> None:
         self.f = f
         self.layout = layout
-        self.state, self.arguments, self.result = f.parameters
+        self.state, self.arguments, self.result, *_ = f.parameters
         self.refused, self.end = f.label("refused"), f.label("end")
+
+    def word(self, kind: str, word: State) -> Register:
+        """Read a word of the state."""
+        return self.f.load(kind, self.f.offset(self.state, "i64", int(word)))
+
+    def require(self, condition: Register) -> None:
+        """Go on only where a condition holds."""
+        on = self.f.label("on")
+        self.f.branch_if(condition, on, self.refused)
+        self.f.begin_block(on)
+
+    def give(self, word: State) -> None:
+        """End with one of Python's constants."""
+        f = self.f
+        given = self.word("ptr", word)
+        f.emit_void(f"call void {self.word('ptr', State.ADD_REFERENCE).name}({given})")
+        f.store(given, self.result)
+        f.branch(self.end)
+
+    def compare_rows(self) -> None:
+        """Require that words of memory are what they were."""
+        f, table = self.f, self.word("ptr", State.ROWS)
+        with f.loop(0, self.word("i64", State.ROW_COUNT)) as loop:
+            address, bits, expected = self.row(table, loop.index, ROW_WORDS)
+            place = f.emit("ptr", f"inttoptr {address} to ptr")
+            self.require(f.compare("icmp eq", f.binary("and", f.load("i64", place), bits), expected))
+
+    def tensor_of(self, item: Register) -> Register:
+        """Give the tensor of an object that is required to be a plain tensor or a parameter."""
+        f = self.f
+        kind = f.load("ptr", f.offset(item, "i8", TYPE_OFFSET))
+        is_tensor = f.compare("icmp eq", kind, self.word("ptr", State.TENSOR_TYPE))
+        is_parameter = f.compare("icmp eq", kind, self.word("ptr", State.PARAMETER_TYPE))
+        self.require(f.binary("or", is_tensor, is_parameter))
+        return f.load("ptr", f.offset(item, "i8", self.layout.tensor))
+
+    def memory_of(self, tensor: Register, size: Register) -> Register:
+        """Give where a tensor's elements begin, which have so many bytes each."""
+        f, layout = self.f, self.layout
+        storage = f.load("ptr", f.offset(tensor, "i8", layout.storage))
+        first = f.load("i64", f.offset(tensor, "i8", layout.offset))
+        base = f.load("ptr", f.offset(storage, "i8", layout.address))
+        return f.offset(base, "i8", f.binary("mul", first, size))
+
+    def fetch(self, items: Register, table: State, count: Register, to: Register) -> None:
+        """Write the addresses of tensors into the frame's table."""
+        f, rows = self.f, self.word("ptr", table)
+        with f.loop(0, count) as loop:
+            position, size = self.row(rows, loop.index, 2)
+            tensor = self.tensor_of(f.load("ptr", f.offset(items, "ptr", position)))
+            f.store(self.memory_of(tensor, size), f.offset(to, "ptr", loop.index))
+
+    def copy_lasting(self, to: Register) -> None:
+        """Write the rest of the frame's table."""
+        f, words = self.f, self.word("ptr", State.LASTING)
+        with f.loop(0, self.word("i64", State.LASTING_COUNT)) as loop:
+            f.store(f.load("ptr", f.offset(words, "ptr", loop.index)), f.offset(to, "ptr", loop.index))
+
+    def run(self, frame: Register) -> None:
+        """Run the program in a frame, without Python's lock."""
+        f = self.f
+        f.store(self.word("ptr", State.PROGRAM), f.offset(frame, "i8", PROGRAM_OFFSET))
+        f.store(self.word("ptr", State.CREW), f.offset(frame, "i8", CREW_OFFSET))
+        thread = f.emit("ptr", f"call ptr {self.word('ptr', State.RELEASE_LOCK).name}()")
+        f.emit_void(f"call void {self.word('ptr', State.RUN).name}({frame})")
+        f.emit_void(f"call void {self.word('ptr', State.TAKE_LOCK).name}({thread})")
+
+    def row(self, table: Register, index: Register, width: int) -> list[Register]:
+        """Read a row of a table of words."""
+        first = self.f.offset(table, "i64", self.f.multiply(index, width))
+        return [self.f.load("i64", self.f.offset(first, "i64", place)) for place in range(width)]
+
+
+class _Call(CallWriter):
+    """Writes the call with inputs, outputs and a frame."""
 
     def write(self) -> None:
         # SAFETY: Python holds the arguments during the call and its lock until everything is fetched; the tables are
@@ -90,91 +175,39 @@ class _Call:
         inputs = self._items(f.load("ptr", self.arguments), State.INPUT_COUNT)
         outputs = self._items(f.load("ptr", f.offset(self.arguments, "ptr", 1)), State.OUTPUT_COUNT)
         self._compare_identities(inputs)
-        self._compare_rows()
+        self.compare_rows()
         number = f.load("ptr", f.offset(self.arguments, "ptr", 2))
-        frame = f.emit("ptr", f"call ptr {self._word('ptr', State.AS_ADDRESS).name}({number})")
+        frame = f.emit("ptr", f"call ptr {self.word('ptr', State.AS_ADDRESS).name}({number})")
         table = f.offset(frame, "i8", TABLE_OFFSET)
-        changing = self._word("i64", State.CHANGING_COUNT)
-        self._fetch(inputs, State.CHANGING, changing, table)
+        changing = self.word("i64", State.CHANGING_COUNT)
+        self.fetch(inputs, State.CHANGING, changing, table)
         table = f.offset(table, "ptr", changing)
-        given = self._word("i64", State.OUTPUT_COUNT)
-        self._fetch(outputs, State.OUTPUTS, given, table)
-        self._copy_lasting(f.offset(table, "ptr", given))
-        f.store(self._word("ptr", State.PROGRAM), f.offset(frame, "i8", PROGRAM_OFFSET))
-        f.store(self._word("ptr", State.CREW), f.offset(frame, "i8", CREW_OFFSET))
-        thread = f.emit("ptr", f"call ptr {self._word('ptr', State.RELEASE_LOCK).name}()")
-        f.emit_void(f"call void {self._word('ptr', State.RUN).name}({frame})")
-        f.emit_void(f"call void {self._word('ptr', State.TAKE_LOCK).name}({thread})")
-        self._give(State.NONE)
+        given = self.word("i64", State.OUTPUT_COUNT)
+        self.fetch(outputs, State.OUTPUTS, given, table)
+        self.copy_lasting(f.offset(table, "ptr", given))
+        self.run(frame)
+        self.give(State.NONE)
         f.begin_block(self.refused)
-        self._give(State.FALSE)
+        self.give(State.FALSE)
         f.begin_block(self.end)
-
-    def _word(self, kind: str, word: State) -> Register:
-        return self.f.load(kind, self.f.offset(self.state, "i64", int(word)))
-
-    def _require(self, condition: Register) -> None:
-        on = self.f.label("on")
-        self.f.branch_if(condition, on, self.refused)
-        self.f.begin_block(on)
-
-    def _give(self, word: State) -> None:
-        f = self.f
-        given = self._word("ptr", word)
-        f.emit_void(f"call void {self._word('ptr', State.ADD_REFERENCE).name}({given})")
-        f.store(given, self.result)
-        f.branch(self.end)
 
     def _items(self, sequence: Register, count: State) -> Register:
         """Give where the items of a list or tuple of a length are."""
         f = self.f
         kind = f.load("ptr", f.offset(sequence, "i8", TYPE_OFFSET))
-        is_list = f.compare("icmp eq", kind, self._word("ptr", State.LIST_TYPE))
-        is_tuple = f.compare("icmp eq", kind, self._word("ptr", State.TUPLE_TYPE))
-        self._require(f.binary("or", is_list, is_tuple))
+        is_list = f.compare("icmp eq", kind, self.word("ptr", State.LIST_TYPE))
+        is_tuple = f.compare("icmp eq", kind, self.word("ptr", State.TUPLE_TYPE))
+        self.require(f.binary("or", is_list, is_tuple))
         length = f.load("i64", f.offset(sequence, "i8", SIZE_OFFSET))
-        self._require(f.compare("icmp eq", length, self._word("i64", count)))
+        self.require(f.compare("icmp eq", length, self.word("i64", count)))
         items = f.offset(sequence, "i8", ITEMS_OFFSET)
         # A list has the address of its items where a tuple has the first item.
         (given,) = f.either(is_list, lambda: (f.load("ptr", items),), lambda: (items,))
         return given
 
     def _compare_identities(self, inputs: Register) -> None:
-        f, table = self.f, self._word("ptr", State.SAME)
-        with f.loop(0, self._word("i64", State.SAME_COUNT)) as loop:
-            position, expected = self._row(table, loop.index, 2)
+        f, table = self.f, self.word("ptr", State.SAME)
+        with f.loop(0, self.word("i64", State.SAME_COUNT)) as loop:
+            position, expected = self.row(table, loop.index, 2)
             item = f.load("i64", f.offset(inputs, "ptr", position))
-            self._require(f.compare("icmp eq", item, expected))
-
-    def _compare_rows(self) -> None:
-        f, table = self.f, self._word("ptr", State.ROWS)
-        with f.loop(0, self._word("i64", State.ROW_COUNT)) as loop:
-            address, bits, expected = self._row(table, loop.index, ROW_WORDS)
-            place = f.emit("ptr", f"inttoptr {address} to ptr")
-            self._require(f.compare("icmp eq", f.binary("and", f.load("i64", place), bits), expected))
-
-    def _fetch(self, items: Register, table: State, count: Register, to: Register) -> None:
-        """Write the addresses of tensors into the frame's table."""
-        f, layout = self.f, self.layout
-        rows = self._word("ptr", table)
-        with f.loop(0, count) as loop:
-            position, size = self._row(rows, loop.index, 2)
-            item = f.load("ptr", f.offset(items, "ptr", position))
-            kind = f.load("ptr", f.offset(item, "i8", TYPE_OFFSET))
-            is_tensor = f.compare("icmp eq", kind, self._word("ptr", State.TENSOR_TYPE))
-            is_parameter = f.compare("icmp eq", kind, self._word("ptr", State.PARAMETER_TYPE))
-            self._require(f.binary("or", is_tensor, is_parameter))
-            tensor = f.load("ptr", f.offset(item, "i8", layout.tensor))
-            storage = f.load("ptr", f.offset(tensor, "i8", layout.storage))
-            first = f.load("i64", f.offset(tensor, "i8", layout.offset))
-            base = f.load("ptr", f.offset(storage, "i8", layout.address))
-            f.store(f.offset(base, "i8", f.binary("mul", first, size)), f.offset(to, "ptr", loop.index))
-
-    def _copy_lasting(self, to: Register) -> None:
-        f, words = self.f, self._word("ptr", State.LASTING)
-        with f.loop(0, self._word("i64", State.LASTING_COUNT)) as loop:
-            f.store(f.load("ptr", f.offset(words, "ptr", loop.index)), f.offset(to, "ptr", loop.index))
-
-    def _row(self, table: Register, index: Register, width: int) -> list[Register]:
-        first = self.f.offset(table, "i64", self.f.multiply(index, width))
-        return [self.f.load("i64", self.f.offset(first, "i64", place)) for place in range(width)]
+            self.require(f.compare("icmp eq", item, expected))

@@ -6,8 +6,10 @@ operator failed, so that an exception gets the user's line.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -239,3 +241,51 @@ def storage_owners(tensor: torch.Tensor) -> int:
     storage = tensor.untyped_storage()
     # One of the owners is `storage`, here.
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+
+
+ANY_BIT, BYTE = (1 << 64) - 1, 0xFF
+# What tells a thread's modes: library, function, the number it takes, the bits of its answer that count.
+MODE_FUNCTIONS = (
+    ("libc10", "_ZN3c108GradMode10is_enabledEv", 0, BYTE),
+    ("libc10", "_ZN3c1013InferenceMode10is_enabledEv", 0, BYTE),
+    ("libc10", "_ZN3c1031get_default_dtype_as_scalartypeEv", 0, BYTE),
+    ("libc10", "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", 0, BYTE),
+    ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", 0, ANY_BIT),
+    ("libtorch_cpu", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", 0, BYTE),  # 0: CPU
+    ("libtorch_cpu", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", 1, BYTE),  # 1: CUDA
+    (
+        "libc10",
+        "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode.value,
+        BYTE,
+    ),
+)
+TENSOR_FUNCTIONS = (
+    ("libtorch_cpu", "aoti_torch_empty_strided"),
+    ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
+    ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
+)
+
+
+def mode_functions() -> tuple[tuple[int, int, int], ...] | None:
+    """Give (address, number, bits) of the functions that tell a thread's modes; None if this PyTorch lacks one."""
+    places = [_exported(library, name) for library, name, *_ in MODE_FUNCTIONS]
+    if None in places:
+        return None
+    rows = zip(places, MODE_FUNCTIONS, strict=True)
+    return tuple((place or 0, number, bits) for place, (_, _, number, bits) in rows)
+
+
+def tensor_functions() -> tuple[int, int, int] | None:
+    """Give the addresses of: make a tensor, delete its handle, make Python's object of it; None if one is missing."""
+    empty, delete, wrap = (_exported(library, name) for library, name in TENSOR_FUNCTIONS)
+    return None if empty is None or delete is None or wrap is None else (empty, delete, wrap)
+
+
+def _exported(library: str, name: str) -> int | None:
+    file = Path(torch.__file__).parent / "lib" / f"{library}.so"
+    try:
+        # Loaded long ago: this only finds it again.
+        return ctypes.cast(getattr(ctypes.CDLL(str(file)), name), ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None

@@ -31,12 +31,14 @@ def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
             raise InternalError("regions and library calls wait for each other", why="a region was cut wrongly")
         waiting = left
     now = arrangement.now
-    return replace(
-        graph,
-        values=tuple(arrangement.values),
-        results=tuple(replace(result, value=now.get(result.value, result.value)) for result in graph.results),
-        writes=tuple(replace(write, value=now.get(write.value, write.value)) for write in graph.writes),
-    )
+    results = tuple(replace(result, value=now.get(result.value, result.value)) for result in graph.results)
+    writes = tuple(replace(write, value=now.get(write.value, write.value)) for write in graph.writes)
+    # A region holds the constants that it reads: outside only those stay that somebody there reads.
+    read = {operand for value in arrangement.values for operand in value.operands}
+    read.update(result.value for result in results)
+    read.update(write.value for write in writes)
+    values = tuple(value for value in arrangement.values if value.op != "constant" or value in read)
+    return replace(graph, values=values, results=results, writes=writes)
 
 
 class _Arrangement:

@@ -38,16 +38,17 @@ class Binding:
         self.packed = [one.current(tensors) for one, (_, tensors) in zip(self.shared, packings, strict=True)]
         self.packed_addresses = [address for one in self.packed for address in one.addresses]
         self._is_doubtful = any(weight.is_doubtful for one in self.shared for weight in one.weights)
-        self._rows = rows
+        self.rows = rows
         self.words: tuple[int, ...] = ()
         self.fast: Fast = refuse
+        self.program: FastProgram | None = None
 
     def make_fast(self, program: FastProgram, lasting: Sequence[tuple[int, torch.Tensor]]) -> None:
         """Make the function that runs a program while this binding is current, where there can be one."""
         if object_layout() is not None and not self._is_doubtful:
             # A row for the count of changes comes first: an identity stands for its tensor only while it agrees.
-            self._fast_call = FastCall(program, lasting, self._rows, self.words)
-            self.fast = self._fast_call.call
+            self._fast_call = FastCall(program, lasting, self.rows, self.words)
+            self.fast, self.program = self._fast_call.call, program
 
     def is_current(self, lasting: Sequence[torch.Tensor]) -> bool:
         """Tell whether these are the tensors of this binding, unchanged."""

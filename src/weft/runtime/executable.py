@@ -1,7 +1,8 @@
 """A Plan -> a callable that runs it on tensors, in machine code."""
 
 import ctypes
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from struct import Struct
 
 import torch
@@ -16,8 +17,9 @@ from weft.plan.plan import Plan
 from weft.runtime.arena import Block, block_pool
 from weft.runtime.binding import Binding, PackingOf
 from weft.runtime.fast_call import FastProgram
-from weft.runtime.lanes import crew_address, dispatch_address, ensure_crew, run_lanes
+from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import Packing, address_of
+from weft.runtime.whole_call import BoundProgram
 from weft.target import Target
 
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
@@ -69,6 +71,17 @@ class NativeExecutable:
         if binding is None or binding.fast(inputs, outputs, block.address) is not None:
             self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
+
+    def bound(self, positions: Mapping[int, int]) -> BoundProgram | None:
+        """Give what runs the program as it is bound now; `positions` are where a call's arguments are inputs."""
+        binding = self._binding
+        if binding is None or binding.program is None or set(self._changing) != set(positions):
+            return None
+        changing = tuple((positions[index], size) for index, size in binding.program.changing)
+        rows = binding.rows if self._program is None else [*binding.rows, crew_row()]
+        return BoundProgram(
+            replace(binding.program, changing=changing), rows, binding.words, self._pool, kept=(self, binding)
+        )
 
     def _run_slowly(self, block: Block, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         lasting = [inputs[index] for index in self._lasting]

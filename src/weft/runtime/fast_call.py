@@ -22,7 +22,7 @@ LONGEST_OBJECT = 64
 Fast = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], bool | None]
 
 
-class _Method(ctypes.Structure):
+class Method(ctypes.Structure):
     """CPython's PyMethodDef."""
 
     _fields_ = (
@@ -31,6 +31,11 @@ class _Method(ctypes.Structure):
         ("flags", ctypes.c_int),
         ("doc", ctypes.c_char_p),
     )
+
+    @classmethod
+    def of(cls, name: str, address: int) -> Method:
+        """Describe native code as a method that takes its arguments as an array."""
+        return cls(name.encode(), address, METHOD_FASTCALL, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +64,16 @@ class FastCall:
         lasting: Sequence[int],
     ) -> None:
         self._tables = [
-            _table(rows),
-            _table([(position, id(tensor)) for position, tensor in same]),
-            _table(program.changing),
-            _table(program.outputs),
-            _table([tuple(lasting)]),
+            table_of(rows),
+            table_of([(position, id(tensor)) for position, tensor in same]),
+            table_of(program.changing),
+            table_of(program.outputs),
+            table_of([tuple(lasting)]),
         ]
         addresses = [ctypes.addressof(table) for table in self._tables]
         words = {
-            **_python_words(),
+            **dict.fromkeys(State, 0),
+            **python_words(),
             State.RUN: program.run,
             State.INPUT_COUNT: program.input_count,
             State.OUTPUT_COUNT: len(program.outputs),
@@ -84,7 +90,7 @@ class FastCall:
             State.CREW: program.crew,
         }
         state = pack(f"@{len(State)}Q", *(words[name] for name in State))
-        self.call: Fast = _make_function()(ctypes.addressof(_method()), state, None)
+        self.call: Fast = make_function()(ctypes.addressof(_method()), state, None)
 
 
 def refuse(*_: object) -> bool:
@@ -124,25 +130,27 @@ def _text(target: Target) -> str:
     return fast_call_module(layout, target)
 
 
-_methods: list[_Method] = []
+_methods: list[Method] = []
 
 
-def _method() -> _Method:
+def _method() -> Method:
     """Describe the function to Python; every description stays, because functions made from it point to it."""
     if not _methods:
         address = shared_library(_text).address("fast_call")
-        _methods.append(_Method(b"weft program", address, METHOD_FASTCALL, None))
+        _methods.append(Method.of("weft program", address))
     return _methods[0]
 
 
 @cache
-def _make_function() -> Any:
+def make_function() -> Any:
+    """Give Python's own function that makes a built-in function of a description and what it is bound to."""
     kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
     return kind(_address("PyCFunction_NewEx"))
 
 
 @cache
-def _python_words() -> dict[State, int]:
+def python_words() -> dict[State, int]:
+    """Give the words of a state that are Python's own objects and functions."""
     return {
         State.NONE: id(None),
         State.FALSE: id(False),
@@ -162,6 +170,7 @@ def _address(name: str) -> int:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
-def _table(rows: Sequence[tuple[int, ...]]) -> ctypes.Array[ctypes.c_uint64]:
+def table_of(rows: Sequence[tuple[int, ...]], *, signed: bool = False) -> ctypes.Array[Any]:
+    """Put rows of words in memory, one after the other."""
     numbers = [number for row in rows for number in row]
-    return (ctypes.c_uint64 * max(len(numbers), 1))(*numbers)
+    return ((ctypes.c_int64 if signed else ctypes.c_uint64) * max(len(numbers), 1))(*numbers)

@@ -18,6 +18,7 @@ from weft.codegen.frame import MOST_LANES
 from weft.codegen.native import NativeLibrary
 from weft.config import config
 from weft.runtime.shared_code import shared_library
+from weft.runtime.tensor_words import EVERY_BIT, Row, word
 from weft.target import usable_cores
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
@@ -86,6 +87,12 @@ os.register_at_fork(after_in_child=_crew.after_fork)
 def crew_address() -> int:
     """Give the address of the crew's block, for a frame."""
     return _crew.address
+
+
+def crew_row() -> Row:
+    """Give the word of memory that says how many workers there are: 0 in a forked child, until it starts its own."""
+    place = _crew.address + COUNT_OFFSET
+    return place, EVERY_BIT, word(place)
 
 
 def start_crew(workers: int | None = None) -> None:

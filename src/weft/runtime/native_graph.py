@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,17 +22,9 @@ from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
 from weft.runtime.executable import NativeExecutable
+from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
-
-
-@dataclass(frozen=True, slots=True)
-class OutputType:
-    """What a new tensor that a region fills looks like."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
 
 
 class NativeRegion:
@@ -58,6 +49,17 @@ class NativeRegion:
         outputs = [torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) for kind in self._outputs]
         self._execute(given, outputs)
         return tuple(outputs)
+
+    def bound(self, positions: Sequence[int | None]) -> tuple[BoundProgram, OutputType] | None:
+        """Give what runs the region as it is bound now, if that makes one tensor of inputs that are taken as they are.
+
+        `positions` are where a call's arguments are the region's inputs; None for what lasts.
+        """
+        if self._checked or len(self._outputs) != 1:
+            return None
+        given = {index: position for index, position in enumerate(positions) if position is not None}
+        found = self._execute.bound(given)
+        return None if found is None else (found, self._outputs[0])
 
 
 class CompiledGraph:
@@ -86,6 +88,12 @@ class CompiledGraph:
             return outputs
         outputs = self.executable(inputs)
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
+        """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`."""
+        if self._alone is None:
+            return None
+        return self.regions[0].bound([arguments[index] if index < len(arguments) else None for index in self._alone])
 
 
 def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:

@@ -18,6 +18,7 @@ import torch
 
 from weft.codegen.watching import ROW_WORDS, WATCH, emit_watch
 from weft.runtime.shared_code import shared_library
+from weft.runtime.tensor_words import grad_layout, requires_grad_rows
 
 # A dictionary's version counts every change of it; it is a field of the object up to Python 3.13.
 VERSION_OFFSET = 24
@@ -47,6 +48,15 @@ class Steady:
         self._flags = tuple(tensor.requires_grad for tensor in tensors)
         self._compare = _comparer()
 
+    def rows(self) -> list[Row] | None:
+        """Everything that is watched as words of memory, if all of it is."""
+        layout = grad_layout()
+        if layout is None:
+            return None
+        numbers = iter(self._rows[: ROW_WORDS * self._count])
+        rows = list(zip(numbers, numbers, numbers, strict=True))
+        return rows + [row for tensor in self._kept[1] for row in requires_grad_rows(tensor, layout)]
+
     def holds(self) -> bool:
         """Whether nothing has changed. False may be a false alarm (a dictionary was written without changing it)."""
         return self._compare(self._address, self._count) == 0 and self._flags == tuple(
@@ -75,6 +85,7 @@ def tensor_masks() -> tuple[tuple[int, int], ...]:
         torch.zeros(()),
         torch.zeros(2, 3, 4, 5, 6),
         torch.zeros(6, 5, 4, 3, 2).permute(4, 3, 2, 1, 0),
+        torch.zeros(6, device="meta"),  # shows what a tensor's kind is: its device, whether it is negated
     )
     words: set[int] = set()
     for other in map(_bytes_of, unlike):

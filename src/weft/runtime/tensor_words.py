@@ -17,6 +17,7 @@ import torch
 Row = tuple[int, int, int]  # an address, the bits that count, what they are
 WORD = 8
 TENSOR_BYTES, STORAGE_BYTES, COUNTER_BYTES = 176, 56, 24  # read for the search; the objects are at least as long
+GRAD_BYTES = 160  # of what autograd knows of a tensor
 PROBES = 16
 FIRST_BYTE = 16  # behind the reference count
 EVERY_BIT = (1 << 64) - 1
@@ -72,6 +73,51 @@ def tensor_layout() -> Layout | None:
         return None
     start = FIRST_BYTE
     return Layout(start + WORD * storage, start + WORD * offset, start + WORD * counter, WORD * address, version)
+
+
+@dataclass(frozen=True, slots=True)
+class GradLayout:
+    """Byte offsets: of what autograd knows of a tensor, and in it of the byte that says whether it requires grad."""
+
+    known: int
+    requires: int
+
+
+@cache
+def grad_layout() -> GradLayout | None:
+    """Find the words; None where they are not found beyond doubt."""
+    probes = [torch.zeros(64 + number) for number in range(PROBES)]
+    plain = [_tensor_words(probe) for probe in probes]
+    for probe in probes:
+        probe.requires_grad_(True)
+    known = _only(
+        at
+        for at in range(len(plain[0]))
+        if all(words[at] == 0 for words in plain) and len({_tensor_words(probe)[at] for probe in probes}) == PROBES
+    )
+    if known is None:
+        return None
+    found = set(range(GRAD_BYTES))
+    for probe in probes:
+        # SAFETY: what autograd knows of a tensor is an object of at least so many bytes, which the tensor owns.
+        base = _tensor_words(probe)[known]
+        for flag in (True, False, True):
+            probe.requires_grad_(flag)
+            found &= {at for at in found if ctypes.c_uint8.from_address(base + at).value == int(flag)}
+    requires = _only(found)
+    return None if requires is None else GradLayout(FIRST_BYTE + WORD * known, requires)
+
+
+def requires_grad_rows(tensor: torch.Tensor, layout: GradLayout) -> list[Row]:
+    """Give the words that say whether a leaf requires grad."""
+    # SAFETY: whoever compares the rows holds the tensor, which keeps what autograd knows of it as long as it lives.
+    place = tensor._cdata + layout.known
+    known = word(place)
+    if known == 0:
+        return [(place, EVERY_BIT, 0)]
+    at = known + layout.requires // WORD * WORD
+    bits = 0xFF << 8 * (layout.requires % WORD)
+    return [(place, EVERY_BIT, known), (at, bits, word(at) & bits)]
 
 
 def _places(whole: torch.Tensor) -> tuple[set[int], set[int], set[int]]:

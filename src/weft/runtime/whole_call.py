@@ -1,0 +1,182 @@
+"""A program, its binding and its guards -> a built-in function that stands for the hybridized one in the common case.
+
+That case is a program of one region in machine code that makes one new tensor of plain tensors, called in the same
+modes, with arguments that look as before, while no parameter, attribute or hook has changed. Whatever else comes gets
+False from it, and goes the longer way, which knows everything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from struct import pack
+from typing import Any
+
+import torch
+
+from weft.codegen.fast_call import State
+from weft.codegen.library import mode_functions, tensor_functions
+from weft.codegen.whole_call import whole_call_module
+from weft.runtime.arena import Block, BlockPool
+from weft.runtime.fast_call import FastProgram, Method, make_function, object_layout, python_words, table_of
+from weft.runtime.shared_code import shared_library
+from weft.runtime.steady import tensor_masks
+from weft.runtime.tensor_words import EVERY_BIT, Row, grad_layout, word
+from weft.target import Target
+
+Whole = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputType:
+    """What a tensor that a program makes looks like."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+CPU = 0
+MOST_BYTES = 1 << 20
+"""Of a frame: a whole call keeps one for itself, and a program that needs a larger one runs long anyway."""
+
+
+def refuse_all(*_: object) -> bool:
+    """Stand for a whole call where there is none."""
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """A program with lasting inputs: `rows` say that they are current, `kept` must live as long as it may run.
+
+    `changing` of the program are positions of a call's arguments. `words` is the lasting part of the frame's table, and
+    `pool` has the frames.
+    """
+
+    program: FastProgram
+    rows: Sequence[Row]
+    words: Sequence[int]
+    pool: BlockPool
+    kept: object
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What must be as it was: `guards` in memory, the arguments' looks; and what the result looks like."""
+
+    guards: Sequence[Row]
+    arguments: Sequence[torch.Tensor]
+    result: OutputType
+    kept: object
+
+
+class WholeCall:
+    """The built-in function, as `call`; what it reads lives as long as that."""
+
+    def __init__(self, bound: BoundProgram, likeness: Likeness, block: Block) -> None:
+        program, result, arguments = bound.program, likeness.result, likeness.arguments
+        rows = [*likeness.guards, *bound.rows]
+        modes = [(place, number, bits, _answer(place, number) & bits) for place, number, bits in mode_functions() or ()]
+        frame = ctypes.c_uint64(block.address)
+        sizes, strides = table_of([result.shape], signed=True), table_of([result.strides], signed=True)
+        places = ctypes.addressof(sizes), ctypes.addressof(strides)
+        shape = (len(result.shape), *places, _TYPE_NUMBERS[result.dtype], CPU, 0)
+        tables = {
+            State.ROWS: table_of(rows),
+            State.MODES: table_of(modes),
+            State.LOOKS: table_of(_looks(arguments)),
+            State.CHANGING: table_of(program.changing),
+            State.LASTING: table_of([tuple(bound.words)]),
+            State.RESULT: table_of([shape]),
+            State.FRAME: frame,
+        }
+        empty, delete, wrap = tensor_functions() or (0, 0, 0)
+        words = {
+            **dict.fromkeys(State, 0),
+            **python_words(),
+            **{name: ctypes.addressof(table) for name, table in tables.items()},
+            State.RUN: program.run,
+            State.PROGRAM: program.description,
+            State.CREW: program.crew,
+            State.INPUT_COUNT: len(arguments),
+            State.ROW_COUNT: len(rows),
+            State.MODE_COUNT: len(modes),
+            State.LOOK_COUNT: len(_looks(arguments)),
+            State.CHANGING_COUNT: len(program.changing),
+            State.LASTING_COUNT: len(bound.words),
+            State.EMPTY: empty,
+            State.WRAP: wrap,
+            State.DELETE: delete,
+        }
+        state = pack(f"@{len(State)}Q", *(words[name] for name in State))
+        kept = (tables, sizes, strides, block, bound.kept, likeness.kept)
+        # SAFETY: a caller holds the function while it runs, the function holds this tuple, and the tuple the tables,
+        # the frame, the code and the tensors that the state points to.
+        self.call: Whole = make_function()(ctypes.addressof(_method()), (state, kept), None)
+
+
+def whole_call(bound: BoundProgram, likeness: Likeness) -> Whole | None:
+    """Make the function for arguments like these, in the modes of now, if there can be one."""
+    grad = grad_layout()
+    if grad is None or object_layout() is None or not tensor_masks() or None in (mode_functions(), tensor_functions()):
+        return None
+    # What autograd knows of an argument is not compared: nothing must be known.
+    is_known = any(word(argument._cdata + grad.known) for argument in likeness.arguments)
+    if is_known or bound.pool.size > MOST_BYTES or likeness.result.dtype not in _TYPE_NUMBERS:
+        return None
+    return WholeCall(bound, likeness, bound.pool.take()).call
+
+
+def _looks(arguments: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Give the words that say what each argument looks like: (position, offset, bits, what they are)."""
+    layout = grad_layout()
+    assert layout is not None
+    masks = (*tensor_masks(), (layout.known, EVERY_BIT))
+    return [
+        (position, at, mask, word(argument._cdata + at) & mask)
+        for position, argument in enumerate(arguments)
+        for at, mask in masks
+    ]
+
+
+# As in PyTorch's stable C interface, where these numbers never change.
+_TYPE_NUMBERS = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+}
+
+
+@cache
+def _asker() -> Any:
+    return ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
+
+
+def _answer(place: int, number: int) -> int:
+    return int(_asker()(place)(number))
+
+
+_methods: list[Method] = []
+
+
+def _text(target: Target) -> str:
+    layout = object_layout()
+    assert layout is not None
+    return whole_call_module(layout, target)
+
+
+def _method() -> Method:
+    """Describe the function to Python; the description stays, because functions made from it point to it."""
+    if not _methods:
+        _methods.append(Method.of("weft program", shared_library(_text).address("whole_call")))
+    return _methods[0]

@@ -1,0 +1,249 @@
+"""The built-in function that stands for a hybridized one: as fast as it is, it never runs a program it should not."""
+
+import gc
+import os
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import weft
+from weft.runtime.whole_call import refuse_all
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="whole calls are known on Linux")
+
+
+def net_of() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def warm(thing, *arguments):
+    """Call until the built-in function is there, and give it."""
+    gc.collect()  # the end of another test's weights counts as a change
+    for _ in range(4):
+        thing(*arguments)
+    hybrid = thing.forward if isinstance(thing, nn.Module) else thing
+    assert hybrid._whole is not refuse_all
+    return hybrid._whole
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 16)
+
+
+@pytest.fixture
+def net():
+    with torch.no_grad():
+        yield weft.hybridize(net_of())
+
+
+def test_it_gives_what_eager_gives_in_new_memory(net, x):
+    whole = warm(net, x)
+    first, second = whole(x), whole(x)
+    torch.testing.assert_close(first, net_of()(x))
+    assert torch.equal(first, second)
+    assert first.data_ptr() != second.data_ptr()
+    assert not first.requires_grad
+    assert first.stride() == (4, 1)
+
+
+def test_views_at_an_offset_and_parameters_are_plain_arguments(net, x):
+    whole = warm(net, x)
+    shifted = torch.randn(5, 16)
+    part = torch.empty(80).set_(shifted.untyped_storage(), 16, (2, 16), (16, 1))
+    assert torch.equal(whole(part), whole(part.clone()))
+    torch.testing.assert_close(whole(part), net_of()(shifted[1:3]))
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+class Spy(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: x.double(),
+        lambda x: x.bfloat16(),
+        lambda x: x[:1].clone(),
+        lambda x: x.t().contiguous().t(),
+        lambda x: x.clone().requires_grad_(),
+        lambda x: x.as_subclass(Sub),
+        lambda x: x.to("meta"),
+        torch._neg_view,
+        lambda x: x.tolist(),
+        lambda _: None,
+        lambda _: 1.5,
+    ],
+    ids=["f64", "bf16", "size", "stride", "grad", "subclass", "meta", "negated", "list", "none", "number"],
+)
+def test_it_refuses_arguments_of_another_look(net, x, other):
+    assert warm(net, x)(other(x)) is False
+
+
+def test_it_refuses_another_number_of_arguments(net, x):
+    whole = warm(net, x)
+    assert whole() is False
+    assert whole(x, x) is False
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        torch.enable_grad,
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: torch.device("cpu"),
+        Spy,
+    ],
+    ids=["grad", "inference", "autocast", "function mode", "dispatch mode"],
+)
+def test_it_refuses_in_another_mode(net, x, mode):
+    whole = warm(net, x)
+    with mode():
+        assert whole(x) is False
+    assert whole(x) is not False
+
+
+def test_it_refuses_inside_a_transform(x):
+    function = weft.hybridize(lambda x: x * 2)
+    whole = warm(function, x)
+    seen = []
+
+    def inner(row):
+        seen.append(whole(x))
+        return row * 2
+
+    torch.func.vmap(inner)(x)
+    assert seen == [False]
+
+
+def test_it_refuses_under_another_default_type(net, x):
+    whole = warm(net, x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert whole(x) is False
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def double_weight(net):
+    net[0].weight.mul_(2)
+
+
+def replace_weight(net):
+    net[0].weight = nn.Parameter(torch.ones(8, 16))
+
+
+def set_data(net):
+    net[2].bias.data = torch.ones(4)
+
+
+def write_data(net):
+    net[2].weight.data.mul_(3)
+
+
+def load(net):
+    net.load_state_dict({name: tensor + 1 for name, tensor in net.state_dict().items()})
+
+
+def switch_mode(net):
+    net.train(not net.training)
+
+
+def add_hook(net):
+    net[1].register_forward_hook(lambda *_: None)
+
+
+def freeze(net):
+    net[0].weight.requires_grad_(False)
+
+
+def replace_module(net):
+    net[1] = nn.Tanh()
+
+
+CHANGES = [
+    double_weight,
+    replace_weight,
+    set_data,
+    write_data,
+    load,
+    switch_mode,
+    add_hook,
+    freeze,
+    replace_module,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_the_module_is_seen(net, x, change):
+    whole = warm(net, x)
+    eager = net_of()
+    change(net)
+    change(eager)
+    assert whole(x) is False
+    for _ in range(4):
+        torch.testing.assert_close(net(x), eager(x))
+
+
+def test_it_comes_back_after_each_change_of_a_weight(net, x):
+    eager = net_of()
+    for step in range(5):
+        net[0].weight.add_(step)
+        eager[0].weight.add_(step)
+        for _ in range(8):
+            torch.testing.assert_close(net(x), eager(x))
+
+
+def test_a_function_with_gradients_off_for_its_arguments_has_one_under_grad_mode(x):
+    function = weft.hybridize(lambda x, y: (x + y) * 2)
+    whole = warm(function, x, x)
+    assert torch.equal(whole(x, x), (x + x) * 2)
+    assert whole(x, x.clone().requires_grad_()) is False
+    result = function(x, x.clone().requires_grad_())
+    assert result.requires_grad
+
+
+def test_what_it_needs_lives_as_long_as_it(x):
+    with torch.no_grad():
+        net = weft.hybridize(net_of())
+        whole = warm(net, x)
+        expected, died = net(x), weakref.ref(net)
+        del net
+        gc.collect()
+        result = whole(x)  # False where the end of the rest of the net counts as a change
+        assert result is False or torch.equal(result, expected)
+        del whole
+    gc.collect()
+    assert died() is None
+
+
+def test_many_threads_may_call_it_at_once(net):
+    inputs = [torch.randn(2, 16) for _ in range(8)]
+    warm(net, inputs[0])
+    expected = [net_of()(x) for x in inputs]
+    wrong: list[int] = []
+    start = threading.Barrier(8, timeout=20)
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            start.wait()
+            right = [torch.allclose(net(inputs[number]), expected[number], atol=1e-5) for _ in range(300)]
+            wrong.extend([number] * right.count(False))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
