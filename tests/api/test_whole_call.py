@@ -247,3 +247,36 @@ def test_many_threads_may_call_it_at_once(net):
     for thread in threads:
         thread.join(20)
     assert wrong == []
+
+
+SEVEN = (0,) * 7
+
+
+def test_names_in_closures_and_globals_are_watched(x):
+    factor, offsets = 2.0, (1, (2, 3))
+
+    def scaled(x):
+        return x * factor + offsets[1][0] + len(SEVEN)
+
+    function = weft.hybridize(scaled)
+    whole = warm(function, x)
+    assert torch.equal(whole(x), x * 2 + 2 + len(SEVEN))
+    factor = 3.0
+    assert whole(x) is False
+    assert torch.equal(function(x), x * 3 + 2 + len(SEVEN))
+
+
+def test_a_list_in_a_closure_is_not_for_it(x):
+    factors = [2.0]
+    function = weft.hybridize(lambda x: x * factors[0])
+    for _ in range(5):
+        function(x)
+    factors[0] = 5.0
+    assert torch.equal(function(x), x * 5)
+
+
+def test_a_convolution_with_its_tuples_has_one():
+    with torch.no_grad():
+        net = weft.hybridize(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
+        x = torch.randn(1, 1, 6, 6)
+        assert torch.equal(warm(net, x)(x), net(x))

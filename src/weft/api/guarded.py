@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from weft.api.program import Program
-from weft.runtime.steady import Steady, can_watch
+from weft.runtime.steady import Steady, can_watch, name_row
 from weft.runtime.tensor_words import Row
 from weft.runtime.whole_call import Likeness, Whole, whole_call
-from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts
+from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
 from weft.trace.traced import Traced
@@ -33,7 +33,11 @@ class Guarded:
         self.slots = tuple(state.slot(tensor) for tensor in captured)
         self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
         self._facts: tuple[Fact, ...] = tuple(state.facts())
-        self._memory = memory_key([entry.tensor for entry in traced.inputs]) if relies_on_memory else None
+        written = {write.input for write in traced.graph.writes}
+        positions = [index for index, entry in enumerate(traced.inputs) if entry.value in written]
+        self._written = None if traced.depends_on_offsets else frozenset(positions)
+        tensors = [entry.tensor for entry in traced.inputs]
+        self._memory = memory_key(tensors, self._written) if relies_on_memory else None
         self._settled = _settle(self.slots, self._facts)
 
     def whole_call(self, arguments: Sequence[torch.Tensor]) -> Whole | None:
@@ -79,8 +83,10 @@ class Guarded:
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)
-        if self._memory is not None and memory_key(inputs[: len(self.arguments) + len(self.slots)]) != self._memory:
-            return "the tensors share memory in another way, or start at another place in it"
+        if self._memory is not None:
+            tensors = inputs[: len(self.arguments) + len(self.slots)]
+            if memory_key(tensors, self._written) != self._memory:
+                return "the tensors share memory in another way, or start at another place in it"
         # All holds: what the native comparison took for a change was none, so it starts again from here.
         self._settled = _settle(self.slots, self._facts)
         return None
@@ -103,7 +109,11 @@ class Settled:
 
     def rows(self) -> list[Row] | None:
         """All of it as words of memory, if that is possible."""
-        return None if self._loose or self._loose_slots or not self.holds() else self._steady.rows()
+        rows = None if self._loose_slots or not self.holds() else self._steady.rows()
+        for fact in self._loose:
+            row = name_row(fact.container, fact.value) if isinstance(fact, NameFact) and not fact.is_open else None
+            rows = None if rows is None or row is None else [*rows, row]
+        return rows
 
     def holds(self) -> bool:
         """Whether nothing has changed."""

@@ -6,6 +6,7 @@ lane may go as soon as its caller returns, so who waits for its end must wait un
 """
 
 from weft.codegen.call_writer import CallWriter
+from weft.codegen.clock import Clock, first_ticks
 from weft.codegen.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.frame import EPOCH_OFFSET, LINE_BYTES, MOST_LANES, Frame
 from weft.codegen.module import FunctionWriter
@@ -17,7 +18,7 @@ from weft.plan.plan import Plan, Wait
 COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above
 
 
-def emit_lanes(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:
+def emit_lanes(functions: KernelFunctions, frame: Frame, plan: Plan, *, clocked: bool = False) -> None:
     """Write the functions of all lanes; a plan without lanes, or with one, is run by its serial function alone."""
     if len(plan.lanes) < 2:
         return
@@ -27,14 +28,16 @@ def emit_lanes(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:
     emit_publish(functions.module)
     for number in range(len(plan.lanes)):
         writer = functions.module.function(f"lane_{number}", ["ptr"])
-        _LaneWriter(CallWriter(writer, functions, frame), plan).lane(number)
+        clock = Clock(writer, first_ticks(plan.lanes)[number]) if clocked else None
+        _LaneWriter(CallWriter(writer, functions, frame), plan, clock).lane(number)
 
 
 class _LaneWriter:
     """Writes the function of one lane."""
 
-    def __init__(self, calls: CallWriter, plan: Plan) -> None:
+    def __init__(self, calls: CallWriter, plan: Plan, clock: Clock | None) -> None:
         self.calls = calls
+        self.clock = clock
         self.plan = plan
         self.writer: FunctionWriter = calls.writer
         (self.frame,) = self.writer.parameters
@@ -47,14 +50,20 @@ class _LaneWriter:
         awaited = {
             item.count for other in self.plan.lanes for item in other if isinstance(item, Wait) and item.lane == number
         }
+        self._tick()
         for item in lane:
             if isinstance(item, Wait):
                 self._wait(item.lane, item.count)
-                continue
-            self.calls.run(self.plan.calls[item.call], item.begin, item.end)
-            done += 1
-            if done in awaited:
-                self._publish(number, done)
+            else:
+                self.calls.run(self.plan.calls[item.call], item.begin, item.end)
+                done += 1
+                if done in awaited:
+                    self._publish(number, done)
+            self._tick()
+
+    def _tick(self) -> None:
+        if self.clock is not None:
+            self.clock.tick()
 
     def _wait(self, lane: int, count: int) -> None:
         if count:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft.codegen.call_writer import CallWriter, write_call
+from weft.codegen.clock import Clock
 from weft.codegen.frame import Frame, frame_of
 from weft.codegen.lane_function import emit_lanes
 from weft.codegen.module import Module
@@ -28,15 +29,23 @@ class PlanModule:
     chains: tuple[PackingChain, ...]
 
 
-def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = ()) -> PlanModule:
-    """Write the module of a plan; `lasting` inputs are nearly always the same tensors."""
+def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, clocked: bool = False) -> PlanModule:
+    """Write the module of a plan; `lasting` inputs are nearly always the same tensors.
+
+    A clocked one notes when each item of a lane has ended, or each call of a plan with one lane.
+    """
     module = Module(target)
     functions = KernelFunctions(module)
     frame, chains = frame_of(plan, lasting), packing_chains(plan)
     serial = CallWriter(module.function(SERIAL, ["ptr"]), functions, frame)
+    clock = Clock(serial.writer, 0) if clocked and len(plan.lanes) < 2 else None
+    if clock is not None:
+        clock.tick()
     for call in plan.calls:
         serial.run(call, 0, call.kernel.tile_count)
-    emit_lanes(functions, frame, plan)
+        if clock is not None:
+            clock.tick()
+    emit_lanes(functions, frame, plan, clocked=clocked)
     for number, chain in enumerate(chains):
         _emit_chain(functions, f"pack_{number}", chain)
     return PlanModule(str(module), frame, chains)

@@ -40,6 +40,8 @@ class NativeExecutable:
         target: Target,
         constants: Sequence[torch.Tensor] = (),
         lasting: Collection[int] = (),
+        *,
+        clocked: bool = False,
     ) -> None:
         self.plan = plan
         self.constants = tuple(constants)
@@ -48,7 +50,7 @@ class NativeExecutable:
             raise InternalError(f"a plan has {counts['constant']} constants, {len(self.constants)} were given")
         packed = {plan.buffers[place.buffer] for call in plan.packing for place in call.reads}
         self._lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
-        module = emit_plan(plan, target, self._lasting)
+        module = emit_plan(plan, target, self._lasting, clocked=clocked)
         self._library = compile_native(module.text, target)
         self._pool = block_pool(module.frame.bytes)
         self._chains = [_Chain(plan, chain, self._library, number) for number, chain in enumerate(module.chains)]
@@ -66,11 +68,14 @@ class NativeExecutable:
         """Compute outputs from inputs; strides, sizes and alignment are as the plan was made for."""
         # Held until the end: what other threads do to weights must not end the packed buffers that this call reads.
         binding, block = self._binding, self._pool.take()
-        if self._program is not None:
-            ensure_crew()
+        self._start_workers()
         if binding is None or binding.fast(inputs, outputs, block.address) is not None:
             self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
+
+    def _start_workers(self) -> None:
+        if self._program is not None:
+            ensure_crew()
 
     def bound(self, positions: Mapping[int, int]) -> BoundProgram | None:
         """Give what runs the program as it is bound now; `positions` are where a call's arguments are inputs."""
@@ -95,7 +100,11 @@ class NativeExecutable:
         self._words.pack_into(block.memory, TABLE_OFFSET, *words)
         if self._program is not None:
             DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, ctypes.addressof(self._program), crew_address())
+        self._prepare(block)
         self._run(block.address)
+
+    def _prepare(self, block: Block) -> None:
+        """Do what else a frame needs: nothing, but in clocked programs."""
 
     def _bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Binding:
         lasting = [inputs[index] for index in self._lasting]

@@ -12,6 +12,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from functools import cache
+from types import CellType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from weft.runtime.tensor_words import grad_layout, requires_grad_rows
 
 # A dictionary's version counts every change of it; it is a field of the object up to Python 3.13.
 VERSION_OFFSET = 24
+CELL_OFFSET = 16
 LAST_WITH_VERSIONS = (3, 13)
 TENSOR_BYTES = 192
 FIRST_BYTE = 16  # behind the reference count
@@ -67,6 +69,25 @@ class Steady:
 def can_watch(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether these tensors can be watched here."""
     return bool(tensor_masks()) and _versions_count() and all(tensor.dim() <= MOST_DIMENSIONS for tensor in tensors)
+
+
+def name_row(container: Any, value: Any) -> Row | None:
+    """Give the word that says that a name still stands for a value, if there is one: in a closure, or in a dictionary.
+
+    Of a dictionary it is the version: it also tells when another name of it has changed.
+    """
+    if type(container) is CellType and _cells_are_known():
+        return id(container) + CELL_OFFSET, EVERY_BIT, id(value)
+    if type(container) is dict and _versions_count():
+        return id(container) + VERSION_OFFSET, EVERY_BIT, _word(id(container) + VERSION_OFFSET)
+    return None
+
+
+@cache
+def _cells_are_known() -> bool:
+    """Whether a closure's cell has its object where it is expected."""
+    cells = [(CellType(thing), thing) for thing in (object(), object(), object())]
+    return all(_word(id(cell) + CELL_OFFSET) == id(thing) for cell, thing in cells)
 
 
 @cache

@@ -43,6 +43,14 @@ def content(thing: Any, depth: int = 0) -> Any:
     return Same(thing)
 
 
+def can_change(thing: Any, depth: int = 0) -> bool:
+    """Whether what is compared of a thing can change while it stays the same object."""
+    kind = type(thing)
+    if kind not in CONTAINERS or depth >= DEEPEST_CONTAINER or len(thing) > LONGEST_CONTAINER:
+        return False
+    return kind not in (tuple, frozenset) or any(can_change(item, depth + 1) for item in thing)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Same:
     """An object of any kind: equal to itself alone."""
@@ -65,18 +73,19 @@ class NameFact:
     path: str
     value: Any
     content: Any
+    is_open: bool  # it may change and stay the same object
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
         now = look(self.container, self.key)
-        if now is self.value and type(now) not in CONTAINERS:
+        if now is self.value and not self.is_open:
             return None
         return None if content(now) == self.content else changed(self.path, self.value, now)
 
 
 def name_fact(container: Any, key: Any, path: str, value: Any) -> NameFact:
     """Remember what a name stands for now."""
-    return NameFact(container, key, path, value, content(value))
+    return NameFact(container, key, path, value, content(value), can_change(value))
 
 
 def look(container: Any, key: Any) -> Any:
@@ -124,7 +133,7 @@ class ModuleFacts:
 def module_facts(module: nn.Module, path: str) -> ModuleFacts:
     """Remember what a module looks like now."""
     contents = attribute_contents(module)
-    containers = {name: contents[name] for name in contents if type(module.__dict__[name]) in CONTAINERS}
+    containers = {name: contents[name] for name in contents if can_change(module.__dict__[name])}
     return ModuleFacts(
         module,
         path,
