@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.api.hybrid import hybridize, program
     from weft.api.program_file import load_program
     from weft.api.source import compile_source
+    from weft.api.step import step
 
 __version__ = "0.1.0.dev0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "hybridize",
     "load_program",
     "program",
+    "step",
 ]
 
 # Where each name comes from: imported at its first use, because `weft --version` must not wait for PyTorch.
@@ -38,6 +40,7 @@ HOMES = {
     "hybridize": "weft.api.hybrid",
     "load_program": "weft.api.program_file",
     "program": "weft.api.hybrid",
+    "step": "weft.api.step",
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this function knows

@@ -28,7 +28,7 @@ from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
 from weft.trace.places import user_stack_level
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
-from weft.trace.state import find_state
+from weft.trace.state import State, find_state
 from weft.trace.traced import trace_program
 from weft.trace.tracer import Request
 
@@ -38,7 +38,7 @@ PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Call:
+class Call:
     """The arguments of one call, nested and flat."""
 
     arguments: tuple[Any, ...]
@@ -83,7 +83,7 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         found = self._find(self._key(leaves, structure), leaves)
         if found is None:
-            found = self._trace(_Call(arguments, keywords, leaves, structure))
+            found = self._trace(Call(arguments, keywords, leaves, structure))
             if found is None:
                 return self.function(*arguments, **keywords)
         self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
@@ -95,7 +95,7 @@ class Hybrid:
         found = None
         if self.imperative is None:
             found = self._find(self._key(leaves, structure), leaves)
-            found = found or self._trace(_Call(arguments, keywords, leaves, structure))
+            found = found or self._trace(Call(arguments, keywords, leaves, structure))
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
@@ -111,7 +111,7 @@ class Hybrid:
                 return guarded
         return None
 
-    def _trace(self, call: _Call) -> Guarded | None:
+    def _trace(self, call: Call) -> Guarded | None:
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
             key = self._key(call.leaves, call.structure)
@@ -131,9 +131,9 @@ class Hybrid:
             self._drop_oldest()
             return found
 
-    def _traced(self, call: _Call) -> Guarded:
+    def _traced(self, call: Call) -> Guarded:
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
-        state = find_state(*roots)
+        state = self._state(*roots)
         request = Request(
             self.function,
             call.arguments,
@@ -153,9 +153,13 @@ class Hybrid:
             self._raise_as_eager(error, call)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
-        return Guarded(traced, Program(traced, self.lock), find_state(*roots))
+        return Guarded(traced, Program(traced, self.lock), self._state(*roots))
 
-    def _raise_as_eager(self, error: Exception, call: _Call) -> NoReturn:
+    def _state(self, *roots: Any) -> State:
+        """Where the tensors live that the function may reach."""
+        return find_state(*roots)
+
+    def _raise_as_eager(self, error: Exception, call: Call) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively."""
         self.function(*call.arguments, **call.keywords)
         raise trace_failure(self.name, error) from error
@@ -175,11 +179,8 @@ class Hybrid:
 
     def leaf_names(self, structure: TreeSpec) -> list[str]:
         """What the arguments of a call are called, nested ones by their place."""
-        try:
-            names = [name for name in inspect.signature(self.function).parameters if name != "self"]
-        except (TypeError, ValueError):
-            names = []
         positional, by_keyword = structure.children()[0].children(), structure.children()[1]
+        names = self._positional_names(len(positional))
         found: list[str] = []
         for index, child in enumerate(positional):
             name = names[index] if index < len(names) else str(index)
@@ -187,6 +188,14 @@ class Hybrid:
         for name, child in zip(by_keyword.context or (), by_keyword.children(), strict=False):
             found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
         return found
+
+    def _positional_names(self, count: int) -> list[str]:
+        """What the first `count` arguments of a call are called, as far as that is known."""
+        del count
+        try:
+            return [name for name in inspect.signature(self.function).parameters if name != "self"]
+        except (TypeError, ValueError):
+            return []
 
     def _drop_oldest(self) -> None:
         count = sum(map(len, self.programs.values()))

@@ -27,7 +27,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.overrides import TorchFunctionMode
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
@@ -225,6 +226,39 @@ def is_listing() -> bool:
 def is_transformed(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one that torch.func wraps for a transform inside the traced code."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def real_stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """What stands for a real tensor in the trace that runs; where none runs, the tensor itself."""
+    if not has_function_modes():
+        return tensor
+    found: torch.Tensor = handle_torch_function(_given, (tensor,), tensor)
+    return found
+
+
+def _given(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def has_gradient_hooks(tensor: torch.Tensor) -> bool:
+    """Whether Python code runs when a gradient of this tensor has been computed."""
+    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether Python code runs before or after each step of this optimizer, or of every one."""
+    registries = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    return any(registries)
+
+
+def note_step(optimizer: torch.optim.Optimizer) -> None:
+    """Let learning rate schedulers know that the optimizer has made a step: they warn where none came before theirs."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -87,12 +88,24 @@ def autocast_key() -> Key | None:
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 
-def memory_key(tensors: list[torch.Tensor]) -> Key:
-    """Which tensors share memory, and where in it they start: programs that write into arguments depend on it."""
+def memory_key(tensors: list[torch.Tensor], written: Collection[int] | None = None) -> Key:
+    """Which tensors share memory, and where in it they start: programs that write into arguments depend on it.
+
+    With `written`, the positions of the tensors that are written, the rest matters only where it shares memory with
+    those; and where a tensor starts in memory, only if the memory is shared.
+    """
     groups: dict[int, int] = {}
+    members = [groups.setdefault(tensor.untyped_storage().data_ptr(), len(groups)) for tensor in tensors]
+    if written is None:
+        return tuple(zip(members, (tensor.storage_offset() for tensor in tensors), strict=True))
+    if len(groups) == len(tensors):
+        return ()
+    crowded = {group for group, count in Counter(members).items() if count > 1}
+    shared = crowded & {members[position] for position in written}
     return tuple(
-        (groups.setdefault(tensor.untyped_storage().data_ptr(), len(groups)), tensor.storage_offset())
-        for tensor in tensors
+        (position, members[position], tensor.storage_offset())
+        for position, tensor in enumerate(tensors)
+        if members[position] in shared
     )
 
 

@@ -1,0 +1,304 @@
+"""A module, its loss and its optimizer -> a function that trains: forward, loss, backward and update as one program."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from weft.api.guarded import Guarded
+from weft.api.hybrid import Call, Hybrid
+from weft.api.program import Program
+from weft.api.quick_call import QuickCall, quick_call
+from weft.api.step_library import Snapshot, by_library, needs_closure
+from weft.api.step_optimizers import RULES
+from weft.api.step_state import OptimizerState, Prepared, UpdateForm
+from weft.api.step_training import (
+    Clipping,
+    Gradients,
+    Task,
+    added_up,
+    clipped,
+    losses_of,
+    number_dtype,
+    total_gradients,
+    update,
+)
+from weft.errors import UnsupportedError, UsageError
+from weft.trace.capture import (
+    has_gradient_hooks,
+    has_step_hooks,
+    note_step,
+    traced_elsewhere,
+    tree_flatten,
+    tree_map_only,
+)
+from weft.trace.failure import trace_failure
+from weft.trace.state import Slot, State, find_state
+
+MOST_QUICK_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    """One call: what it works on, gradients so far, whether it ends in an update, and the key's part of all that.
+
+    `numbers` are the optimizer's, in each precision in which parameters are updated.
+    """
+
+    prepared: Prepared
+    before: list[torch.Tensor | None]
+    updates: bool
+    numbers: dict[torch.dtype, torch.Tensor]
+    form: str
+
+
+class Step(Hybrid):
+    """Trains a module by whole programs; made by `weft.step`."""
+
+    def __init__(self, task: Task, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None)
+        self.task = task
+        self.optimizer = optimizer
+        self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
+        self._quick_calls: dict[str, QuickCall | None] = {}
+        self._calls = 0  # since the last update
+        self._round: _Round | None = None
+        # For which parameters the last trace found a gradient, and for which each program gives one.
+        self._gradients_there: tuple[bool, ...] = ()
+        self._updated: WeakKeyDictionary[Guarded, tuple[bool, ...]] = WeakKeyDictionary()
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Train on one batch; gives the loss or losses, without a gradient."""
+        covered = self._covered()
+        current = self._next_round(covered=covered)
+        if current.updates and not covered:
+            found = by_library(
+                self.optimizer, self._buffers(), lambda: self._differentiate(current, arguments, keywords)
+            )
+        else:
+            found = self._differentiate(current, arguments, keywords)
+        self._calls = 0 if current.updates else self._calls + 1
+        return found
+
+    def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
+        """The program that a call with these arguments would run."""
+        current = self._next_round(covered=self._covered())
+        return super().program((*arguments, *current.numbers.values(), current.form), keywords)
+
+    # -- one call -----------------------------------------------------------------------------------------------
+
+    def _differentiate(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
+        found, inputs = self._program_of(current, arguments, keywords)
+        if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
+            self._kept.wake()
+            return self._differentiate(self._next_round(covered=True), arguments, keywords)
+        losses, gradients = found.program.run(inputs)
+        self._hand_out(current, gradients)
+        return losses
+
+    def _program_of(
+        self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Guarded, list[Any]]:
+        """The program of a round, traced if there is none, and its inputs."""
+        given = (*arguments, *current.numbers.values())
+        quick = self._quick_calls.get(current.form)
+        if quick is not None and not keywords:
+            inputs = quick.inputs(given)
+            if inputs is not None:
+                return quick.guarded, inputs
+        leaves, structure = tree_flatten(((*given, current.form), keywords))
+        if traced_elsewhere(leaves):
+            raise UsageError(
+                f"{self.name} is called inside another tracer or transform",
+                why="a step changes parameters, which must not happen while something else looks at tensors",
+                fix="call it outside",
+            )
+        found = self._find(self._key(leaves, structure), leaves)
+        if found is None:
+            found = self._trace(Call((*given, current.form), keywords, leaves, structure))
+            assert found is not None, "there is no imperative fallback"
+        if len(self._quick_calls) >= MOST_QUICK_CALLS:
+            self._quick_calls.clear()
+        self._quick_calls[current.form] = quick_call(found, given, keywords)
+        return found, found.inputs(leaves)
+
+    def _traced(self, call: Call) -> Guarded:
+        found = super()._traced(call)
+        self._updated[found] = self._gradients_there
+        return found
+
+    def _hand_out(self, current: _Round, gradients: Gradients) -> None:
+        if not self._calls:
+            for parameter in self._parameters():
+                if not parameter.requires_grad:
+                    parameter.grad = None
+        prepared = current.prepared
+        for parameter, gradient in zip(prepared.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if current.updates and self._kept is not None and prepared.form.buckets:
+            self._kept.commit(prepared.parameters, [gradient is not None for gradient in gradients])
+            note_step(self.optimizer)
+
+    def _covered(self) -> bool:
+        """Whether the optimizer's rule says all that its step would do."""
+        return (
+            self._kept is not None
+            and not has_step_hooks(self.optimizer)
+            and not any(group.get("differentiable") or group.get("capturable") for group in self.optimizer.param_groups)
+            and all(parameter.is_floating_point() for parameter in self._parameters())
+        )
+
+    def _next_round(self, *, covered: bool) -> _Round:
+        updates = self._calls + 1 >= self.task.accumulate
+        if updates and covered and self._kept is not None:
+            prepared = self._kept.prepare()
+        else:
+            parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
+            prepared = Prepared(parameters, [{} for _ in parameters], UpdateForm((), ()), [])
+        for index, parameter in enumerate(prepared.parameters):
+            if has_gradient_hooks(parameter):
+                raise _hooked(index)
+        before = [parameter.grad if self._calls else None for parameter in prepared.parameters]
+        dtypes = dict.fromkeys(map(number_dtype, prepared.parameters)) if prepared.numbers else {}
+        numbers = {dtype: torch.tensor(prepared.numbers, dtype=dtype) for dtype in dtypes}
+        form = self._form(prepared, before, clips=updates and self.task.clipping != Clipping())
+        self._round = _Round(prepared, before, updates, numbers, form)
+        return self._round
+
+    def _form(self, prepared: Prepared, before: list[torch.Tensor | None], *, clips: bool) -> str:
+        added = [index for index, gradient in enumerate(before) if gradient is not None]
+        parts = [f"adds to gradients {added}"] if added else []
+        if clips:
+            parts.append("clips them")
+        if prepared.form.buckets:
+            parts.append(f"{type(self.optimizer).__name__}: {prepared.form}")
+        return ". ".join(parts) or "gradients"
+
+    # -- what is traced -----------------------------------------------------------------------------------------
+
+    def _train(self, *given: Any, **keywords: Any) -> Any:
+        """The step itself, as Python runs it once; `given` are the user's arguments, the numbers, the form."""
+        current = self._round
+        assert current is not None
+        count = len(current.numbers)
+        arguments = given[: len(given) - 1 - count]
+        numbers = dict(zip(current.numbers, given[len(arguments) : -1], strict=True))
+        losses = losses_of(self.task, arguments, keywords)
+        with torch.autocast("cpu", enabled=False):
+            gradients = total_gradients(self.task, losses, current.prepared.parameters)
+            with torch.no_grad():
+                self._gradients_there = tuple(gradient is not None for gradient in gradients)
+                gradients = added_up(gradients, current.before)
+                if current.updates:
+                    clipped(gradients, self.task.clipping)
+                if current.prepared.form.buckets:
+                    assert self.task.rule is not None
+                    update(self.task.rule, current.prepared, gradients, numbers)
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, losses), gradients
+
+    def _state(self, *roots: Any) -> State:
+        """What module and loss reach, and what the optimizer keeps."""
+        current = self._round
+        assert current is not None
+        state = find_state(*roots, self.task.loss)
+        for index, (parameter, gradient) in enumerate(zip(current.prepared.parameters, current.before, strict=True)):
+            state.slots.setdefault(id(parameter), Slot([parameter], 0, f"parameter {index}"))
+            state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
+            if gradient is not None:
+                state.slots[id(gradient)] = Slot(_Gradient(parameter), "grad", f"gradient {index}", registered=True)
+        if self._kept is not None:
+            state.slots.update(self._kept.slots(current.prepared))
+        return state
+
+    def _raise_as_eager(self, error: Exception, call: Call) -> NoReturn:
+        """A mistake in the user's program gets the very exception that it gets imperatively; nothing is updated."""
+        current = self._round
+        assert current is not None
+        arguments = call.arguments[: len(call.arguments) - 1 - len(current.numbers)]
+        before = Snapshot(self._buffers())
+        try:
+            losses = losses_of(self.task, arguments, call.keywords)
+            total_gradients(self.task, losses, current.prepared.parameters)
+        finally:
+            before.restore()
+        raise trace_failure(self.name, error) from error
+
+    def _positional_names(self, count: int) -> list[str]:
+        """The arguments as the module calls them, then the target, then what is the optimizer's."""
+        numbers = [f"numbers{index or ''}" for index in range(len(self._round.numbers) if self._round else 0)]
+        last = [*(["target"] if self.task.loss is not None else []), *numbers, "form"]
+        forward = self.task.net.forward if isinstance(self.task.net, nn.Module) else self.task.net
+        own = [*inspect.signature(forward).parameters]
+        inputs = (own[index] if index < len(own) else str(index) for index in range(count - len(last)))
+        return [*inputs, *last]
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+
+    def _buffers(self) -> list[torch.Tensor]:
+        modules = [thing for thing in (self.task.net, self.task.loss) if isinstance(thing, nn.Module)]
+        return [buffer for module in modules for buffer in module.buffers()]
+
+
+class _Gradient:
+    """A place that a Slot can look into: the gradient of one parameter."""
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self.parameter = parameter
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self.parameter, name)
+
+
+def step(  # noqa: PLR0913 - what a step may be told, by keyword
+    net: Callable[..., Any],
+    loss: Callable[..., Any] | None,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
+) -> Step:
+    """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
+
+    The last argument is the target, given to `loss(output, target)`; all others are the module's. A `loss` of None says
+    that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
+    dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
+    gradients of n calls and updates at the last of them.
+    """
+    if not callable(net):
+        raise UsageError(f"{net!r} is neither a module nor a function")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"{optimizer!r} is no optimizer", fix="pass one of torch.optim, or of a class derived from it")
+    if accumulate < 1:
+        raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
+    for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+        if limit is not None and not limit >= 0:
+            raise UsageError(f"{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0")
+    if accumulate > 1 and needs_closure(optimizer):
+        raise UsageError(
+            f"{type(optimizer).__name__} cannot accumulate",
+            why="it computes the loss several times a step, of one batch",
+            fix="pass the whole batch at once",
+        )
+    rule = RULES.get(type(optimizer))
+    return Step(Task(net, loss, rule, Clipping(clip_norm, clip_value), accumulate), optimizer)
+
+
+def _name(thing: Any) -> str:
+    return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", "a function")
+
+
+def _hooked(index: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"parameter {index} of the optimizer has a gradient hook",
+        why="gradients of a step are computed inside its program, where Python does not run",
+        fix="remove the hook (clip_norm= and clip_value= limit gradients), or train with hybridize and loss.backward()",
+    )

@@ -1,0 +1,186 @@
+"""The classes of torch.optim -> their update rules, written as pure functions of tensors.
+
+A rule says which tensors the optimizer keeps for a parameter, what of a parameter group is part of a program
+(`form`), which numbers change from call to call (`numbers`: rates, decays, and what the count of steps makes of them),
+and how new elements follow from old ones (`update`). The numbers are computed in Python, in double precision and in the
+order in which PyTorch computes them, and go into a program as inputs: a scheduler never makes one compile again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+Group = Mapping[str, Any]
+Form = tuple[bool, ...]
+Tensors = dict[str, torch.Tensor]
+Update = Callable[[Form, torch.Tensor, torch.Tensor, Tensors, Sequence[torch.Tensor]], tuple[torch.Tensor, Tensors]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one class of optimizers updates a parameter.
+
+    `kept` names the tensors it keeps for each; `counts` says whether it keeps a count of steps (`step`) too. `numbers`
+    is given the count of steps including this one; of a rule that does not count: 1 where nothing is kept yet, else 2.
+    """
+
+    kept: Callable[[Group], tuple[str, ...]]
+    counts: bool
+    form: Callable[[Group], Form]
+    numbers: Callable[[Group, float], tuple[float, ...]]
+    update: Update
+
+
+# -- SGD ---------------------------------------------------------------------------------------------------------------
+
+
+def _sgd_kept(group: Group) -> tuple[str, ...]:
+    return ("momentum_buffer",) if group["momentum"] != 0 else ()
+
+
+def _sgd_form(group: Group) -> Form:
+    return (group["maximize"], group["weight_decay"] != 0, group["momentum"] != 0, group["nesterov"])
+
+
+def _sgd_numbers(group: Group, count: float) -> tuple[float, ...]:
+    momentum = float(group["momentum"])
+    # The first gradient goes into the buffer whole: the buffer starts as zeros, and nothing is dampened.
+    kept, taken = (0.0, 1.0) if count == 1 else (momentum, 1 - group["dampening"])
+    return (-float(group["lr"]), float(group["weight_decay"]), momentum, kept, taken)
+
+
+def _sgd_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    maximize, decays, has_momentum, nesterov = form
+    minus_rate, decay, momentum, keep, take = numbers
+    gradient = -gradient if maximize else gradient
+    if decays:
+        gradient = gradient + parameter * decay
+    if not has_momentum:
+        return parameter + gradient * minus_rate, {}
+    buffer = kept["momentum_buffer"] * keep + gradient * take
+    direction = gradient + buffer * momentum if nesterov else buffer
+    return parameter + direction * minus_rate, {"momentum_buffer": buffer}
+
+
+# -- Adam, AdamW -------------------------------------------------------------------------------------------------------
+
+
+def _adam_kept(group: Group) -> tuple[str, ...]:
+    return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
+
+
+def _adam_form(group: Group) -> Form:
+    return (group["maximize"], group["weight_decay"] != 0, group["decoupled_weight_decay"], group["amsgrad"])
+
+
+def _adam_numbers(group: Group, count: float) -> tuple[float, ...]:
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    first, second = (float(beta) for beta in group["betas"])
+    decay = 1 - rate * decay if group["decoupled_weight_decay"] else decay
+    step_size, correction = rate / (1 - first**count), sqrt(1 - second**count)
+    return (-step_size, decay, 1 - first, second, 1 - second, correction, float(group["eps"]))
+
+
+def _adam_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    maximize, decays, decoupled, amsgrad = form
+    minus_step_size, decay, take_first, keep_second, take_second, correction, epsilon = numbers
+    gradient = -gradient if maximize else gradient
+    if decays and decoupled:
+        parameter = parameter * decay
+    elif decays:
+        gradient = gradient + parameter * decay
+    first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
+    second = kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
+    new = {"exp_avg": first, "exp_avg_sq": second}
+    if amsgrad:
+        second = new["max_exp_avg_sq"] = torch.maximum(kept["max_exp_avg_sq"], second)
+    return parameter + minus_step_size * first / (second.sqrt() / correction + epsilon), new
+
+
+# -- RMSprop -----------------------------------------------------------------------------------------------------------
+
+
+def _rmsprop_kept(group: Group) -> tuple[str, ...]:
+    momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
+    return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
+
+
+def _rmsprop_form(group: Group) -> Form:
+    return (group["maximize"], group["weight_decay"] != 0, group["momentum"] > 0, group["centered"])
+
+
+def _rmsprop_numbers(group: Group, count: float) -> tuple[float, ...]:
+    del count
+    alpha = float(group["alpha"])
+    decay, epsilon, momentum = (float(group[name]) for name in ("weight_decay", "eps", "momentum"))
+    return (-float(group["lr"]), decay, alpha, 1 - alpha, epsilon, momentum)
+
+
+def _rmsprop_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    maximize, decays, has_momentum, centered = form
+    minus_rate, decay, keep, take, epsilon, momentum = numbers
+    gradient = -gradient if maximize else gradient
+    if decays:
+        gradient = gradient + parameter * decay
+    square = kept["square_avg"] * keep + take * gradient * gradient
+    new = {"square_avg": square}
+    if centered:
+        mean = new["grad_avg"] = kept["grad_avg"] + (gradient - kept["grad_avg"]) * take
+        square = square - mean * mean
+    direction = gradient / (square.sqrt() + epsilon)
+    if has_momentum:
+        direction = new["momentum_buffer"] = kept["momentum_buffer"] * momentum + direction
+    return parameter + direction * minus_rate, new
+
+
+# -- Adagrad -----------------------------------------------------------------------------------------------------------
+
+
+def _adagrad_kept(group: Group) -> tuple[str, ...]:
+    del group
+    return ("sum",)
+
+
+def _adagrad_form(group: Group) -> Form:
+    return (group["maximize"], group["weight_decay"] != 0)
+
+
+def _adagrad_numbers(group: Group, count: float) -> tuple[float, ...]:
+    rate = float(group["lr"]) / (1 + (count - 1) * group["lr_decay"])
+    return (-rate, float(group["weight_decay"]), float(group["eps"]))
+
+
+def _adagrad_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    maximize, decays = form
+    minus_rate, decay, epsilon = numbers
+    gradient = -gradient if maximize else gradient
+    if decays:
+        gradient = gradient + parameter * decay
+    total = kept["sum"] + gradient * gradient
+    return parameter + minus_rate * gradient / (total.sqrt() + epsilon), {"sum": total}
+
+
+# Exactly these classes: a subclass may have another rule.
+RULES: Mapping[type, Rule] = MappingProxyType(
+    {
+        torch.optim.SGD: Rule(_sgd_kept, False, _sgd_form, _sgd_numbers, _sgd_update),
+        torch.optim.Adam: Rule(_adam_kept, True, _adam_form, _adam_numbers, _adam_update),
+        torch.optim.AdamW: Rule(_adam_kept, True, _adam_form, _adam_numbers, _adam_update),
+        torch.optim.RMSprop: Rule(_rmsprop_kept, True, _rmsprop_form, _rmsprop_numbers, _rmsprop_update),
+        torch.optim.Adagrad: Rule(_adagrad_kept, True, _adagrad_form, _adagrad_numbers, _adagrad_update),
+    }
+)

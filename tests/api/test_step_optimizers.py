@@ -1,0 +1,203 @@
+"""Optimizers, with and without a rule, with their options: parameters and state become what eager makes them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from tests.api.step_agreement import (
+    Make,
+    assert_same_state,
+    assert_trains_alike,
+    close,
+    eager_step,
+    stepped,
+    trained,
+)
+from torch import nn, optim
+from torch.nn import functional
+
+import weft
+
+WITH_RULE: dict[str, Make] = {
+    "sgd": partial(optim.SGD, lr=0.1),
+    "sgd with momentum": partial(optim.SGD, lr=0.1, momentum=0.9),
+    "sgd dampened": partial(optim.SGD, lr=0.1, momentum=0.9, dampening=0.3),
+    "sgd nesterov": partial(optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "sgd maximizing": partial(optim.SGD, lr=0.01, maximize=True, weight_decay=0.01),
+    "sgd fused": partial(optim.SGD, lr=0.1, momentum=0.9, fused=True),
+    "adam": partial(optim.Adam, lr=0.01),
+    "adam with decay": partial(optim.Adam, lr=0.01, weight_decay=0.1, amsgrad=True),
+    "adam maximizing": partial(optim.Adam, lr=0.01, maximize=True, betas=(0.5, 0.7), eps=1e-3),
+    "adamw": partial(optim.AdamW, lr=0.01, weight_decay=0.1),
+    "adamw amsgrad": partial(optim.AdamW, lr=0.01, amsgrad=True),
+    "rmsprop": partial(optim.RMSprop, lr=0.01),
+    "rmsprop centered": partial(optim.RMSprop, lr=0.01, centered=True, momentum=0.5, weight_decay=0.1),
+    "rmsprop maximizing": partial(optim.RMSprop, lr=0.01, maximize=True, momentum=0.5),
+    "adagrad": partial(optim.Adagrad, lr=0.1),
+    "adagrad with decays": partial(
+        optim.Adagrad, lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.5
+    ),
+    "adagrad maximizing": partial(optim.Adagrad, lr=0.01, maximize=True),
+}
+WITHOUT_RULE: dict[str, Make] = {
+    "adamax": partial(optim.Adamax, lr=0.01),
+    "nadam": partial(optim.NAdam, lr=0.01),
+    "radam": partial(optim.RAdam, lr=0.01),
+    "adadelta": optim.Adadelta,
+    "rprop": optim.Rprop,
+    "asgd": optim.ASGD,
+}
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def batches(count: int = 3) -> list[tuple[torch.Tensor, ...]]:
+    torch.manual_seed(2)
+    return [(torch.randn(5, 6), torch.randint(0, 3, (5,))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", WITH_RULE)
+def test_an_optimizer_with_a_rule_trains_as_eager_does(name: str) -> None:
+    assert_trains_alike(mlp(), functional.cross_entropy, WITH_RULE[name], batches())
+
+
+@pytest.mark.parametrize("name", WITHOUT_RULE)
+def test_an_optimizer_without_a_rule_updates_by_pytorch(name: str) -> None:
+    assert_trains_alike(mlp(), functional.cross_entropy, WITHOUT_RULE[name], batches())
+
+
+def test_an_optimizer_that_needs_a_closure_gets_one() -> None:
+    eager, ours = mlp(), mlp()
+    [(x, y)] = batches(1)
+    eager_optimizer, optimizer = optim.LBFGS(eager.parameters(), max_iter=4), optim.LBFGS(ours.parameters(), max_iter=4)
+    step = weft.step(ours, functional.cross_entropy, optimizer)
+
+    def closure() -> torch.Tensor:
+        eager_optimizer.zero_grad()
+        loss = functional.cross_entropy(eager(x), y)
+        loss.backward()
+        return loss
+
+    torch.testing.assert_close(step(x, y), eager_optimizer.step(closure).detach())
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_a_learning_rate_scheduler_never_makes_a_program_again() -> None:
+    def train(net: nn.Module, optimizer: optim.Optimizer, *, by_step: bool) -> int:
+        scheduler = optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12, cycle_momentum=True)
+        step = weft.step(net, functional.cross_entropy, optimizer)
+        for batch in batches(10):
+            if by_step:
+                step(*batch)
+            else:
+                eager_step(net, functional.cross_entropy, optimizer, batch)
+            scheduler.step()
+        return step.traces
+
+    eager, ours = mlp().double(), mlp().double()
+    wide = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            train(eager, optim.SGD(eager.parameters(), 0.01, momentum=0.9), by_step=False)
+            assert train(ours, optim.SGD(ours.parameters(), 0.01, momentum=0.9), by_step=True) == 1
+    finally:
+        torch.set_default_dtype(wide)
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        close(mine, theirs)
+
+
+def test_parameter_groups_have_options_of_their_own() -> None:
+    def grouped(parameters: object) -> optim.Optimizer:
+        first, second, *others = list(parameters)  # type: ignore[call-overload]
+        groups = [{"params": [first, second], "lr": 0.05, "weight_decay": 0.1}, {"params": others, "amsgrad": True}]
+        return optim.Adam(groups, lr=0.01)
+
+    assert_trains_alike(mlp(), functional.cross_entropy, grouped, batches())
+
+
+def test_training_continues_from_a_saved_state_with_and_without_weft() -> None:
+    make = partial(optim.AdamW, lr=0.01)
+    net = mlp().double()
+    data = [(x.double(), y) for x, y in batches()]
+    expected, expected_optimizer, _ = trained(net, functional.cross_entropy, make, data, 6)
+
+    def resumed(by_step_first: bool) -> tuple[nn.Module, optim.Optimizer]:
+        train, other = (stepped, trained) if by_step_first else (trained, stepped)
+        half, half_optimizer, _ = train(net, functional.cross_entropy, make, data, 3)
+        weights, state = copy.deepcopy(half.state_dict()), copy.deepcopy(half_optimizer.state_dict())
+        fresh = mlp().double()
+        fresh.load_state_dict(weights)
+
+        def loaded(parameters: object) -> optim.Optimizer:
+            optimizer = make(parameters)
+            optimizer.load_state_dict(state)
+            return optimizer
+
+        found, optimizer, _ = other(fresh, functional.cross_entropy, loaded, data, 3)
+        return found, optimizer
+
+    for by_step_first in (True, False):
+        found, optimizer = resumed(by_step_first)
+        for mine, theirs in zip(found.parameters(), expected.parameters(), strict=True):
+            close(mine, theirs)
+        assert_same_state(optimizer, expected_optimizer)
+
+
+def test_a_state_loaded_between_steps_is_used_without_a_new_program() -> None:
+    net = mlp()
+    optimizer = optim.Adam(net.parameters())
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    first, second, third = batches()
+    step(*first)
+    state, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(net.state_dict())
+    expected = [step(*second), step(*third)]
+    optimizer.load_state_dict(state)
+    net.load_state_dict(weights)
+    assert [step(*second), step(*third)] == expected
+    assert step.traces == 1
+
+
+def test_steps_of_pytorch_may_come_between() -> None:
+    net, eager = mlp().double(), mlp().double()
+    optimizer, eager_optimizer = (optim.SGD(thing.parameters(), 0.1, momentum=0.9) for thing in (net, eager))
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    for turn, (x, y) in enumerate(batches(4)):
+        eager_step(eager, functional.cross_entropy, eager_optimizer, (x.double(), y))
+        if turn % 2:
+            eager_step(net, functional.cross_entropy, optimizer, (x.double(), y))
+        else:
+            step(x.double(), y)
+    for mine, theirs in zip(net.parameters(), eager.parameters(), strict=True):
+        close(mine, theirs)
+    assert_same_state(optimizer, eager_optimizer)
+
+
+def test_hooks_of_an_optimizer_run_because_pytorch_updates_then() -> None:
+    net = mlp()
+    optimizer = optim.SGD(net.parameters(), 0.1)
+    seen: list[str] = []
+    optimizer.register_step_post_hook(lambda *_: seen.append("updated"))
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    step(*batches()[0])
+    assert seen == ["updated"]
+
+
+def test_parameters_narrower_than_float32_are_updated_in_float32_and_rounded_once() -> None:
+    net = mlp().bfloat16()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    x, y = batches()[0]
+    weft.step(net, functional.cross_entropy, optim.SGD(net.parameters(), 0.1))(x.bfloat16(), y)
+    for parameter, old in zip(net.parameters(), before, strict=True):
+        assert parameter.grad is not None
+        expected = old.float() - parameter.grad.float() * 0.1
+        torch.testing.assert_close(parameter, expected.bfloat16(), rtol=0.008, atol=0)
