@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from weft.errors import ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
+from weft.errors import CheckpointError, ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
 
 if TYPE_CHECKING:
     from weft.api.explain import explain
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from weft.api.program_file import load_program
     from weft.api.source import compile_source
     from weft.api.step import step
+    from weft.train.checkpoint import load, save
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "CheckpointError",
     "ExecutionError",
     "InternalError",
     "UnsupportedError",
@@ -28,8 +30,10 @@ __all__ = [
     "compile_source",
     "explain",
     "hybridize",
+    "load",
     "load_program",
     "program",
+    "save",
     "step",
 ]
 
@@ -38,8 +42,10 @@ HOMES = {
     "compile_source": "weft.api.source",
     "explain": "weft.api.explain",
     "hybridize": "weft.api.hybrid",
+    "load": "weft.train.checkpoint",
     "load_program": "weft.api.program_file",
     "program": "weft.api.hybrid",
+    "save": "weft.train.checkpoint",
     "step": "weft.api.step",
 }
 

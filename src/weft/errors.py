@@ -51,6 +51,10 @@ class ExecutionError(WeftError, RuntimeError):
     """The machine's fault, or the data's: a correct program failed while it ran."""
 
 
+class CheckpointError(ExecutionError):
+    """A checkpoint that cannot be written, is damaged, or does not fit; the fact names the file."""
+
+
 class InternalError(WeftError, RuntimeError):
     """Weft's own fault; `folder`, where known, holds what reproduces it."""
 

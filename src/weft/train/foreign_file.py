@@ -1,0 +1,115 @@
+"""A file that `torch.save` wrote -> its tensors by name, read by the safe unpickler after its checksums were compared.
+
+`torch.load` itself compares no checksum. Nothing is ever unpickled that can run code.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.errors import CheckpointError
+from weft.train.tensor_file import file_error
+
+ZIP_START = b"PK\x03\x04"
+PICKLE_START = b"\x80"
+READ_SIZE = 2**20
+# Where people put the state_dict of a model among other things.
+USUAL_PLACES = ("state_dict", "model_state_dict", "model_state", "model", "net", "module")
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a file begins as one of `torch.save`: a zip archive, or a pickle as PyTorch wrote before 1.6."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise file_error(path, error.strerror or type(error).__name__) from error
+    # A safetensors file begins with the length of its header, of which the upper bytes are zero.
+    return start.startswith(ZIP_START) or (start.startswith(PICKLE_START) and start[7:] != b"\0")
+
+
+def read_foreign(path: Path, *, verify: bool) -> dict[str, Any]:
+    """Read the tensors of a file by name."""
+    with path.open("rb") as file:
+        archive = file.read(4) == ZIP_START
+    if archive:
+        _check_archive(path, verify)
+    elif verify:
+        raise file_error(
+            path,
+            "it carries no checksum",
+            why="PyTorch wrote pickles without an archive before version 1.6",
+            fix="weft.load(path, net, verify=False) loads it unchecked, if you trust it",
+        )
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise file_error(
+            path,
+            "it holds more than tensors and plain values",
+            why=str(error).partition("\n")[0],
+            fix="where it was made, save the tensors alone: torch.save(net.state_dict(), path)",
+        ) from error
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise file_error(path, "PyTorch cannot read it", why=f"{type(error).__name__}: {error}") from error
+    return _tensors(path, content)
+
+
+def _check_archive(path: Path, verify: bool) -> None:
+    """Compare each record with its checksum; a record takes as many bytes of the file as it has, none is packed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if len(set(names)) < len(names):
+                raise file_error(path, "two of its records have one name")
+            for record in archive.infolist():
+                if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
+                    raise file_error(path, f"its record {record.filename!r} is packed, which torch.save never does")
+                if verify:
+                    _read_through(archive, record)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError, RuntimeError, zlib.error) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise file_error(path, "it is damaged", why=str(error) or type(error).__name__) from error
+
+
+def _read_through(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
+    with archive.open(record) as content:
+        while content.read(READ_SIZE):  # the end compares the checksum
+            pass
+
+
+def _tensors(path: Path, content: Any) -> dict[str, Any]:
+    """Find the one table of tensors in what a file holds."""
+    if not isinstance(content, Mapping):
+        raise file_error(path, f"it holds a {type(content).__name__}, not a table of tensors")
+    if _is_table(content):
+        return dict(content)
+    places = [place for place in USUAL_PLACES if _is_table(content.get(place))]
+    if len(places) == 1:
+        return dict(content[places[0]])
+    raise file_error(
+        path,
+        "it is not clear where in it the model's tensors are",
+        why="its entries are " + ", ".join(str(name) for name in list(content)[:20]),
+        fix="where it was made, save the tensors alone: torch.save(net.state_dict(), path)",
+    )
+
+
+def _is_table(content: Any) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and bool(content)
+        and all(isinstance(name, str) for name in content)
+        and any(isinstance(item, torch.Tensor) for item in content.values())
+        and not any(isinstance(item, Mapping) and _is_table(item) for item in content.values())
+    )

@@ -1,0 +1,219 @@
+"""Named tensors as bytes, with JSON text <-> one safetensors file in which every byte is under a digest.
+
+The file is a plain safetensors file: other tools read its tensors. docs/checkpoint-file.md describes it. Nothing here
+needs PyTorch: a tensor is its type's name, its shape and its bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from weft.errors import CheckpointError
+
+LARGEST_HEADER = 64 * 2**20
+ALIGNMENT = 8
+LENGTH = struct.Struct("<Q")
+DESCRIPTION = "weft"  # the metadata entry with everything that is not a tensor
+HEADER_DIGEST = "weft.header"  # the metadata entry with the digest of the header, taken with zeros in its place
+ZEROS = b"0" * 64
+# A quote inside of a JSON string is escaped, so nothing that a user names can look like this entry.
+DIGEST_PLACE = re.compile(rb'"weft\.header":"([0-9a-f]{64})"')
+ITEM_SIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The elements of one tensor, row by row."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    content: bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """What a file holds: tensors in the order of their names in the header, and the description."""
+
+    blocks: dict[str, Block]
+    description: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the header: what the bytes from `begin` to `end` after it are."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def file_error(path: Path, problem: str, *, why: str | None = None, fix: str | None = None) -> CheckpointError:
+    """Make the error that names the file and what is wrong with it."""
+    return CheckpointError(f"{path} cannot be loaded: {problem}", why=why, fix=fix or "load another checkpoint")
+
+
+def packed(blocks: Mapping[str, Block], description: Mapping[str, Any]) -> list[bytes | bytearray | memoryview]:
+    """Give the pieces of a file in order: the header, then the tensors, those of the widest elements first."""
+    order = sorted(blocks, key=lambda name: (-ITEM_SIZES[blocks[name].dtype], name))
+    digests = {name: hashlib.sha256(blocks[name].content).hexdigest() for name in order}
+    text = json.dumps({**description, "digests": digests}, separators=(",", ":"), allow_nan=False)
+    header: dict[str, Any] = {"__metadata__": {HEADER_DIGEST: ZEROS.decode(), DESCRIPTION: text}}
+    position = 0
+    for name in order:
+        block = blocks[name]
+        length = len(block.content)
+        header[name] = {
+            "dtype": block.dtype,
+            "shape": list(block.shape),
+            "data_offsets": [position, position + length],
+        }
+        position += length
+    content = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    content += b" " * (-len(content) % ALIGNMENT)
+    if len(content) > LARGEST_HEADER:
+        raise CheckpointError(f"the checkpoint would have a header of {len(content)} bytes; the limit is 64 MiB")
+    content = content.replace(ZEROS, header_digest(content).encode(), 1)
+    return [LENGTH.pack(len(content)), content, *(blocks[name].content for name in order)]
+
+
+def header_digest(header: bytes) -> str:
+    """Give the digest of a header that has zeros where its digest goes; the length before it is under it too."""
+    return hashlib.sha256(LENGTH.pack(len(header)) + header).hexdigest()
+
+
+def read_tensor_file(path: Path, *, verify: bool = True) -> TensorFile:
+    """Read a file; no size is believed before it is compared with the file's, and nothing is used before its digest."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise file_error(path, "it is not a regular file")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            header = _read_header(path, file, size, verify)
+            metadata, entries = _parse_header(path, header)
+            _check_layout(path, entries, size - LENGTH.size - len(header))
+            description = _description(path, metadata)
+            digests = _digests(path, description, entries) if verify else None
+            return TensorFile(dict(_read_blocks(path, file, entries, digests)), description)
+    except OSError as error:
+        raise file_error(path, error.strerror or type(error).__name__) from error
+
+
+def _read_header(path: Path, file: BinaryIO, size: int, verify: bool) -> bytes:
+    start = file.read(LENGTH.size)
+    length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else 0
+    if not 0 < length <= min(LARGEST_HEADER, size - LENGTH.size):
+        raise file_error(path, "it does not begin as a checkpoint", why="it was cut, or is another kind of file")
+    header = file.read(length)
+    if not verify:
+        return header
+    places = list(DIGEST_PLACE.finditer(header))
+    if len(places) != 1:
+        raise file_error(
+            path,
+            "it carries no digest to check it by",
+            why="it is damaged, or another tool wrote it",
+            fix="weft.load(path, net, verify=False) loads it unchecked, if you trust it",
+        )
+    found = places[0]
+    blank = header[: found.start(1)] + ZEROS + header[found.end(1) :]
+    if header_digest(blank).encode() != found[1]:
+        raise file_error(path, "its header is damaged", why="the digest in it is of other bytes")
+    return header
+
+
+def _parse_header(path: Path, header: bytes) -> tuple[dict[str, Any], list[Entry]]:
+    try:
+        rows = json.loads(header.decode("utf-8"), object_pairs_hook=_without_repetition)
+    except (ValueError, RecursionError) as error:
+        raise file_error(path, "its header has no meaning", why=str(error)) from error
+    if not isinstance(rows, dict):
+        raise file_error(path, "its header is not a table")
+    metadata = rows.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise file_error(path, "its metadata is not a table of texts")
+    return metadata, sorted((_entry(path, name, row) for name, row in rows.items()), key=lambda row: row.begin)
+
+
+def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a name stands twice")
+    return table
+
+
+def _entry(path: Path, name: str, row: Any) -> Entry:
+    fields: dict[str, Any] = row if isinstance(row, dict) else {}
+    dtype: Any = fields.get("dtype")
+    shape: Any = fields.get("shape")
+    offsets: Any = fields.get("data_offsets")
+    if not (isinstance(dtype, str) and dtype in ITEM_SIZES and _sizes(shape) and _sizes(offsets) and len(offsets) == 2):
+        raise file_error(path, f"the header's row of its tensor {name!r} has no meaning")
+    return Entry(name, dtype, tuple(shape), *offsets)
+
+
+def _sizes(numbers: Any) -> bool:
+    """Whether this is a list of sizes; up to 2**56, as PyTorch counts bytes in 63 bits."""
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**56 for number in numbers)
+
+
+def _check_layout(path: Path, entries: Sequence[Entry], size: int) -> None:
+    """Tensors follow one another without gap or overlap up to the file's end, each as long as its shape says."""
+    position = 0
+    for entry in entries:
+        length = math.prod(entry.shape) * ITEM_SIZES[entry.dtype]
+        if entry.begin != position or entry.end - entry.begin != length or entry.end > size:
+            raise file_error(path, f"its tensor {entry.name!r} does not lie where it must", why="the file was cut")
+        if math.prod(max(extent, 1) for extent in entry.shape) >= 2**56 or len(entry.shape) > 64:
+            raise file_error(path, f"its tensor {entry.name!r} would have impossible sizes")
+        position = entry.end
+    if position != size:
+        raise file_error(path, f"its tensors have {position} bytes, and it has {size} for them")
+
+
+def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    text = metadata.get(DESCRIPTION, "{}")
+    try:
+        description = json.loads(text, object_pairs_hook=_without_repetition)
+    except (ValueError, RecursionError) as error:
+        raise file_error(path, "its description has no meaning", why=str(error)) from error
+    if not isinstance(description, dict):
+        raise file_error(path, "its description is not a table")
+    return description
+
+
+def _digests(path: Path, description: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+    digests = description.get("digests")
+    if not isinstance(digests, dict) or digests.keys() != {entry.name for entry in entries}:
+        raise file_error(path, "its digests are of other tensors than it has")
+    return digests
+
+
+def _read_blocks(
+    path: Path, file: BinaryIO, entries: Sequence[Entry], digests: Mapping[str, Any] | None
+) -> Iterator[tuple[str, Block]]:
+    for entry in entries:
+        content = bytearray(entry.end - entry.begin)
+        if file.readinto(content) != len(content):  # type: ignore[attr-defined]  # every buffered reader has it
+            raise file_error(
+                path, f"its tensor {entry.name!r} ends too early", why="the file changed while it was read"
+            )
+        if digests is not None and hashlib.sha256(content).hexdigest() != digests[entry.name]:
+            raise file_error(path, f"its tensor {entry.name!r} is damaged", why="its digest is of other bytes")
+        if entry.dtype == "BOOL" and content.strip(b"\0\1"):
+            raise file_error(path, f"its tensor {entry.name!r} has elements that are neither true nor false")
+        yield entry.name, Block(entry.dtype, entry.shape, content)
