@@ -1,0 +1,201 @@
+"""The words `file.py:name` and sizes -> a module or function with inputs, ready to be called."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.errors import UsageError, source_line
+
+EXAMPLES = "example_inputs"
+SEED = 0
+DTYPES = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
+SIZES = re.compile(r"(\d+(?:,\d+)*|scalar)(?::(\w+))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was named: a module in evaluation mode or a function, and what to call it with.
+
+    `caller(function, *arguments)` calls a function from the line of the file that defines the name, so that a trace has
+    a line of the user's also where all of the model's code is PyTorch's.
+    """
+
+    name: str
+    thing: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    caller: Callable[..., Any]
+
+
+def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
+    """Run a Python file and take a module or function out of it, with inputs of these sizes, else its own examples.
+
+    Random numbers start from one seed before the file runs and before inputs are made, so that it is the same model
+    with the same inputs each time.
+    """
+    path, _, name = target.rpartition(":")
+    if not path or not name:
+        raise UsageError(f"{target!r} is no target", why="a target is a file and a name in it", fix="net.py:net")
+    names = run_file(Path(path))
+    thing = _thing(names, name, path)
+    torch.manual_seed(SEED)
+    inputs = tuple(map(random_input, sizes)) if sizes else _examples(names, thing, target)
+    return Subject(name, thing, inputs, _caller(path, name))
+
+
+def run_file(path: Path) -> dict[str, Any]:
+    """Run a Python file as a module of its own; its folder is looked in for what it imports."""
+    if not path.is_file():
+        folder = path.parent
+        near = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
+        close = difflib.get_close_matches(path.name, near, n=1)
+        raise UsageError(f"there is no file {path}", fix=f"did you mean {folder / close[0]}?" if close else None)
+    folder_name = str(path.parent.resolve())
+    if folder_name not in sys.path:
+        sys.path.insert(0, folder_name)
+    # Under a name that nothing else has, and found by it: dataclasses and pickle look their module up.
+    module = types.ModuleType(f"weft_subject_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    torch.manual_seed(SEED)
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"{path} does not run: {one_line(error)}",
+            where=_place_in(error, str(path)),
+            why="a target's file is run to get at its names",
+            fix=f"make `python {path}` work; put what belongs to a script under `if __name__ == '__main__':`",
+        ) from error
+    return module.__dict__
+
+
+def random_input(text: str) -> torch.Tensor:
+    """Make an input from its sizes: `1,3,224,224` of normal numbers, `8,128:i64` of zeros and ones."""
+    match = SIZES.fullmatch(text)
+    dtype = DTYPES.get(match[2] or "f32") if match else None
+    if match is None or dtype is None:
+        raise UsageError(
+            f"{text!r} is not the size of an input",
+            why=f"sizes are numbers, then maybe an element type: {', '.join(DTYPES)}",
+            fix="write 1,3,224,224 or 8,128:i64, or scalar for a tensor of no dimension",
+        )
+    shape = () if match[1] == "scalar" else tuple(map(int, match[1].split(",")))
+    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(0, 2, shape).to(dtype)
+
+
+def one_line(error: BaseException) -> str:
+    """Say an exception on one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def call(subject: Subject) -> Any:
+    """Call a subject as the user wrote it; an exception of its own is the user's to see, with the line."""
+    try:
+        return subject.thing(*subject.inputs)
+    except Exception as error:
+        sizes = ", ".join(map(describe_input, subject.inputs))
+        raise UsageError(
+            f"{subject.name} does not run imperatively on ({sizes}): {one_line(error)}",
+            where=_place_in(error, None),
+            fix="check the sizes given by --input, or example_inputs in the file",
+        ) from error
+
+
+def describe_input(value: Any) -> str:
+    """Say what an argument is: the sizes of a tensor, else its value."""
+    if isinstance(value, torch.Tensor):
+        names = {dtype: name for name, dtype in DTYPES.items()}
+        return f"{names.get(value.dtype, str(value.dtype))}[{','.join(map(str, value.shape))}]"
+    return repr(value) if len(repr(value)) < 40 else type(value).__name__
+
+
+def _caller(path: str, name: str) -> Callable[..., Any]:
+    """Make a function that stands where the name is defined."""
+    definition = re.compile(rf"(class|def)?\s*{re.escape(name)}\b")
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    line = next((number for number, text in enumerate(lines) if definition.match(text)), 0)
+    names: dict[str, Any] = {}
+    text = "\n" * line + f"def {name}(function, *arguments): return function(*arguments)"
+    exec(compile(text, path, "exec", dont_inherit=True), names)
+    caller: Callable[..., Any] = names[name]
+    return caller
+
+
+def _thing(names: dict[str, Any], name: str, path: str) -> Callable[..., Any]:
+    own = {each: value for each, value in names.items() if not each.startswith("_") and _is_candidate(value, names)}
+    if name not in names:
+        listed = ", ".join(sorted(own)) or "none"
+        close = difflib.get_close_matches(name, own, n=1)
+        raise UsageError(
+            f"{path} has no {name}",
+            why=f"its modules and functions: {listed}",
+            fix=f"did you mean {path}:{close[0]}?" if close else None,
+        )
+    thing = names[name]
+    if isinstance(thing, type) and issubclass(thing, nn.Module):
+        torch.manual_seed(SEED)
+        try:
+            thing = thing()
+        except TypeError as error:
+            raise UsageError(
+                f"{name} is a class that cannot be made without arguments",
+                why=str(error),
+                fix=f"make one in {path}, `net = {name}(...)`, and name it: {path}:net",
+            ) from error
+    if not callable(thing) or isinstance(thing, type):
+        raise UsageError(f"{path}:{name} is a {type(thing).__name__}", why="a target is a module or a function")
+    return thing.eval() if isinstance(thing, nn.Module) else thing
+
+
+def _is_candidate(value: Any, names: dict[str, Any]) -> bool:
+    if isinstance(value, nn.Module):
+        return True
+    is_made = isinstance(value, types.FunctionType) or (isinstance(value, type) and issubclass(value, nn.Module))
+    return is_made and value.__module__ == names["__name__"]
+
+
+def _examples(names: dict[str, Any], thing: Any, target: str) -> tuple[Any, ...]:
+    found = getattr(thing, EXAMPLES, names.get(EXAMPLES))
+    if callable(found) and not isinstance(found, torch.Tensor):
+        found = found()
+    if found is None:
+        raise UsageError(
+            f"nothing says what {target} is called with",
+            fix=f"give --input with sizes, such as --input 1,512, or put `{EXAMPLES} = (...)` into the file",
+        )
+    return tuple(found) if isinstance(found, tuple | list) else (found,)
+
+
+def _place_in(error: BaseException, filename: str | None) -> str | None:
+    """Name the innermost line of a file on the way to an error; without a file, of any that is no package."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return source_line(error.filename, error.lineno or 1)
+    frames = traceback.extract_tb(error.__traceback__)
+    mine = [
+        frame
+        for frame in frames
+        if (frame.filename == filename if filename else "site-packages" not in frame.filename)
+        and frame.filename != __file__
+    ]
+    return source_line(mine[-1].filename, mine[-1].lineno or 1) if mine else None

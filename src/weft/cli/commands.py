@@ -1,0 +1,125 @@
+"""The table of commands: what each is called, takes and is good for, and the module that runs it.
+
+A module named here has two functions: `code(given)` gives the Python call that does the same, `run(given)` an Outcome.
+It is imported only when its command is called, so that `weft --help` does not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+STAGES = ("graph", "plan", "llvm", "asm", "draw")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: an option if its name begins with dashes, else a value by its place.
+
+    `many` may be given several times; one of `choices` is asked for where there are any; `shows` is the name of its
+    value in help, None for a switch.
+    """
+
+    name: str
+    sentence: str
+    shows: str | None = None
+    default: Any = None
+    read: Callable[[str], Any] = str
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    name: str
+    sentence: str
+    home: str
+    examples: tuple[tuple[str, str], ...]
+    arguments: tuple[Argument, ...] = ()
+
+
+TARGET = Argument("TARGET", "file.py:name of a module, a class of modules without arguments, or a function")
+INPUT = Argument(
+    "--input",
+    "sizes of an argument, in order: 1,3,224,224, or 8,128:i64 for another element type; else the file's"
+    " example_inputs",
+    shows="SIZES",
+    many=True,
+)
+EVERYWHERE = (
+    Argument("--json", 'give the result as JSON with "schema": 1'),
+    Argument("--ascii", "write nothing but ASCII"),
+    Argument("--show-code", "print the Python call that does the same, and do nothing else"),
+    Argument("--help", "say this"),
+)
+
+COMMANDS = (
+    Command(
+        "doctor",
+        "can this machine, and this model, run as programs?",
+        "weft.cli.doctor",
+        (
+            ("weft doctor", "versions, processor, caches: what is well and what is not"),
+            ("weft doctor net.py:net --input 1,512", "every place of a model that is in the way, at once"),
+        ),
+        (
+            Argument("TARGET", TARGET.sentence, optional=True),
+            INPUT,
+        ),
+    ),
+    Command(
+        "show",
+        "a program as text: what is computed, how, in which instructions",
+        "weft.cli.show",
+        (
+            ("weft show net.py:net --input 1,512", "the graph, with the lines of your code"),
+            ("weft show net.py:net --stage plan", "kernels, tiles and lanes; llvm and asm: their code"),
+            ("weft show net.py:net --stage draw --output net.svg", "a picture"),
+            ("weft show net.weft", "the graph in a saved program"),
+        ),
+        (
+            Argument("TARGET", "file.py:name, or a .weft file"),
+            INPUT,
+            Argument("--stage", ", ".join(STAGES), shows="STAGE", default="graph", choices=STAGES),
+            Argument("--output", "write to a file instead of printing", shows="FILE"),
+        ),
+    ),
+    Command(
+        "run",
+        "run a saved program",
+        "weft.cli.run",
+        (
+            ("weft run net.weft", "on random inputs of the sizes it was made for"),
+            ("weft run net.weft --input image.npy --output result.npy", "on your own"),
+        ),
+        (
+            Argument("FILE", "a program that Program.save wrote"),
+            Argument("--input", "an argument as an .npy file, in order; else random numbers", shows="FILE", many=True),
+            Argument("--output", "write the result as .npy; a list of results as FILE-0.npy, ...", shows="FILE"),
+        ),
+    ),
+    Command(
+        "devices",
+        "what this machine has to compute with, and how fast it is",
+        "weft.cli.devices",
+        (
+            ("weft devices", "a row per device"),
+            ("weft devices --no-speed", "without measuring"),
+        ),
+        (
+            Argument("--once", "print once and end: what it does anyway where nobody watches"),
+            Argument("--watch", "print again every two seconds, until Ctrl-C"),
+            Argument("--no-speed", "do not measure how fast each device is"),
+        ),
+    ),
+    Command(
+        "env",
+        "versions and settings, to paste into an issue",
+        "weft.cli.env",
+        (("weft env", "as text"), ("weft env --json", "for a program")),
+    ),
+)

@@ -1,0 +1,36 @@
+"""`weft devices`: what this machine has to compute with."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from argparse import Namespace
+
+from weft.cli.outcome import Outcome
+from weft.cli.terminal import show, style_of
+from weft.errors import UsageError
+from weft.report.survey import survey
+
+SECONDS = 2.0
+CLEAR = "\033[H\033[2J"
+
+
+def code(given: Namespace) -> str:
+    """Give the Python call that does the same."""
+    return f"from weft.report.survey import survey\n\nprint(survey({'speed=False' if given.no_speed else ''}))"
+
+
+def run(given: Namespace) -> Outcome:
+    """Survey the devices; while somebody watches, again and again until Ctrl-C."""
+    if given.watch and (given.once or given.json):
+        raise UsageError("--watch goes on, --once and --json give one result", fix="leave one of them out")
+    found = survey(speed=not given.no_speed)
+    nobody = threading.Event()  # nobody sets it: only Ctrl-C ends the wait
+    while given.watch:
+        if sys.stdout.isatty():
+            print(CLEAR, end="")
+        show(found.document(), style_of(ascii_only=given.ascii))
+        nobody.wait(SECONDS)
+        # Speed does not change; what is measured again would disturb what is watched.
+        found = survey(speed=not given.no_speed)
+    return Outcome(found.document(), found.as_dict())

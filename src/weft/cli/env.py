@@ -1,0 +1,21 @@
+"""`weft env`: versions and settings, to paste into an issue."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from weft.cli.outcome import Outcome
+from weft.report.environment import environment
+
+
+def code(given: Namespace) -> str:
+    """Give the Python call that does the same."""
+    del given
+    return "from weft.report.environment import environment\n\nprint(environment())"
+
+
+def run(given: Namespace) -> Outcome:
+    """Look at this installation."""
+    del given
+    found = environment()
+    return Outcome(found.document(), found.as_dict())

@@ -1,0 +1,90 @@
+"""The words of a command line -> its result, and an exit status that says whose fault a failure is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
+
+from weft.cli.arguments import find_command, parse
+from weft.cli.commands import Command
+from weft.cli.help import greeting, help_of, overview, version_line
+from weft.cli.outcome import BROKEN_PIPE, INTERNAL, INTERRUPTED, OK, Outcome, as_json, error_data, status_of
+from weft.cli.suggestion import did_you_mean
+from weft.cli.terminal import say, show, style_of
+from weft.document import Style
+from weft.errors import UsageError, WeftError
+
+HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a command line; `words` are those behind `weft`, by default those of this process."""
+    given = list(sys.argv[1:] if words is None else words)
+    try:
+        status = _answer(given)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        say("weft: interrupted; files are written whole or not at all, so nothing is left half done")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone, such as `head`: Python must not complain again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except WeftError as error:
+        return _fail(given, error)
+    except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is, it is said in full
+        say(traceback.format_exc())
+        say(f"weft: {type(error).__name__}: this is a mistake in Weft; please report the lines above with `weft env`")
+        return INTERNAL
+
+
+def _answer(words: list[str]) -> int:
+    style = style_of(ascii_only="--ascii" in words)
+    plain = [word for word in words if word != "--ascii"]
+    if not plain:
+        show(greeting(), style)
+        return OK
+    name, *rest = plain
+    if name in VERSION:
+        show(version_line(), style)
+        return OK
+    if name in HELP:
+        show(help_of(find_command(rest[0])) if rest else overview(), style)
+        return OK
+    if name.startswith("-"):
+        known = ("--help", "--version")
+        fix = did_you_mean(name, known) or "options stand behind a command: weft env --json"
+        raise UsageError(
+            f"weft does not take {name!r}", why=f"before a command it takes {' and '.join(known)}", fix=fix
+        )
+    return _run(find_command(name), rest, style)
+
+
+def _run(command: Command, words: list[str], style: Style) -> int:
+    given = parse(command, words)
+    if given.help:
+        show(help_of(command), style)
+        return OK
+    # Imported here, by its name in the table: most commands need PyTorch, which takes seconds to import.
+    home = importlib.import_module(command.home)
+    if given.show_code:
+        code = home.code(given)
+        show(as_json(command.name, {"code": code}) if given.json else code, style)
+        return OK
+    # What a model prints is a message; who watches wants to see each result at once.
+    with nullcontext() if getattr(given, "watch", False) else redirect_stdout(sys.stderr):
+        outcome: Outcome = home.run(given)
+    show(as_json(command.name, outcome.data) if given.json else outcome.shown, style)
+    return outcome.status
+
+
+def _fail(words: list[str], error: WeftError) -> int:
+    say(f"weft: {error}")
+    if "--json" in words:
+        print(as_json(words[0], error_data(error)))
+    return status_of(error)

@@ -1,0 +1,47 @@
+"""What a command found -> what is printed: a document for people, or data for programs, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.document import Document
+from weft.errors import ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
+
+SCHEMA = 1
+OK, CLAIM_FAILED, USAGE, UNSUPPORTED, EXECUTION, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 70, 130, 141
+
+# The first class that fits decides; a command that reads a file turns its faults into an ExecutionError.
+STATUSES: tuple[tuple[type[WeftError], int], ...] = (
+    (UsageError, USAGE),
+    (UnsupportedError, UNSUPPORTED),
+    (ExecutionError, EXECUTION),
+    (InternalError, INTERNAL),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A document, or a text that is printed as it is; the same as data; and what the process ends with."""
+
+    shown: Document | str
+    data: Mapping[str, Any]
+    status: int = OK
+
+
+def status_of(error: WeftError) -> int:
+    """Give the exit status of an error: by its class, so by whose fault it is."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), INTERNAL)
+
+
+def as_json(command: str, data: Mapping[str, Any]) -> str:
+    """Write a result for programs: one object, with the number of the schema it follows."""
+    return json.dumps({"schema": SCHEMA, "command": command, **data}, indent=2, ensure_ascii=True, default=str)
+
+
+def error_data(error: WeftError) -> dict[str, Any]:
+    """Give an error as data: its class, its parts and the exit status."""
+    parts = dict(error.parts())
+    return {"error": {"class": type(error).__name__, "fact": error.fact, **parts, "status": status_of(error)}}

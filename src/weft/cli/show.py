@@ -1,0 +1,39 @@
+"""`weft show`: a program as text, or as a picture."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from weft.api.program_writing import write_atomically
+from weft.cli.outcome import Outcome
+from weft.cli.target import load_code, program_of
+from weft.errors import UsageError
+from weft.report.stages import stage_text
+
+PICTURE = "draw"
+
+
+def code(given: Namespace) -> str:
+    """Give the Python call that does the same."""
+    loading = load_code(given.TARGET, given.input)
+    if given.stage == PICTURE:
+        return f"{loading}\nprogram.draw({given.output!r})"
+    imports = "from weft.report.stages import stage_text\n"
+    return f"{imports}{loading}\nprint(stage_text(program, {given.stage!r}))"
+
+
+def run(given: Namespace) -> Outcome:
+    """Show a stage, or write it to a file."""
+    if given.stage == PICTURE and given.output is None:
+        raise UsageError("a picture needs a file", fix="--output net.svg")
+    program = program_of(given.TARGET, given.input)
+    data = {"target": given.TARGET, "stage": given.stage, "graph": program.graph.name}
+    if given.stage == PICTURE:
+        program.draw(given.output)
+        return Outcome(f"written: {given.output}", {**data, "written": given.output})
+    text = stage_text(program, given.stage)
+    if given.output is None:
+        return Outcome(text, {**data, "text": text})
+    write_atomically(Path(given.output), [text.encode("utf-8"), b"\n"])
+    return Outcome(f"written: {given.output}", {**data, "written": given.output})

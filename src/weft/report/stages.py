@@ -1,0 +1,79 @@
+"""A program -> its text at one stage of compilation: graph, plan, LLVM or assembly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.api.program import Program
+from weft.api.program_loaded import LoadedProgram
+from weft.codegen.native import assembly, optimized_text
+from weft.codegen.plan_module import emit_plan
+from weft.errors import UnsupportedError, UsageError
+from weft.ir.printer import print_graph
+from weft.plan.library_plan import plan_library
+from weft.plan.machine_model import default_model
+from weft.plan.plan import Plan
+from weft.plan.plan_text import plan_text
+from weft.runtime.native_graph import CompiledGraph
+from weft.target import host_target
+
+
+def stage_text(program: Program | LoadedProgram, stage: str) -> str:
+    """Give the text of a stage: `graph`, `plan`, `llvm` (after optimisation) or `asm`."""
+    write = STAGES.get(stage)
+    if write is None:
+        raise UsageError(f"there is no stage {stage!r}", why="the stages are " + ", ".join(STAGES))
+    return write(program).rstrip("\n")
+
+
+def _graph(program: Program | LoadedProgram) -> str:
+    return str(program) if isinstance(program, Program) else print_graph(program.graph, short_places=True)
+
+
+def _plan(program: Program | LoadedProgram) -> str:
+    plans = _native_plans(program)
+    if not plans:
+        return f"library plan, one call after another\n{plan_library(program.graph)}"
+    model = default_model(host_target())
+    return "\n\n".join(f"region {number}\n{plan_text(plan, model)}" for number, plan in enumerate(plans))
+
+
+def _llvm(program: Program | LoadedProgram) -> str:
+    target = host_target()
+    texts = (optimized_text(emit_plan(plan, target).text, target) for plan in _needed(program))
+    return "\n\n".join(f"; region {number}\n{text}" for number, text in enumerate(texts))
+
+
+def _assembly(program: Program | LoadedProgram) -> str:
+    target = host_target()
+    texts = (assembly(emit_plan(plan, target).text, target) for plan in _needed(program))
+    return "\n\n".join(f"# region {number}\n{text}" for number, text in enumerate(texts))
+
+
+def _needed(program: Program | LoadedProgram) -> Sequence[Plan]:
+    plans = _native_plans(program)
+    if not plans:
+        raise UnsupportedError(
+            f"{program.graph.name} has no machine code of Weft's own",
+            why="a saved program runs by PyTorch's operators"
+            if isinstance(program, LoadedProgram)
+            else "everything in it runs by PyTorch's operators",
+            fix="--stage plan shows which, in order",
+        )
+    return plans
+
+
+def _native_plans(program: Program | LoadedProgram) -> list[Plan]:
+    """The plans of what runs in machine code; none for a saved program, which runs by PyTorch's operators."""
+    if isinstance(program, LoadedProgram):
+        return []
+    weights = frozenset(entry.value for entry in program.inputs if entry.argument is None)
+    return [region.plan for region in CompiledGraph(program.graph, weights).regions]
+
+
+STAGES: dict[str, Callable[[Program | LoadedProgram], str]] = {
+    "graph": _graph,
+    "plan": _plan,
+    "llvm": _llvm,
+    "asm": _assembly,
+}
