@@ -11,6 +11,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
+from weft.runtime.fast_call import object_layout
+from weft.runtime.steady import tensor_masks
+from weft.runtime.tensor_words import grad_layout, tensor_layout
 from weft.runtime.whole_call import refuse_all
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="whole calls are known on Linux")
@@ -280,3 +283,25 @@ def test_a_convolution_with_its_tuples_has_one():
         net = weft.hybridize(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
         x = torch.randn(1, 1, 6, 6)
         assert torch.equal(warm(net, x)(x), net(x))
+
+
+def test_inference_mode_has_one_too(x):
+    net = weft.hybridize(net_of())
+    with torch.inference_mode():
+        given = torch.randn(2, 16)
+        whole = warm(net, given)
+        result = whole(given)
+        assert result.is_inference()
+        torch.testing.assert_close(result, net_of()(given))
+        assert whole(x) is False  # not made in inference mode: that is another look
+    assert whole(given) is False
+
+
+@pytest.mark.parametrize("find", [tensor_layout, grad_layout, object_layout, tensor_masks])
+def test_what_objects_look_like_is_found_in_any_mode(find):
+    expected = find()
+    assert expected
+    for mode in (torch.inference_mode, torch.no_grad, lambda: torch.device("meta")):
+        find.cache_clear()
+        with mode():
+            assert find() == expected

@@ -159,6 +159,18 @@ def test_a_weight_in_the_memory_of_an_array_is_compared_at_every_call() -> None:
         assert program.is_right()
 
 
+def test_a_weight_in_the_memory_of_an_array_is_trusted_after_long_calm_until_its_version_changes() -> None:
+    program = Program()
+    program.layer.weight = torch.nn.Parameter(torch.from_numpy(np.zeros((COLUMNS, INNER), dtype=np.float32)))
+    for _ in range(weights.CALM_LOOKS + 2):
+        assert program.is_right()
+    assert not weights.weight_of(program.layer.weight).is_doubtful
+    write_in_no_grad(program.layer)
+    assert program.is_right()
+    program.layer.weight.data.add_(1)
+    assert program.is_right()
+
+
 def test_inference_tensors_which_have_no_version_are_compared_at_every_call() -> None:
     program = Program()
     with torch.inference_mode():

@@ -9,7 +9,7 @@ import torch
 from weft.api.guarded import Guarded
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import has_function_modes, traced_elsewhere
-from weft.trace.signature import autocast_key, modes_key
+from weft.trace.signature import autocast_key
 
 FIRST_WHOLE = 2  # a second call alike: there may be many
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
@@ -45,7 +45,7 @@ class QuickCall:
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
     """The quick form of a call, if it has one: dense tensors by position, and no mode that is looked at closely."""
-    if keywords or has_function_modes() or autocast_key() is not None or modes_key()[1]:
+    if keywords or has_function_modes() or autocast_key() is not None:
         return None
     if any(
         type(argument) not in PLAIN_ARGUMENTS or argument.dtype.is_complex or argument.is_neg()
@@ -58,7 +58,8 @@ def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str,
 def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Everything about a plain tensor that a program depends on, apart from its elements."""
     grad = tensor.requires_grad
-    return (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, grad, grad and tensor.is_leaf, tensor.layout)
+    kind = (tensor.dtype, tensor.device, tensor.layout, tensor.is_inference())
+    return (*kind, tensor.shape, tensor.stride(), grad, grad and tensor.is_leaf)
 
 
 def _modes() -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import torch
 
 from weft.codegen.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
 from weft.runtime.shared_code import shared_library
-from weft.runtime.tensor_words import WORD, Row, tensor_layout, word
+from weft.runtime.tensor_words import WORD, Row, probed, tensor_layout, word
 from weft.target import Target
 
 METHOD_FASTCALL = 0x0080
@@ -98,7 +98,7 @@ def refuse(*_: object) -> bool:
     return False
 
 
-@cache
+@probed
 def object_layout() -> ObjectLayout | None:
     """Find where Python's and PyTorch's objects have what a fast call reads; None where that is not certain."""
     layout = tensor_layout()

@@ -19,14 +19,15 @@ import torch
 
 from weft.codegen.watching import ROW_WORDS, WATCH, emit_watch
 from weft.runtime.shared_code import shared_library
-from weft.runtime.tensor_words import grad_layout, requires_grad_rows
+from weft.runtime.tensor_words import grad_layout, probed, requires_grad_rows
 
 # A dictionary's version counts every change of it; it is a field of the object up to Python 3.13.
 VERSION_OFFSET = 24
 CELL_OFFSET = 16
 LAST_WITH_VERSIONS = (3, 13)
-TENSOR_BYTES = 192
+TENSOR_BYTES = 176
 FIRST_BYTE = 16  # behind the reference count
+PROBES = 16
 MOST_DIMENSIONS = 5  # sizes of more dimensions lie in memory of their own
 Row = tuple[int, int, int]
 EVERY_BIT = (1 << 64) - 1
@@ -90,13 +91,14 @@ def _cells_are_known() -> bool:
     return all(_word(id(cell) + CELL_OFFSET) == id(thing) for cell, thing in cells)
 
 
-@cache
+@probed
 def tensor_masks() -> tuple[tuple[int, int], ...]:
     """The places of a tensor's object that say what it looks like: (offset, bits that count); none if unknown."""
-    base = torch.zeros(64)
-    alike = [torch.zeros(6), *(base[7 * place : 7 * place + 6] for place in (1, 2, 5)), torch.ones(3, 6)[1]]
-    first, *others = map(_bytes_of, alike)
-    same = [at >= FIRST_BYTE and all(other[at] == first[at] for other in others) for at in range(TENSOR_BYTES)]
+    # Pointers are other ones in each of many tensors, so a word that is the same in all of them is none.
+    bases = [torch.zeros(64) for _ in range(PROBES)]
+    alike = [torch.zeros(6) for _ in range(PROBES)] + [base[place : place + 6] for place, base in enumerate(bases)]
+    rows = [_bytes_of(tensor) for tensor in (*alike, torch.ones(3, 6)[1])]
+    same = [at for at in range(FIRST_BYTE, TENSOR_BYTES, 8) if len({row[at : at + 8] for row in rows}) == 1]
     unlike = (
         torch.zeros(6, dtype=torch.float64),
         torch.zeros(6, dtype=torch.int32),
@@ -106,15 +108,15 @@ def tensor_masks() -> tuple[tuple[int, int], ...]:
         torch.zeros(()),
         torch.zeros(2, 3, 4, 5, 6),
         torch.zeros(6, 5, 4, 3, 2).permute(4, 3, 2, 1, 0),
-        torch.zeros(6, device="meta"),  # shows what a tensor's kind is: its device, whether it is negated
+        torch.zeros(6, device="meta"),  # shows the word of a tensor's kind: device, negated, made in inference mode
     )
-    words: set[int] = set()
+    found: set[int] = set()
     for other in map(_bytes_of, unlike):
-        telling = {at // 8 for at, counts in enumerate(same) if counts and other[at] != first[at]}
+        telling = {at for at in same if other[at : at + 8] != rows[0][at : at + 8]}
         if not telling:
             return ()
-        words |= telling
-    return tuple((8 * word, sum(0xFF << (8 * at) for at in range(8) if same[8 * word + at])) for word in sorted(words))
+        found |= telling
+    return tuple((at, EVERY_BIT) for at in sorted(found))
 
 
 @cache

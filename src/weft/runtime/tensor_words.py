@@ -8,9 +8,11 @@ expected (another PyTorch) there are none, and tensors are asked.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
+from typing import TypeVar
 
 import torch
 
@@ -35,6 +37,26 @@ class Layout:
     version: int
 
 
+Found = TypeVar("Found")
+
+
+def probed(find: Callable[[], Found]) -> Callable[[], Found]:
+    """Let a search with tensors run once, in a thread of its own.
+
+    A thread begins without modes. Those of the caller (inference mode, a default device, a tracer) would make other
+    tensors than the search is about.
+    """
+
+    @cache
+    @wraps(find)
+    def once() -> Found:
+        # Whoever waits here holds no lock that the search, which takes none but PyTorch's own, could wait for.
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(find).result()
+
+    return once
+
+
 def place_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
     """Give the words that say where a tensor's elements lie."""
     # SAFETY: whoever compares the rows holds the tensor, and Python's lock, so that nobody replaces its storage
@@ -54,7 +76,7 @@ def version_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
     return [(at, bits, word(at) & bits) for at, bits in rows]
 
 
-@cache
+@probed
 def tensor_layout() -> Layout | None:
     """Find the words; None where they are not found beyond doubt."""
     # What lies behind a tensor's object is anything, also what is looked for: only what all probes show counts.
@@ -83,7 +105,7 @@ class GradLayout:
     requires: int
 
 
-@cache
+@probed
 def grad_layout() -> GradLayout | None:
     """Find the words; None where they are not found beyond doubt."""
     probes = [torch.zeros(64 + number) for number in range(PROBES)]

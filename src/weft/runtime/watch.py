@@ -57,9 +57,13 @@ def has_other_writers(tensor: torch.Tensor) -> bool:
     """Tell whether somebody else can now write to the tensor's memory without its version."""
     if tensor.is_inference():
         return True  # it has no version
+    return storage_owners(tensor) > 1 or is_foreign(tensor) or tensor.untyped_storage().is_shared()
+
+
+def is_foreign(tensor: torch.Tensor) -> bool:
+    """Tell whether the memory came from numpy or a file: it cannot be resized, and has owners torch cannot count."""
     storage = tensor.untyped_storage()
-    # Memory that came from numpy, a file or another process cannot be resized, and has owners that torch cannot count.
-    return storage_owners(tensor) > 1 or not storage.resizable() or storage.is_shared()
+    return not storage.resizable() and not storage.is_shared() and not tensor.is_inference()
 
 
 _watchers: dict[int, tuple[Watcher, ...]] = {}

@@ -17,9 +17,10 @@ import torch
 
 from weft.codegen.library import version_of
 from weft.runtime.content import content_hash
-from weft.runtime.watch import Changes, has_other_writers, retire, watch
+from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
 
 Pack = Callable[[Sequence[int]], None]
+CALM_LOOKS = 32  # in which a foreign weight has not changed, before its version alone is trusted
 address_of = torch.Tensor.data_ptr
 log = logging.getLogger("weft.runtime")
 
@@ -40,6 +41,8 @@ class Weight:
     """One tensor that is packed; `stamp` grows when its elements may have changed.
 
     `is_doubtful` while others can write to its memory without its version: then its bytes are compared at every look.
+    Memory of a file or of numpy is trusted once it has stayed as it was for long: it stays foreign forever, and
+    comparing a large model's takes longer than running it.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -50,6 +53,7 @@ class Weight:
         self.is_doubtful = False
         self.packed: weakref.WeakSet[PackedWeight] = weakref.WeakSet()
         self._content = 0
+        self._calm = 0
         self._alias_taken = True
 
     def look(self, tensor: torch.Tensor) -> int:
@@ -73,13 +77,15 @@ class Weight:
     def _has_changed(self, tensor: torch.Tensor, facts: tuple[int, int, int]) -> bool:
         was_doubtful = self.is_doubtful
         # Asked before the bytes are read: an alias that writes and ends meanwhile leaves doubt for the next look.
-        self.is_doubtful = has_other_writers(tensor)
+        self.is_doubtful = has_other_writers(tensor) and not (self._calm >= CALM_LOOKS and is_foreign(tensor))
         if not (was_doubtful or self.is_doubtful):
             return True
         before, self._content = self._content, content_hash(tensor)
         if not was_doubtful:
-            log.info("a weight of sizes %s is shared: its bytes are compared at every call", tuple(tensor.shape))
-        return not was_doubtful or facts != self.facts or before != self._content
+            log.info("weft: a weight of sizes %s is shared: its bytes are compared at every call", tuple(tensor.shape))
+        is_same = was_doubtful and facts == self.facts and before == self._content
+        self._calm = self._calm + 1 if is_same else 0
+        return not is_same
 
     def _ended(self, _: object) -> None:
         Changes.happened()
