@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from weft.api.source import compile_source
     from weft.api.step import step
     from weft.train.checkpoint import load, save
+    from weft.train.checkpoint_folder import Checkpoints
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "CheckpointError",
+    "Checkpoints",
     "ExecutionError",
     "InternalError",
     "UnsupportedError",
@@ -39,6 +41,7 @@ __all__ = [
 
 # Where each name comes from: imported at its first use, because `weft --version` must not wait for PyTorch.
 HOMES = {
+    "Checkpoints": "weft.train.checkpoint_folder",
     "compile_source": "weft.api.source",
     "explain": "weft.api.explain",
     "hybridize": "weft.api.hybrid",

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from weft.train.checkpoint_folder import read_newest
 from weft.train.checkpoint_reading import Checkpoint, read
 from weft.train.restoring import Restore, apply
 from weft.train.snapshot import snapshot
@@ -35,9 +36,10 @@ def load(
 ) -> Checkpoint:
     """Read a file into a model, and into whatever else is named; changes nothing unless all of it fits.
 
-    The file may be of any wrapper, also one of `torch.save`; so may the model. Objects given as parts get their state;
-    plain values are in what comes back: `weft.load(path, net, optimizer=optimizer)["step"]`. Every byte is verified,
-    unless `verify=False`. `partial=True` loads what fits; the report in the result says what did not.
+    The file, or the newest good one of a folder, may be of any wrapper, also one of `torch.save`; so may the model.
+    Objects given as parts get their state; plain values are in what comes back: `weft.load(path, net)["step"]`. Every
+    byte is verified, unless `verify=False`. `partial=True` loads what fits; the report in the result says the rest.
     """
-    found = read(Path(path), verify=verify)
+    source = Path(path)
+    found = read_newest(source, verify=verify) if source.is_dir() else read(source, verify=verify)
     return apply(found, net, Restore(random, partial, parts))
