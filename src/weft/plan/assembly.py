@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
 from weft.ir.types import TensorType
 from weft.plan.expression import DTYPE_BYTES, Instruction, View, explicit_rounding
+from weft.plan.kernel_gemm import PackKernel
 from weft.plan.kernel_loop import LoopExpression, plan_loop
 from weft.plan.lazy import BodyWriter, Lazy, Leaf, Source, read_from_memory
 from weft.plan.plan import Buffer, BufferKind, Kernel, KernelCall, Location
@@ -34,6 +36,7 @@ class Assembly:
         self.constants: list[torch.Tensor] = []
         self.owners: dict[int, tuple[Owner, ...]] = {}
         self._counts: Counter[str] = Counter()
+        self._packed: dict[tuple[PackKernel, Location], Location] = {}
 
     def buffer(self, kind: BufferKind, elements: int, dtype: str) -> int:
         """Add a buffer; gives its number."""
@@ -56,6 +59,14 @@ class Assembly:
                 owner.settle()
         if kernel.tile_count:
             self.calls.append(KernelCall(kernel, writes, reads))
+
+    def pack(self, kernel: PackKernel, source: Location, elements: int, dtype: str) -> Location:
+        """Where a weight lies packed; what is packed alike for several calls is packed once."""
+        key = (replace(kernel, name=""), source)  # the name tells only when it was met
+        if key not in self._packed:
+            self._packed[key] = Location(self.buffer("packed", elements, dtype))
+            self.packing.append(KernelCall(kernel, (self._packed[key],), (source,)))
+        return self._packed[key]
 
     def settle_all(self) -> None:
         """Emit all that is held back."""

@@ -86,14 +86,14 @@ class History(Generic[Key]):
     def __init__(self) -> None:
         self._buffers: dict[int, _Touched[Key]] = {}
 
-    def before(self, touches: tuple[Touch, ...]) -> list[tuple[Key, Touch | None]]:
-        """List who must be done before something that touches these bytes, and what it wrote that is read now."""
-        found: list[tuple[Key, Touch | None]] = []
+    def before(self, touches: tuple[Touch, ...]) -> list[tuple[Key, tuple[Touch, Touch] | None]]:
+        """List who must be done before something that touches these bytes; what it wrote and what of it is read now."""
+        found: list[tuple[Key, tuple[Touch, Touch] | None]] = []
         for touch in touches:
             past = self._buffers.get(touch.buffer)
             if past is None:
                 continue
-            found += [(key, None if touch.writes else other) for key, other in past.writes if touch.meets(other)]
+            found += [(key, None if touch.writes else (other, touch)) for key, other in past.writes if touch.meets(other)]
             if touch.writes:
                 found += [(key, None) for key, other in past.reads if touch.meets(other)]
         return found

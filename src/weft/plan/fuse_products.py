@@ -12,7 +12,7 @@ from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
-from weft.plan.plan import KernelCall, Location
+from weft.plan.plan import Location
 from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
 from weft.plan.schedule_gemm import choose_schedule
 from weft.plan.window import Window, in_order_of, plain
@@ -175,16 +175,17 @@ def _right_operand(
     batch = right.window.shape[:-2]
     size = packed_size(columns, inner, schedule)
     steps = plain((*batch, size)).strides[:-1]
-    buffer = fusion.assembly.buffer("packed" if weight else "arena", plain((*batch, size)).size, dtype)
+    elements = plain((*batch, size)).size
     kernel = PackKernel(
         fusion.assembly.name("pack"), dtype, batch, inner, columns, _matrix(right.window), steps,
         schedule.lanes, panels(columns, schedule),
     )  # fmt: skip
+    source = fusion.assembly.location(right)
     if weight:
-        fusion.assembly.packing.append(KernelCall(kernel, (Location(buffer),), (fusion.assembly.location(right),)))
-    else:
-        fusion.assembly.call(kernel, (Location(buffer),), (fusion.assembly.location(right),))
-    return PackedMatrix(steps), Location(buffer)
+        return PackedMatrix(steps), fusion.assembly.pack(kernel, source, elements, dtype)
+    place = Location(fusion.assembly.buffer("arena", elements, dtype))
+    fusion.assembly.call(kernel, (place,), (source,))
+    return PackedMatrix(steps), place
 
 
 def convolve(fusion: Fusion, value: Value) -> Lazy:
@@ -234,14 +235,12 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
 def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
     strides = weight.window.strides
     pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (strides[0], strides[1], strides[2], strides[3]))
-    constant = fusion.is_weight(weight)
-    size = kernel.groups * kernel.packed_group
-    buffer = fusion.assembly.buffer("packed" if constant else "arena", size, kernel.element)
-    if constant:
-        fusion.assembly.packing.append(KernelCall(pack, (Location(buffer),), (fusion.assembly.location(weight),)))
-    else:
-        fusion.assembly.call(pack, (Location(buffer),), (fusion.assembly.location(weight),))
-    return Location(buffer)
+    source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
+    if fusion.is_weight(weight):
+        return fusion.assembly.pack(pack, source, size, kernel.element)
+    place = Location(fusion.assembly.buffer("arena", size, kernel.element))
+    fusion.assembly.call(pack, (place,), (source,))
+    return place
 
 
 def _channels_last(fusion: Fusion, images: Leaf) -> Leaf:

@@ -88,10 +88,10 @@ class Timetable:
         counts, read = [0] * len(self.lanes), [0] * len(self.lanes)
         if self.ahead and len(self._counts) >= self.ahead and len(self._counts) % self._period == 0:
             counts = list(self._counts[-self.ahead])
-        for (lane, position), written in self._history.before(self.footprints.of(call, begin, end)):
+        for (lane, position), handed in self._history.before(self.footprints.of(call, begin, end)):
             counts[lane] = max(counts[lane], position + 1)
-            if written is not None:
-                read[lane] += written.bytes_of(self._sizes[written.buffer])
+            if handed is not None:
+                read[lane] += min(touch.bytes_of(self._sizes[touch.buffer]) for touch in handed)
         return Needs(tuple(counts), tuple(read))
 
     def start(self, lane: int, needs: Needs) -> float:
