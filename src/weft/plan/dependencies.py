@@ -93,7 +93,8 @@ class History(Generic[Key]):
             past = self._buffers.get(touch.buffer)
             if past is None:
                 continue
-            found += [(key, None if touch.writes else (other, touch)) for key, other in past.writes if touch.meets(other)]
+            met = [(key, other) for key, other in past.writes if touch.meets(other)]
+            found += [(key, None if touch.writes else (other, touch)) for key, other in met]
             if touch.writes:
                 found += [(key, None) for key, other in past.reads if touch.meets(other)]
         return found
