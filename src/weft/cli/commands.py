@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 STAGES = ("graph", "plan", "llvm", "asm", "draw")
+RIVALS = ("eager", "compile", "onnxruntime", "openvino", "hybrid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,14 @@ class Command:
     arguments: tuple[Argument, ...] = ()
 
 
+def whole(text: str) -> int:
+    """Read a whole number that is at least one."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 TARGET = Argument("TARGET", "file.py:name of a module, a class of modules without arguments, or a function")
 INPUT = Argument(
     "--input",
@@ -69,6 +78,32 @@ COMMANDS = (
         (
             Argument("TARGET", TARGET.sentence, optional=True),
             INPUT,
+        ),
+    ),
+    Command(
+        "bench",
+        "time a model beside its rivals, and compare the answers",
+        "weft.cli.bench",
+        (
+            ("weft bench net.py:net --input 1,512", "eager and hybrid, and the rivals that are installed"),
+            ("weft bench net.py:net --vs eager --vs compile", "hybrid against these two"),
+            ("weft bench net.py:net --export-markdown net.md", "the table to paste into an issue"),
+        ),
+        (
+            TARGET,
+            INPUT,
+            Argument(
+                "--vs",
+                f"beside eager and hybrid: {', '.join(RIVALS)}; may be repeated",
+                "NAME",
+                choices=RIVALS,
+                many=True,
+            ),
+            Argument("--threads", "threads that each may use (all cores)", shows="COUNT", read=whole),
+            Argument("--warmup", "calls before timing starts", shows="COUNT", default=10, read=whole),
+            Argument("--runs", "rounds, in each of which every rival is timed once", "COUNT", default=20, read=whole),
+            Argument("--export-json", "also write the result, with all times", shows="FILE"),
+            Argument("--export-markdown", "also write the table", shows="FILE"),
         ),
     ),
     Command(

@@ -9,10 +9,10 @@ from weft.document import Document, Heading, Paragraph, Table, facts
 PROMISE = "ordinary imperative PyTorch, run as whole compiled programs"
 FIRST_STEPS = (
     ("weft doctor net.py:net", "can this model run as a program? what is in the way?"),
+    ("weft bench net.py:net", "eager, compiled, hybrid: measured here"),
     ("weft show net.py:net", "the program as text"),
     ("weft run net.weft", "run a saved program"),
     ("weft devices", "what this machine has, and how fast it is"),
-    ("weft env", "versions, to paste into an issue"),
     ("weft --help", "all commands"),
 )
 STATUSES = (

@@ -1,0 +1,119 @@
+"""The process of one rival: it makes the model ready, then runs a turn whenever a line on standard input asks for one.
+
+Requests and answers are lines of JSON. What a rival prints goes to standard error, so that it cannot disturb them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import nn
+
+from weft.bench.rivals import RIVALS, Run
+from weft.bench.settings import EAGER, LEAST_SECONDS, Task
+from weft.bench.subject import Subject, load_subject, one_line
+from weft.trace.capture import tree_flatten, tree_map_only
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A rival that has given an answer: its call, and how many calls make a turn."""
+
+    run: Run
+    calls: int
+
+
+def serve(task: Task, requests: TextIO, answers: TextIO) -> None:
+    """Make ready, say so, and answer every line with the seconds of one call, until there are no more."""
+    with torch.no_grad():
+        try:
+            ready, told = _prepare(task)
+        except Exception as error:  # noqa: BLE001  # whatever a rival raises is why it does not compete, and is said
+            _tell(answers, {"failed": one_line(error)})
+            return
+        _tell(answers, told)
+        for _ in requests:
+            _tell(answers, {"seconds": _turn(ready.run, ready.calls)})
+
+
+def _prepare(task: Task) -> tuple[Ready, dict[str, Any]]:
+    torch.set_num_threads(task.threads)
+    subject = _with_shared(load_subject(task.target, task.sizes), task.shared)
+    rival = next(each for each in RIVALS if each.name == task.rival)
+    if task.rival == EAGER:
+        np.savez(task.answers + ".double", *_in_double(subject))
+    start = time.perf_counter()
+    run = rival.prepare(subject.thing, subject.inputs, task.threads)
+    result = run()
+    first_call = time.perf_counter() - start
+    np.savez(task.answers, *arrays_of(result))
+    for _ in range(task.warmup):
+        run()
+    calls = 1
+    while _turn(run, calls) * calls < LEAST_SECONDS:
+        calls *= 2
+    return Ready(run, calls), {"first_call": first_call, "calls": calls}
+
+
+def _with_shared(subject: Subject, path: str) -> Subject:
+    """Take the weights and inputs that every rival gets, where the file makes them at random."""
+    shared = torch.load(path, weights_only=True)
+    if isinstance(subject.thing, nn.Module):
+        subject.thing.load_state_dict(shared["state"])
+    return Subject(subject.name, subject.thing, tuple(shared["inputs"]), subject.caller)
+
+
+def _in_double(subject: Subject) -> list[Any]:
+    """The answer in float64, or nothing where the model cannot be computed so."""
+    thing: Callable[..., Any] = subject.thing
+    try:
+        thing = copy.deepcopy(thing).double() if isinstance(thing, nn.Module) else thing
+        inputs = tree_map_only(torch.Tensor, _doubled, subject.inputs)
+        return arrays_of(thing(*inputs))
+    except (RuntimeError, TypeError, ValueError):
+        return []
+
+
+def _doubled(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.dtype.is_floating_point else tensor
+
+
+def arrays_of(result: Any) -> list[Any]:
+    """Give the tensors and arrays of a result, in order, as float64."""
+    leaves = (leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor | np.ndarray))
+    tensors = (torch.as_tensor(leaf) for leaf in leaves)
+    return [(tensor.resolve_conj() if tensor.is_complex() else tensor.double()).numpy() for tensor in tensors]
+
+
+def _turn(run: Run, calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - start) / calls
+
+
+def _tell(answers: TextIO, told: dict[str, Any]) -> None:
+    print(json.dumps(told), file=answers, flush=True)
+
+
+def main() -> None:
+    """Serve the task that the command line holds as JSON."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")  # deprecations of exporters are no business of a table of times
+    given = json.loads(sys.argv[1])
+    serve(Task(**{**given, "sizes": tuple(given["sizes"])}), sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()

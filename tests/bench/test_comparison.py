@@ -1,0 +1,103 @@
+"""`weft.bench`: figures, verdicts and a comparison of real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft.bench.comparison import compare
+from weft.bench.figures import error_of, ratio, spread, time_text
+from weft.bench.result import Comparison, Entry
+from weft.bench.rivals import RIVALS
+from weft.bench.settings import Settings
+from weft.cli.commands import RIVALS as NAMES
+from weft.errors import UsageError
+
+ENTRIES = (
+    Entry("eager", (20e-6, 21e-6, 20e-6, 20e-6), 300e-6, 1e-7, agrees=True),
+    Entry("compile", (20.1e-6, 20e-6, 21e-6, 20e-6), 9.5, 1e-7, agrees=True),
+    Entry("onnxruntime", (5e-6, 9e-6, 5e-6, 8e-6), 1.5, 0.2, agrees=False),
+    Entry("hybrid", (10e-6, 10.1e-6, 10e-6, 10e-6), 0.05, 1e-7, agrees=True),
+)
+FOUND = Comparison("net.py:net", 2, ENTRIES, {"openvino": "openvino not installed"})
+
+MODEL = """import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+example_inputs = torch.randn(4, 16)
+print("loud")
+"""
+
+
+def test_a_spread_is_the_median_and_half_of_the_middle() -> None:
+    found = spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (found.median, found.half, found.noisy) == (3.0, 1.0, True)
+    assert not spread([1.0, 1.01, 1.0, 1.01]).noisy
+    assert spread([7.0]).half == 0
+
+
+def test_ratios_are_taken_round_by_round_so_that_drift_cancels() -> None:
+    assert ratio([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).median == 2.0
+    assert ratio([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).half == 0.0
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "error"),
+    [
+        ([np.ones(3)], [np.ones(3)], 0.0),
+        ([np.ones(3) * 1.5], [np.ones(3)], 0.5),
+        ([np.ones(3)], [np.ones(4)], np.inf),
+        ([np.ones(3)], [], np.inf),
+        ([np.array([np.nan])], [np.ones(1)], np.inf),
+        ([np.array([np.nan, 1])], [np.array([np.nan, 1])], 0.0),
+        ([np.ones(1)], [np.zeros(1)], np.inf),
+        ([np.zeros(0)], [np.zeros(0)], 0.0),
+    ],
+)
+def test_errors_are_relative_and_infinite_where_nothing_compares(found, expected, error: float) -> None:
+    assert error_of(found, expected) == error
+
+
+def test_times_are_said_in_the_unit_that_fits() -> None:
+    assert [time_text(seconds) for seconds in (2.5, 0.0123, 4.56e-6)] == ["2.5 s", "12.3 ms", "4.56 µs"]
+
+
+def test_the_fastest_with_a_right_answer_is_compared_with_the_others(golden) -> None:
+    assert FOUND.fastest.name == "hybrid"
+    assert not FOUND.agrees
+    assert FOUND.noisy
+    golden("cli", "bench", f"{FOUND}\n\n{FOUND.markdown()}")
+
+
+def test_data_hold_every_round() -> None:
+    found = json.loads(json.dumps(FOUND.as_dict()))
+    assert found["results"][0]["rounds"] == [20e-6, 21e-6, 20e-6, 20e-6]
+    assert found["times_slower"]["eager"]["median"] == pytest.approx(2.0)
+
+
+def test_the_command_line_offers_every_rival() -> None:
+    assert tuple(rival.name for rival in RIVALS) == NAMES
+
+
+def test_an_unknown_rival_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no rival 'mxnet'"):
+        compare("net.py:net", settings=Settings(against=("mxnet",)))
+
+
+@pytest.mark.slow
+def test_processes_are_compared_and_one_that_fails_is_named(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "net.py").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "text.py").write_text("def f(x):\n    return x.sort().values, x.sum().item()\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    told: list[str] = []
+    found = compare("net.py:net", settings=Settings(("onnxruntime",), threads=1, warmup=1, runs=2), say=told.append)
+    assert [entry.name for entry in found.entries] == ["eager", "onnxruntime", "hybrid"]
+    assert found.agrees
+    assert "round 2 of 2" in told
+    found = compare("text.py:f", ["5"], Settings(("eager",), threads=1, warmup=1, runs=2))
+    assert "turns a tensor into a Python number" in found.skipped["hybrid"]
