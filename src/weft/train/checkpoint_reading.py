@@ -14,7 +14,7 @@ from weft.train.matching import MatchReport
 from weft.train.snapshot import VERSION
 from weft.train.tensor_bytes import to_tensors
 from weft.train.tensor_file import file_error, read_tensor_file
-from weft.train.values import decode
+from weft.train.values import MEANINGLESS, decode
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read(path: Path, *, verify: bool = True) -> Checkpoint:
         return _checkpoint(path, content.description, to_tensors(content.blocks, content.description.get("pairs", {})))
     except UsageError as error:
         raise file_error(path, error.fact, why=error.why) from error
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, RecursionError) as error:
+    except MEANINGLESS as error:
         if isinstance(error, CheckpointError):
             raise
         raise file_error(path, "its description has no meaning", why=f"{type(error).__name__}: {error}") from error

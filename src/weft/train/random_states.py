@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from weft.errors import UsageError
+from weft.train.values import MEANINGLESS
 
 
 def random_states() -> dict[str, Any]:
@@ -30,7 +31,7 @@ def set_random_states(states: dict[str, Any]) -> None:
     try:
         for name, state in states.items():
             SETTERS[name](state)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except MEANINGLESS as error:
         for name, state in before.items():
             SETTERS[name](state)
         raise UsageError("its random states have no meaning", why=f"{type(error).__name__}: {error}") from error

@@ -17,6 +17,7 @@ from weft.train.optimizer_state import numbered_state
 from weft.train.random_states import set_random_states
 from weft.train.tensor_bytes import to_blocks
 from weft.train.tensor_file import file_error
+from weft.train.values import MEANINGLESS
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoi
     for step in steps:
         try:
             step()
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except MEANINGLESS as error:
             if isinstance(error, CheckpointError):
                 raise
             raise file_error(
@@ -98,12 +99,15 @@ def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> 
             raise UsageError(f"{name} is restored by the names of the model's parameters", fix="give the model too")
         try:
             state = numbered_state(stored, part, net)
-        except UsageError as error:
-            raise file_error(found.path, f"its {name} does not fit: {error.fact}", why=error.why) from error
+        except MEANINGLESS as error:
+            fact, why = (error.fact, error.why) if isinstance(error, UsageError) else (repr(error), None)
+            raise file_error(found.path, f"its {name} does not fit: {fact}", why=why) from error
         return lambda: part.load_state_dict(state)
     if isinstance(part, torch.Generator):
         return lambda: part.set_state(stored)
     if isinstance(part, nn.Module):
+        if not isinstance(stored, dict):
+            raise file_error(found.path, f"its {name} is no module's state")
         inner = Checkpoint(found.path, stored)
         state, _ = _model_state(inner, part, partial=False)
         return lambda: part.load_state_dict(state)

@@ -20,6 +20,8 @@ from weft.errors import UnsupportedError, UsageError
 SPECIAL_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 PLAIN = (str, int, bool, type(None))
 DEEPEST = 100
+# What Python and PyTorch raise for values that nobody saved, such as a state of the wrong length.
+MEANINGLESS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def encode(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -75,7 +77,7 @@ def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         if name == "tensor":
             return tensors[content]
         return READERS[name](decode(content, tensors))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+    except MEANINGLESS as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"a value in it has no meaning: {name}", why=f"{type(error).__name__}: {error}") from error
