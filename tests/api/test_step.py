@@ -377,7 +377,7 @@ class Branching(nn.Module):
 
 
 def everything(net: nn.Module, optimizer: optim.Optimizer) -> Any:
-    return copy.deepcopy((net.state_dict(), optimizer.state_dict(), [p.grad for p in net.parameters()]))
+    return copy.deepcopy((net.state_dict(), optimizer.state_dict()))
 
 
 def assert_unchanged(net: nn.Module, optimizer: optim.Optimizer, before: Any) -> None:
@@ -412,6 +412,48 @@ def test_a_step_that_fails_while_it_runs_updates_nothing() -> None:
     with pytest.raises((IndexError, RuntimeError)):
         step(torch.tensor([0, 1, 2, 7]), labels())
     assert_unchanged(net, optimizer, before)
+
+
+@pytest.mark.parametrize("target", [3, -1])
+def test_a_target_that_names_no_class_is_eagers_error_and_updates_nothing(target: int) -> None:
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    optimizer = ADAM(net.parameters())
+    step = weft.step(net, ENTROPY, optimizer)
+    (x, y), *_ = data()
+    step(x, y)
+    before = everything(net, optimizer)
+    y[1] = target
+    with pytest.raises(IndexError, match=f"Target {target} is out of bounds"):
+        step(x, y)
+    assert_unchanged(net, optimizer, before)
+    y[1] = -100  # the index that cross entropy ignores
+    step(x, y)
+
+
+def test_updates_are_written_where_parameters_lie_and_pytorch_knows() -> None:
+    net = mlp()
+    optimizer = optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    step = weft.step(net, ENTROPY, optimizer)
+    batch = data()[0]
+    step(*batch)
+    parameters = [*net.parameters()]
+    places, versions = [p.data_ptr() for p in parameters], [p._version for p in parameters]
+    step(*batch)
+    assert places == [p.data_ptr() for p in parameters]
+    assert all(p._version > version for p, version in zip(parameters, versions, strict=True))
+
+
+def test_evaluation_by_another_program_sees_what_a_step_wrote() -> None:
+    net = weft.hybridize(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)))
+    plain = copy.deepcopy(net)
+    weft.hybridize(plain, False)
+    x, y = torch.randn(32, 64), labels(32)
+    step = weft.step(net, ENTROPY, optim.SGD(net.parameters(), 0.5))
+    for _ in range(3):
+        step(x, y)
+        plain.load_state_dict(net.state_dict())
+        with torch.no_grad():
+            torch.testing.assert_close(net(x), plain(x))
 
 
 def test_an_update_by_pytorch_that_fails_is_undone() -> None:

@@ -138,8 +138,9 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
 
 
 def _weights(traced: Traced) -> frozenset[Value]:
-    """The inputs that the function reached by itself: their elements change rarely."""
-    return frozenset(entry.value for entry in traced.inputs if entry.argument is None)
+    """The inputs whose elements change rarely: those that the function reached by itself and does not write."""
+    written = {write.input for write in traced.graph.writes}
+    return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in written)
 
 
 def _without_autocast() -> Any:

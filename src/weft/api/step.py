@@ -99,6 +99,8 @@ class Step(Hybrid):
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
             self._kept.wake()
             return self._differentiate(self._next_round(covered=True), arguments, keywords)
+        if not self._calls:
+            self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
         losses, gradients = found.program.run(inputs)
         self._hand_out(current, gradients)
         return losses
@@ -135,10 +137,6 @@ class Step(Hybrid):
         return found
 
     def _hand_out(self, current: _Round, gradients: Gradients) -> None:
-        if not self._calls:
-            for parameter in self._parameters():
-                if not parameter.requires_grad:
-                    parameter.grad = None
         prepared = current.prepared
         for parameter, gradient in zip(prepared.parameters, gradients, strict=True):
             parameter.grad = gradient

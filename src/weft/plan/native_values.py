@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from weft.errors import InternalError
 from weft.ir.graph import Graph, Value
-from weft.ir.types import TupleType
+from weft.ir.types import NothingType, TupleType
 from weft.plan.region import Region, keeps_order
 
 NATIVE = "native"
@@ -26,6 +26,7 @@ def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
     arrangement = _Arrangement(graph, regions)
     waiting = list(graph.values)
     while waiting:
+        waiting = arrangement.place_checks(waiting, inside)
         left = arrangement.place_ready(waiting, inside)
         if len(left) == len(waiting):
             raise InternalError("regions and library calls wait for each other", why="a region was cut wrongly")
@@ -41,6 +42,10 @@ def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
     return replace(graph, values=values, results=results, writes=writes)
 
 
+def _is_check(value: Value) -> bool:
+    return value.op == "library" and isinstance(value.type, NothingType)
+
+
 class _Arrangement:
     """Values in an order in which they can be computed; library calls keep theirs."""
 
@@ -50,6 +55,20 @@ class _Arrangement:
         self.values: list[Value] = []
         self.known = set(graph.inputs)
         self.placed: set[int] = set()
+
+    def place_checks(self, waiting: list[Value], inside: dict[Value, int]) -> list[Value]:
+        """Place the checks of data that can run now, with the calls before them: before any kernel that could wait."""
+        checks = [position for position, value in enumerate(waiting) if _is_check(value)]
+        left: list[Value] = []
+        blocked = False
+        for position, value in enumerate(waiting):
+            ready = self.known.issuperset(value.operands) and not (blocked and keeps_order(value))
+            if value in inside or not ready or not checks or position > checks[-1]:
+                blocked = blocked or (value not in inside and keeps_order(value))
+                left.append(value)
+            else:
+                self._place(value)
+        return left
 
     def place_ready(self, waiting: list[Value], inside: dict[Value, int]) -> list[Value]:
         """Place what has all its operands; gives what is left."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from weft.ir.calls import Hole, Path
 from weft.ir.graph import Graph, Value
@@ -34,8 +35,12 @@ class Boundary:
             outputs = [*outputs]
             for _, index, _ in self.writes:
                 outputs[index] = outputs[index].clone()
+        changed = [source for source, index, _ in self.writes if outputs[index] is inputs[source]]
+        if changed:  # in place, by machine code, which PyTorch has not seen
+            increment_version([inputs[source] for source in changed])
         for source, index, path in self.writes:
-            _write(follow(inputs[source], path), outputs[index])
+            if outputs[index] is not inputs[source]:
+                _write(follow(inputs[source], path), outputs[index])
         return [
             self._result(inputs[source] if source >= 0 else outputs[index], path, carries)
             if path

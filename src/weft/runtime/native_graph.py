@@ -14,6 +14,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse import fuse
+from weft.plan.in_place import write_in_place
 from weft.plan.lanes import schedule
 from weft.plan.library_plan import plan_library
 from weft.plan.machine_model import default_model
@@ -21,6 +22,7 @@ from weft.plan.memory import place
 from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
+from weft.plan.replaceable import replaceable
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
@@ -28,15 +30,23 @@ from weft.trace.lift import lift
 
 
 class NativeRegion:
-    """A region in machine code: takes its inputs, gives its outputs in new memory."""
+    """A region in machine code: takes its inputs, gives its outputs, in new memory or in that of inputs.
 
-    def __init__(self, region: Region, inputs_checked: Collection[int]) -> None:
+    `replaceable` are pairs of an output and an input by index: the output may take the input's memory.
+    """
+
+    def __init__(
+        self, region: Region, inputs_checked: Collection[int], replaceable: Sequence[tuple[int, int]] = ()
+    ) -> None:
         target = host_target()
         fused = fuse(region, target)
-        self.plan: Plan = place(schedule(fused.plan, cpu_count(), default_model(target)))
+        plan, replaced = write_in_place(fused.plan, replaceable, target)
+        self.plan: Plan = place(schedule(plan, cpu_count(), default_model(target)))
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
         self._execute = NativeExecutable(self.plan, target, fused.constants, lasting)
         self._outputs = tuple(_output(value) for value in region.outputs)
+        sources = dict(replaced)
+        self._made = tuple((kind, sources.get(index)) for index, kind in enumerate(self._outputs))
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
         self._checked = tuple((index, _output(region.inputs[index]).strides) for index in inputs_checked)
 
@@ -46,7 +56,10 @@ class NativeRegion:
         for index, strides in self._checked:
             if given[index].stride() != strides:
                 given[index] = _laid_out(given[index], strides)
-        outputs = [torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) for kind in self._outputs]
+        outputs = [
+            torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) if source is None else given[source]
+            for kind, source in self._made
+        ]
         self._execute(given, outputs)
         return tuple(outputs)
 
@@ -55,7 +68,7 @@ class NativeRegion:
 
         `positions` are where a call's arguments are the region's inputs; None for what lasts.
         """
-        if self._checked or len(self._outputs) != 1:
+        if self._checked or len(self._outputs) != 1 or self._made[0][1] is not None:
             return None
         given = {index: position for index, position in enumerate(positions) if position is not None}
         found = self._execute.bound(given)
@@ -72,8 +85,11 @@ class CompiledGraph:
         if config().codegen == "native":
             lifted = run_pipeline(lift(graph))
             found = find_regions(lifted, weights)
-            self.regions = tuple(NativeRegion(region, _unsure(region, lifted, trusted=trusted)) for region in found)
             compiled = with_regions(lifted, found)
+            self.regions = tuple(
+                NativeRegion(region, _unsure(region, lifted, trusted=trusted), pairs)
+                for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True)
+            )
         self.executable = LibraryExecutable(plan_library(compiled), self.regions)
         position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
         now = dict(zip(graph.roots(), compiled.roots(), strict=True))

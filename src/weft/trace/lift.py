@@ -110,7 +110,8 @@ class _Lifter:
             # A rule of a twin knows of the new state alone; fresh results there are none.
             absent = (None,) * (0 if call.target in RULES else len(fresh))
             declared = (*fresh, *states)
-            found = rule(Arguments(call, [*operands, *views], declared[len(absent) :], value.place))
+            arguments = Arguments(call, [*operands, *views], declared[len(absent) :], value.place)
+            found = rule(arguments)
             results = (*absent, *(found if isinstance(found, tuple) else (found,)))
             results = tuple(_fitted(*pair) for pair in zip(results, declared, strict=True))
             for index, new in zip(written, results[len(fresh) :], strict=True):
@@ -121,6 +122,8 @@ class _Lifter:
             # What a rule refuses, or the op table does, stays PyTorch's.
             logger.debug("%s: %s stays a library call: %s", self.graph.name, call.target, error.fact)
             return None
+        for check in arguments.checks:
+            self._keep(check)
         return (*results[: len(fresh)], *bases.values())
 
     def _operand(self, operand: Value, user: Value) -> Expression | Value:

@@ -32,13 +32,17 @@ def defaults(target: str) -> Mapping[str, Any]:
 
 
 class Arguments:
-    """The arguments of one call; `declared` are the types of the results that it gives."""
+    """The arguments of one call; `declared` are the types of the results that it gives.
+
+    `checks` are values without a result that must run too: what the call refuses, as far as only data tells.
+    """
 
     def __init__(self, call: Call, operands: Sequence[Any], declared: tuple[Type, ...], place: Place | None) -> None:
         """Bind arguments; `operands` are expressions or number values, those of the call and then the written ones."""
         self.target = call.target
         self.declared = declared
         self.place = place
+        self.checks: list[Value] = []
         count = len(operands) - len(call.written)
 
         def fill(argument: Argument) -> Any:

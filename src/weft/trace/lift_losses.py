@@ -8,6 +8,7 @@ import torch
 
 from weft.trace.expression import HALVES, Expression, positions
 from weft.trace.lift_arguments import Arguments, Results, Rule, Rules
+from weft.trace.lift_checks import check_classes
 
 NONE, MEAN, SUM = range(3)
 LARGEST_LOG = 100.0  # binary cross entropy takes no logarithm for lower than minus this
@@ -152,11 +153,14 @@ def likelihood(arguments: Arguments) -> Results:
     """The loss, and the sum of the weights it is a mean over."""
     x = arguments.tensor("self").wide()
     place = class_dimension(arguments, x)
+    check_classes(arguments, x.shape[place])
     target, counts, weight = by_target(arguments, x.shape[place])
     if x.rank == 1:
         target, counts = target.reshape(()), counts.reshape(())
         weight = None if weight is None else weight.reshape(())
-    found = x.build("gather", target.insert(place), dimension=place).reshape(target.shape)
+    # Of all classes the one that is the target's: the sum has one term that counts.
+    is_target = positions(x.shape, place, x.place).apply("eq", target.insert(place))
+    found = is_target.choose(x, 0).sum((place,)).reshape(target.shape)
     found = -found if weight is None else -found * weight
     found = counts.choose(found, 0)
     if arguments.literal("reduction") == NONE and x.rank > 1:

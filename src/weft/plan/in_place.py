@@ -1,0 +1,101 @@
+"""A plan without lanes, and outputs that may take the place of inputs -> the plan that writes them there.
+
+An output may be written over an input where one loop makes it, element by element from the same elements of the input,
+and whatever else reads the input can come before. Lanes are found later and heed who touches which bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.plan.kernel_loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.plan import KernelCall, Location, Plan
+from weft.target import Target
+
+Pair = tuple[int, int]
+
+
+def write_in_place(plan: Plan, pairs: Sequence[Pair], target: Target) -> tuple[Plan, tuple[Pair, ...]]:
+    """Let outputs take the place of inputs, pairs of both by index; gives the pairs that could."""
+    inputs = {buffer.index: number for number, buffer in plan.of_kind("input")}
+    outputs = {buffer.index: number for number, buffer in plan.of_kind("output")}
+    done: list[Pair] = []
+    for output, source in pairs:
+        found = _one(plan, outputs[output], inputs[source], target)
+        if found is not None:
+            plan = found
+            done.append((output, source))
+    return plan, tuple(done)
+
+
+def _one(plan: Plan, output: int, source: int, target: Target) -> Plan | None:
+    writers = [number for number, call in enumerate(plan.calls) if _touches(call.writes, output)]
+    if len(writers) != 1 or any(_touches(call.reads, source) for call in plan.packing):
+        return None
+    [writer] = writers
+    changed = _over_its_input(plan.calls[writer], Location(output), Location(source), target)
+    readers = [number for number, call in enumerate(plan.calls) if _touches(call.reads, source)]
+    last = max(readers)
+    if changed is None or last < writer:
+        return None
+    after = _dependent(plan.calls, writer, last)
+    if any(number in after for number in readers if number != writer):
+        return None
+    calls = [*plan.calls]
+    calls[writer] = changed
+    before = [calls[number] for number in range(writer, last + 1) if number not in after]
+    calls[writer : last + 1] = [*before, *(calls[number] for number in sorted(after))]
+    return replace(plan, calls=tuple(_moved(call, output, source) for call in calls))
+
+
+def _over_its_input(call: KernelCall, output: Location, source: Location, target: Target) -> KernelCall | None:
+    """The call with its output in the place of its input, if each element is made of the same one of the input."""
+    kernel = call.kernel
+    if not isinstance(kernel, LoopKernel) or output not in call.writes or call.reads.count(source) != 1:
+        return None
+    place, number = call.writes.index(output), call.reads.index(source)
+    alone = sum(read.buffer == source.buffer for read in call.reads) == 1
+    taken = {entry for pair in kernel.in_place for entry in (("output", pair[0]), ("input", pair[1]))}
+    if not alone or number >= len(kernel.inputs) or {("output", place), ("input", number)} & taken:
+        return None
+    if kernel.outputs[place] != kernel.inputs[number]:
+        return None
+    again = LoopExpression(
+        kernel.name,
+        kernel.sizes,
+        kernel.outputs,
+        kernel.inputs,
+        kernel.body,
+        kernel.results,
+        (*kernel.in_place, (place, number)),
+        kernel.tables,
+    )
+    return replace(call, kernel=plan_loop(again, target))
+
+
+def _dependent(calls: Sequence[KernelCall], writer: int, last: int) -> set[int]:
+    """The calls from a writer to the last one that must come after it: they touch what it, or such a call, writes."""
+    found = {writer}
+    for number in range(writer + 1, last + 1):
+        call = calls[number]
+        written = {place.buffer for place in call.writes}
+        touched = written | {place.buffer for place in call.reads}
+        for earlier in found:
+            wrote = {place.buffer for place in calls[earlier].writes}
+            read = {place.buffer for place in calls[earlier].reads}
+            if wrote & touched or read & written:
+                found.add(number)
+                break
+    return found
+
+
+def _moved(call: KernelCall, output: int, source: int) -> KernelCall:
+    def moved(place: Location) -> Location:
+        return replace(place, buffer=source) if place.buffer == output else place
+
+    return replace(call, writes=tuple(map(moved, call.writes)), reads=tuple(map(moved, call.reads)))
+
+
+def _touches(places: Sequence[Location], buffer: int) -> bool:
+    return any(place.buffer == buffer for place in places)

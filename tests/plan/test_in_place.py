@@ -1,0 +1,91 @@
+"""Updates of inputs take the inputs' memory where that changes nothing else, and only there."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import torch
+
+from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.types import contiguous
+from weft.plan.fuse import fuse
+from weft.plan.in_place import write_in_place
+from weft.plan.native_values import with_regions
+from weft.plan.region import Region, find_regions
+from weft.plan.replaceable import replaceable
+from weft.runtime.native_graph import CompiledGraph
+from weft.target import host_target
+
+KIND = contiguous(torch.float32, (8, 16), torch.device("cpu"))
+
+
+def given(name: str) -> Value:
+    return Value("input", (), KIND, name=name)
+
+
+def made(op: str, *operands: Value) -> Value:
+    return Value(op, operands, KIND)
+
+
+def pairs_of(graph: Graph) -> list[tuple[tuple[int, int], ...]]:
+    regions = find_regions(graph, frozenset())
+    return replaceable(graph, with_regions(graph, regions), regions)
+
+
+def region(inputs: tuple[Value, ...], values: tuple[Value, ...], outputs: tuple[Value, ...]) -> Region:
+    return Region(inputs, values, outputs, frozenset())
+
+
+def test_an_elementwise_update_takes_its_inputs_memory() -> None:
+    weight, gradient = given("weight"), given("gradient")
+    new = made("add", weight, gradient)
+    plan = fuse(region((weight, gradient), (new,), (new,)), host_target()).plan
+    changed, done = write_in_place(plan, [(0, 0)], host_target())
+    assert done == ((0, 0),)
+    [call] = changed.calls
+    assert changed.buffers[call.writes[0].buffer].kind == "input"
+    assert call.kernel.in_place  # type: ignore[union-attr]
+
+
+def test_what_reads_the_old_elements_comes_first() -> None:
+    weight, gradient = given("weight"), given("gradient")
+    new, old_read_later = made("add", weight, gradient), made("exp", weight)
+    plan = fuse(region((weight, gradient), (new, old_read_later), (new, old_read_later)), host_target()).plan
+    changed, done = write_in_place(plan, [(0, 0)], host_target())
+    assert done == ((0, 0),)
+    source = next(number for number, buffer in changed.of_kind("input") if buffer.index == 0)
+    writer = next(n for n, call in enumerate(changed.calls) if any(p.buffer == source for p in call.writes))
+    assert writer == len(changed.calls) - 1
+
+
+def test_two_inputs_that_change_places_are_not_written_over() -> None:
+    first, second = given("first"), given("second")
+    sum_, difference = made("add", first, second), made("sub", first, second)
+    graph = Graph("swap", (first, second), (sum_, difference), (), (Write(first, sum_), Write(second, difference)))
+    run = CompiledGraph(graph, frozenset())
+    x, y = torch.randn(8, 16), torch.randn(8, 16)
+    expected = (x + y, x - y)
+    for found, wanted in zip(run([x, y]), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_turned_update_gets_memory_of_its_own() -> None:
+    square = contiguous(torch.float32, (16, 16), torch.device("cpu"))
+    weight = Value("input", (), square, name="weight")
+    turned = Value(
+        "permute",
+        (weight,),
+        contiguous(torch.float32, (16, 16), torch.device("cpu")),
+        MappingProxyType({"order": (1, 0)}),
+    )
+    new = Value("exp", (turned,), square)
+    plan = fuse(region((weight,), (turned, new), (new,)), host_target()).plan
+    assert write_in_place(plan, [(0, 0)], host_target())[1] == ()
+
+
+def test_a_value_that_is_handed_out_too_is_no_replacement() -> None:
+    weight, gradient = given("weight"), given("gradient")
+    new = made("add", weight, gradient)
+    write = (Write(weight, new),)
+    assert pairs_of(Graph("update", (weight, gradient), (new,), (), write)) == [((0, 0),)]
+    assert pairs_of(Graph("update", (weight, gradient), (new,), (Result(new),), write)) == [()]
