@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from weft.errors import CheckpointError, ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
 
 if TYPE_CHECKING:
+    from weft.api.asynchronous import engine_statistics, limit, on, ready, trace_to, wait, waitall
     from weft.api.explain import explain
     from weft.api.hybrid import hybridize, program
+    from weft.api.lazy import lazy
     from weft.api.program_file import load_program
     from weft.api.source import compile_source
     from weft.api.step import step
@@ -30,26 +32,42 @@ __all__ = [
     "UsageError",
     "WeftError",
     "compile_source",
+    "engine_statistics",
     "explain",
     "hybridize",
+    "lazy",
+    "limit",
     "load",
     "load_program",
+    "on",
     "program",
+    "ready",
     "save",
     "step",
+    "trace_to",
+    "wait",
+    "waitall",
 ]
 
 # Where each name comes from: imported at its first use, because `weft --version` must not wait for PyTorch.
 HOMES = {
     "Checkpoints": "weft.train.checkpoint_folder",
     "compile_source": "weft.api.source",
+    "engine_statistics": "weft.api.asynchronous",
     "explain": "weft.api.explain",
     "hybridize": "weft.api.hybrid",
+    "lazy": "weft.api.lazy",
+    "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoint",
     "load_program": "weft.api.program_file",
+    "on": "weft.api.asynchronous",
     "program": "weft.api.hybrid",
+    "ready": "weft.api.asynchronous",
     "save": "weft.train.checkpoint",
     "step": "weft.api.step",
+    "trace_to": "weft.api.asynchronous",
+    "wait": "weft.api.asynchronous",
+    "waitall": "weft.api.asynchronous",
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this function knows

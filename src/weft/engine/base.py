@@ -70,6 +70,9 @@ class BaseEngine(ABC):
     def stop(self) -> None:
         """Give back what runs the tasks; nothing is queued any more."""
 
+    def make_room(self) -> None:  # noqa: B027  # an engine that runs tasks at once has nothing in flight
+        """Wait until what is in flight is within the limit: for pushes that were not bounded themselves."""
+
     def wait(self, *variables: Var, errors: str | None = None) -> None:
         """Wait until variables have the values last pushed; raise the first failure that poisons one of them.
 

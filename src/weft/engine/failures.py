@@ -29,6 +29,20 @@ def check_rule(rule: str) -> ErrorRule:
     return cast("ErrorRule", rule)
 
 
+class PartialFailure(Exception):  # noqa: N818  # what a task raises to say more of an error, and no user ever sees
+    """Raised by a task that did several things, of which one failed: only these variables are poisoned.
+
+    `title` and `where` are those of the thing that failed, in the place of the task's own.
+    """
+
+    def __init__(self, error: BaseException, variables: Iterable[Var], title: str, where: str) -> None:
+        super().__init__(title)
+        self.error = error
+        self.variables = tuple(variables)
+        self.title = title
+        self.where = where
+
+
 class Failure:
     """One task that failed: its error, its place, and the variables that are poisoned by it."""
 
@@ -86,10 +100,16 @@ class Failures:
 
     def record(self, task: Task, error: BaseException) -> Failure:
         """Remember that a task failed, and poison what it writes."""
-        failure = Failure(error, task)
+        if isinstance(error, PartialFailure):
+            failure = Failure(error.error, task)
+            failure.title, failure.where = error.title, error.where
+            self.heal(variable for variable in task.writes if variable not in error.variables)
+            poisoned = error.variables
+        else:
+            failure, poisoned = Failure(error, task), task.writes
         self.known[failure.number] = failure
         self.failed += 1
-        self.poison(task.writes, failure)
+        self.poison(poisoned, failure)
         return failure
 
     def skips(self, task: Task) -> bool:

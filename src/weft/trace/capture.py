@@ -200,6 +200,10 @@ def _nothing(_record: logging.LogRecord) -> bool:
     return False
 
 
+# Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).
+make_placeholder: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+
+
 def storage_key(tensor: torch.Tensor) -> int:
     """A number that two tensors share exactly when they share memory (while either lives)."""
     return int(tensor.untyped_storage()._cdata)

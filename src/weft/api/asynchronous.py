@@ -1,0 +1,59 @@
+"""Questions and orders to the engine, in a user's words: wait, is it ready, how much may be queued, what happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from weft import devices
+from weft.api.lazy_session import SESSION, engine
+from weft.engine import Statistics, Timeline
+from weft.trace.capture import without_functions
+
+
+def wait(thing: Any) -> Any:
+    """Wait until a tensor, or those in nested lists, tuples and dicts, are computed; gives the ordinary tensors."""
+    with without_functions():
+        return SESSION.settled(thing)
+
+
+def waitall() -> None:
+    """Wait for everything that is queued, on all devices; raise the first failure, naming the others."""
+    with without_functions():
+        SESSION.waitall()
+
+
+def ready(tensor: torch.Tensor) -> bool:
+    """Tell whether looking at a tensor would not wait."""
+    with without_functions():
+        return SESSION.ready(tensor)
+
+
+def limit(bytes: int | None = None, tasks: int | None = None) -> None:  # noqa: A002  # the public name
+    """Bound what may be queued; past it, whoever queues more waits. At first it is a quarter of memory."""
+    engine().limit(bytes=bytes, tasks=tasks)
+
+
+def engine_statistics() -> Statistics:
+    """Count what the engine did so far."""
+    return engine().statistics()
+
+
+def trace_to(path: str | os.PathLike[str]) -> Timeline:
+    """Record every task from now on; closing what this gives, or the end of the process, writes the file."""
+    return engine().trace_to(os.fspath(path))
+
+
+@contextmanager
+def on(device: str | torch.device | devices.Device) -> Iterator[devices.Device]:
+    """Place the work of a block on a device by hand: `with weft.on("cpu:1"):`."""
+    SESSION.end_recording()
+    try:
+        with devices.on(device) as place:
+            yield place
+    finally:
+        SESSION.end_recording()

@@ -1,0 +1,208 @@
+"""`loss.backward()` and `p.grad` in lazy code -> tasks, and tensors that stand for gradients still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from weft.api.lazy_table import getter, setter
+from weft.api.lazy_tensor import LazyTensor, lazy_tensor
+from weft.api.lazy_values import EMPTY, Memories, Memory, Value, look_of
+from weft.engine import Var
+from weft.errors import InternalError
+
+MOST_NODES = 10_000
+BACKWARD_DEFAULTS = {"gradient": None, "create_graph": False, "inputs": None}
+
+
+class Queue(Protocol):
+    """What the gradients need of the session."""
+
+    memories: Memories
+
+    def flush_all(self) -> None:
+        """Push everything that was recorded."""
+
+    def now(self, function: Callable[..., Any], args: Any, kwargs: Any, *, changes: bool) -> Any:
+        """Run a call at once."""
+
+    def push_task(self, task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
+        """Push a task to the lane in use."""
+
+
+class Gradients:
+    """What `p.grad` is, or will be, for tensors that a queued backward gives gradients to."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.order = Var("gradients")  # written by each backward, and read by what changes tensors in place
+        self.epoch = 1
+        self._known: dict[int, tuple[torch.Tensor, LazyTensor | None]] = {}
+        self._cleared: list[torch.Tensor] = []
+
+    def functions(self) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
+        """The functions of PyTorch that are handled here."""
+        yield torch.Tensor.backward, self._backward
+        yield getter("grad"), self._get
+        yield setter("grad"), self._set
+
+    def leaves(self, tensors: Sequence[torch.Tensor], connected: Sequence[int]) -> frozenset[torch.Tensor]:
+        """The leaves that a backward from a result gives gradients to, if it reaches these arguments."""
+        found = EMPTY
+        for index in connected:
+            tensor = tensors[index]
+            if tensor.__class__ is LazyTensor:
+                value = tensor.value
+                known = value.real is None or value.epoch == self.epoch
+                here = value.leaves if known or value.real is None else leaves_of(value.real)
+            else:
+                here = leaves_of(tensor)
+            if not found:
+                found = here
+            elif not here <= found:
+                found |= here
+        return found
+
+    def _get(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if tensor.__class__ is LazyTensor:
+            return self._queue.now(function, args, kwargs, changes=True)
+        known = self._known.get(id(tensor))
+        return function(tensor) if known is None else known[1]
+
+    def _set(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        tensor, gradient = args
+        if gradient is not None or tensor.__class__ is LazyTensor:
+            self._queue.now(function, args, kwargs, changes=True)
+        elif id(tensor) in self._known:
+            self._known[id(tensor)] = (tensor, None)
+            self._cleared.append(tensor)
+        else:
+            function(tensor, None)  # nothing queued names it: tasks hold the gradients themselves
+
+    def _backward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        loss = args[0]
+        if len(args) > 1 or loss.__class__ is not LazyTensor or not self._may_queue(loss, kwargs):
+            self._queue.now(function, args, kwargs, changes=True)
+            return
+        self._queue.flush_all()
+        memories = self._queue.memories
+        value: Value = loss.value
+        leaves = self.leaves((loss,), (0,))
+        reads = {value.memory.variable(): None}
+        writes = {self.order: None}
+        made: list[tuple[torch.Tensor, Value]] = []
+        for leaf in leaves:
+            reads[memories.of(leaf).variable()] = None
+            gradient = self._get(_plain_gradient, (leaf,), {})
+            if gradient is None:
+                handle = self._expected(leaf)
+                made.append((leaf, handle.value))
+                writes[handle.value.memory.variable()] = None
+            else:
+                lazy = gradient.__class__ is LazyTensor
+                memory = gradient.value.memory if lazy else memories.of(gradient)
+                writes[memory.variable()] = None
+                self._known[id(leaf)] = (leaf, gradient)
+        task = _Backward(value, bool(kwargs.get("retain_graph")), self._take_cleared(), made)
+        self._queue.push_task(task, [var for var in reads if var not in writes], list(writes), "backward")
+
+    def _may_queue(self, loss: LazyTensor, kwargs: dict[str, Any]) -> bool:
+        plain = all(kwargs.get(name, usual) is usual for name, usual in BACKWARD_DEFAULTS.items())
+        leaves = self.leaves((loss,), (0,))
+        if not plain or not leaves or loss.value.look.numel != 1:
+            return False
+        return all(_is_simple(leaf) for leaf in leaves)
+
+    def _expected(self, leaf: torch.Tensor) -> LazyTensor:
+        look = look_of(leaf.detach())
+        assert look is not None
+        handle = lazy_tensor(Value(look, Memory(), None, -1))
+        self._known[id(leaf)] = (leaf, handle)
+        return handle
+
+    def _take_cleared(self) -> list[torch.Tensor]:
+        cleared, self._cleared = self._cleared, []
+        return cleared
+
+    def flush(self) -> None:
+        """Push what was asked for and not yet pushed."""
+        if self._cleared:
+            self._queue.push_task(_Clear(self._take_cleared()), (), (self.order,), "clear gradients")
+
+    def connect(self, value: Value, tensors: Sequence[torch.Tensor], connected: Sequence[int]) -> None:
+        """Note what a backward from a value reaches."""
+        value.leaves = self.leaves(tensors, connected)
+        value.epoch = self.epoch
+
+    def forget(self) -> None:
+        """Everything is done: each tensor has its gradient."""
+        self._known.clear()
+
+
+class _Clear:
+    """Takes the gradients of some tensors away."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __call__(self) -> None:
+        for tensor in self._tensors:
+            tensor.grad = None
+
+
+class _Backward:
+    """Runs a backward, and gives the values that stand for gradients their tensors."""
+
+    def __init__(
+        self, loss: Value, retain: bool, cleared: list[torch.Tensor], made: list[tuple[torch.Tensor, Value]]
+    ) -> None:
+        self._loss = loss
+        self._retain = retain
+        self._clear = _Clear(cleared)
+        self._made = made
+
+    def __call__(self) -> None:
+        self._clear()
+        loss = self._loss.real
+        if loss is None:
+            raise InternalError("a backward ran before its loss was computed")
+        loss.backward(retain_graph=self._retain)
+        for leaf, value in self._made:
+            gradient = leaf.grad
+            if gradient is None or look_of(gradient) is not value.look:
+                raise InternalError("a backward gave another kind of gradient than was expected")
+            value.real = gradient
+
+
+def _plain_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad
+
+
+def _is_simple(leaf: torch.Tensor) -> bool:
+    """Whether a backward does nothing to this leaf but give it a gradient of its own look."""
+    hooks = leaf._backward_hooks or leaf._post_accumulate_grad_hooks
+    return not hooks and leaf.is_contiguous()
+
+
+def leaves_of(tensor: torch.Tensor) -> frozenset[torch.Tensor]:
+    """The leaves that a backward from an ordinary tensor gives gradients to."""
+    if not tensor.requires_grad:
+        return EMPTY
+    if tensor.is_leaf:
+        return frozenset((tensor,))
+    found: set[torch.Tensor] = set()
+    waiting: list[Any] = [tensor.grad_fn]
+    seen: set[Any] = set()
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.add(variable)
+        waiting += [following for following, _ in node.next_functions]
+    return frozenset(found) if len(seen) < MOST_NODES else EMPTY

@@ -1,0 +1,201 @@
+"""The structure of a recording -> how to run it: by PyTorch's operators at first, as a compiled program later.
+
+A structure is the forms of the operators, where each takes its tensors from, and which results somebody still held
+when it was queued. What nobody held and nothing written depends on is not computed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.api.hybrid import Hybrid
+from weft.api.lazy_learning import Form, flat
+from weft.errors import WeftError
+
+logger = logging.getLogger("weft")
+COMPILED_FROM = 2  # the run of a structure, counted from 1, before which it is compiled
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One operator: its form, its tensors (a result's number, or ~number of an input), its numbers, what it makes."""
+
+    form: Form
+    takes: tuple[int, ...]
+    numbers: tuple[int, ...]
+    makes: tuple[int, ...]  # the number of each result, -1 for one that is an argument
+
+
+class OperatorFailure(Exception):  # noqa: N818  # it is what happened, and is never raised by itself to the user
+    """An operator failed while running, and what does not depend on it was computed.
+
+    `results` has None for each result that is lost, `inputs` the numbers of the inputs that it or its followers were
+    to write.
+    """
+
+    def __init__(self, position: int, error: Exception, results: list[Any], inputs: list[int]) -> None:
+        super().__init__(str(error))
+        self.position = position
+        self.error = error
+        self.results = results
+        self.inputs = inputs
+
+
+class Plan:
+    """Runs all recordings of one structure: takes their inputs and numbers, gives the results that were held."""
+
+    def __init__(self, steps: Sequence[Step], results: Sequence[int]) -> None:
+        self.all_steps = tuple(steps)
+        self.results = tuple(results)
+        self.positions = _needed(self.all_steps, self.results)
+        self.steps = tuple(self.all_steps[position] for position in self.positions)
+        self._dying = _last_uses(self.steps, self.results)
+        self._connected = _connected(self.steps, self.results)
+        self.runs = 0
+        self._hybrid: Hybrid | None = None
+        self._refused = False
+
+    def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
+        """Run it; what fails is told as the failure of one operator, unless a program failed as a whole."""
+        self.runs += 1
+        if self.runs >= COMPILED_FROM and not self._refused and self.steps:
+            try:
+                # Autograd must not reach through a program to what its results do not depend on.
+                given = [
+                    tensor if index in self._connected or not tensor.requires_grad else tensor.detach()
+                    for index, tensor in enumerate(inputs)
+                ]
+                return self._compiled()(given, list(numbers))  # type: ignore[no-any-return]
+            except WeftError as error:
+                logger.debug("a lazy segment stays a list of operators: %s", error)
+                self._refused = True
+                self._hybrid = None
+        return self._by_operators(inputs, numbers)
+
+    def _compiled(self) -> Callable[..., Any]:
+        if self._hybrid is None:
+            self._hybrid = Hybrid(self._traceable, None, "lazy segment", None)
+        return self._hybrid
+
+    def _traceable(self, inputs: list[torch.Tensor], numbers: list[Any]) -> list[Any]:
+        made: dict[int, Any] = {}
+        for step in self.steps:
+            _keep(step, _call(step, made, inputs, numbers), made)
+        return [made[index] for index in self.results]
+
+    def _by_operators(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> list[Any]:
+        made: dict[int, Any] = {}
+        lost: _Lost | None = None
+        for position, step in enumerate(self.steps):
+            if lost is not None and lost.reaches(step):
+                lost.add(step)
+                continue
+            try:
+                _keep(step, _call(step, made, inputs, numbers), made)
+            except Exception as error:  # noqa: BLE001  # whatever it is, whoever waits for the result is told
+                lost = _Lost(self.steps[:position], self.positions[position], error)
+                lost.add(step)
+            if lost is None:
+                for index in self._dying[position]:
+                    del made[index]
+        if lost is not None:
+            raise lost.failure([made.get(index) for index in self.results], self.results)
+        return [made[index] for index in self.results]
+
+
+def _call(step: Step, made: dict[int, Any], inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+    form = step.form
+    tensors = [made[index] if index >= 0 else inputs[~index] for index in step.takes]
+    given = [numbers[index] for index in step.numbers]
+    if torch.is_grad_enabled() is form.grad:
+        return form.call(tensors, given)
+    with torch.set_grad_enabled(form.grad):
+        return form.call(tensors, given)
+
+
+def _keep(step: Step, result: Any, made: dict[int, Any]) -> None:
+    if step.makes:
+        pairs = zip(step.makes, flat(result), strict=True)
+        made.update((index, item) for index, item in pairs if index >= 0)
+
+
+class _Lost:
+    """What an operator that failed takes with it: its results, what is made of them, and the memory they share."""
+
+    def __init__(self, before: Sequence[Step], position: int, error: Exception) -> None:
+        self.position = position
+        self.error = error
+        self._root: dict[int, int] = {}
+        self._roots: set[int] = set()
+        for step in before:
+            self._share(step)
+
+    def _share(self, step: Step) -> None:
+        for index, output in zip(step.makes, step.form.outputs, strict=True):
+            if index >= 0 and output.view_of >= 0:
+                source = step.takes[output.view_of]
+                self._root[index] = self._root.get(source, source)
+
+    def _lost(self, index: int) -> bool:
+        return self._root.get(index, index) in self._roots
+
+    def reaches(self, step: Step) -> bool:
+        """Whether an operator takes something lost."""
+        self._share(step)
+        return any(self._lost(index) for index in step.takes)
+
+    def add(self, step: Step) -> None:
+        """Lose what an operator makes and writes."""
+        self._share(step)
+        changed = [*(index for index in step.makes if index >= 0), *(step.takes[place] for place in step.form.written)]
+        # A view that could not be made takes nothing with it but itself.
+        fresh = {index for index, output in zip(step.makes, step.form.outputs, strict=True) if output.view_of >= 0}
+        for index in changed:
+            if index in fresh:
+                self._root[index] = index
+            self._roots.add(self._root.get(index, index))
+
+    def failure(self, results: list[Any], numbers: Sequence[int]) -> OperatorFailure:
+        """The failure, with the results that are not lost."""
+        kept = [None if self._lost(number) else result for number, result in zip(numbers, results, strict=True)]
+        return OperatorFailure(self.position, self.error, kept, [~index for index in self._roots if index < 0])
+
+
+def _needed(steps: Sequence[Step], results: Sequence[int]) -> tuple[int, ...]:
+    """The steps that results and writes depend on."""
+    wanted = set(results)
+    positions = []
+    for position in range(len(steps) - 1, -1, -1):
+        step = steps[position]
+        if step.form.written or any(index in wanted for index in step.makes):
+            positions.append(position)
+            wanted.update(index for index in step.takes if index >= 0)
+    return tuple(reversed(positions))
+
+
+def _connected(steps: Sequence[Step], results: Sequence[int]) -> frozenset[int]:
+    """The inputs that a backward from some result gives gradients to."""
+    reached = set(results)
+    for step in reversed(steps):
+        for number, output in zip(step.makes, step.form.outputs, strict=True):
+            # What is changed in place goes on under the number of the argument.
+            own = number if number >= 0 else step.takes[output.same]
+            if own in reached:
+                reached.update(step.takes[index] for index in output.connected)
+    return frozenset(~index for index in reached if index < 0)
+
+
+def _last_uses(steps: Sequence[Step], results: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """After each step, the results that nothing later takes."""
+    kept = set(results)
+    dying: list[tuple[int, ...]] = []
+    for step in reversed(steps):
+        here = {index for index in (*step.takes, *step.makes) if index >= 0} - kept
+        kept |= here
+        dying.append(tuple(sorted(here)))
+    return tuple(reversed(dying))

@@ -1,0 +1,71 @@
+"""What is asked of calls, results and threads without waiting for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from sys import _getframe
+from types import CodeType
+from typing import Any
+
+import torch
+
+from weft.api.lazy_learning import flat
+from weft.api.lazy_table import LOOKING
+from weft.api.lazy_tensor import LazyTensor
+from weft.engine.base import PACKAGE
+from weft.engine.workers import WORKING
+from weft.trace.capture import without_functions
+
+TORCH_FILES = torch.__path__[0]
+
+
+def as_given(result: Any, reals: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Any:
+    """A result in which arguments that are handed back are the very objects that were given."""
+    if isinstance(result, torch.Tensor):
+        return next((tensor for real, tensor in zip(reals, given, strict=True) if real is result), result)
+    if type(result) in (tuple, list) and any(isinstance(item, torch.Tensor) for item in flat(result)):
+        return type(result)(as_given(item, reals, given) for item in result)
+    return result
+
+
+def tensors_in(item: Any) -> Iterator[torch.Tensor]:
+    """The tensors of nested arguments."""
+    if isinstance(item, torch.Tensor):
+        yield item
+    elif isinstance(item, (tuple, list)):
+        for entry in item:
+            yield from tensors_in(entry)
+    elif isinstance(item, dict):
+        for entry in item.values():
+            yield from tensors_in(entry)
+
+
+def look_at(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Answer a question about a tensor that needs no elements."""
+    tensor = args[0]
+    if tensor.__class__ is not LazyTensor:
+        return function(*args, **kwargs)
+    value = tensor.value
+    if value.real is not None:
+        return function(value.real, *args[1:], **kwargs)
+    name = LOOKING[function]
+    if name:
+        return getattr(value.look, name)
+    with without_functions():
+        return function(*args, **kwargs)
+
+
+def user_place() -> tuple[CodeType, int]:
+    """The code and instruction of the user's that called into PyTorch."""
+    frame = _getframe(1)
+    while frame.f_back is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((PACKAGE, TORCH_FILES)):
+            break
+        frame = frame.f_back
+    return frame.f_code, frame.f_lasti
+
+
+def in_task() -> bool:
+    """Whether this code runs in a task of the engine."""
+    return getattr(WORKING, "worker", None) is not None

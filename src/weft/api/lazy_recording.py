@@ -1,0 +1,203 @@
+"""Operators as they are called -> tasks of the engine: each a segment of operators that run one after the other."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+
+from weft.api.lazy_learning import Form
+from weft.api.lazy_plan import OperatorFailure, Plan, Step
+from weft.api.lazy_values import Look, Memory, Value, look_of
+from weft.engine.failures import PartialFailure
+from weft.errors import InternalError, source_line
+
+_PLANS: dict[Any, Plan] = {}
+MOST_PLANS = 4096
+
+
+class Recording:
+    """The operators called since the last task was pushed, with what they take from outside."""
+
+    __slots__ = (
+        "_positions",
+        "bytes",
+        "closed",
+        "device",
+        "external_memories",
+        "externals",
+        "key",
+        "maker",
+        "memories",
+        "numbers",
+        "places",
+        "seconds",
+        "steps",
+        "values",
+        "written",
+    )
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.closed = False  # its operators have been pushed
+        self.steps: list[Step] = []
+        self.key: list[Any] = []
+        self.externals: list[Any] = []  # values of earlier tasks, and ordinary tensors
+        self.external_memories: list[Memory] = []
+        self._positions: dict[int, int] = {}
+        self.memories: dict[Memory, None] = {}  # of what is taken from outside
+        self.written: dict[Memory, None] = {}
+        self.maker: Memory | None = None
+        self.numbers: list[Any] = []
+        self.values: list[weakref.ref[Value]] = []
+        self.places: list[tuple[CodeType, int]] = []
+        self.seconds = 0.0
+        self.bytes = 0
+
+    def external(self, thing: Any, memory: Memory, original: Any) -> int:
+        """The number of an input, from outside, as steps take it."""
+        found = self._positions.get(id(original))
+        if found is None:
+            found = self._positions[id(original)] = ~len(self.externals)
+            self.externals.append(thing)
+            self.external_memories.append(memory)
+            self.memories[memory] = None
+            memory.recording = self
+            if thing.__class__ is Value and thing.maker is not None:
+                self.memories[thing.maker] = None
+        return found
+
+    def knows(self, original: Any) -> int | None:
+        """The number of an input that was taken before."""
+        return self._positions.get(id(original))
+
+    def add(self, form: Form, takes: tuple[int, ...], numbers: Sequence[Any], place: tuple[CodeType, int]) -> int:
+        """Note one call; gives the number of its first new result."""
+        first = len(self.values)
+        slots: tuple[int, ...] = ()
+        if numbers:
+            start = len(self.numbers)
+            self.numbers += numbers
+            slots = tuple(range(start, len(self.numbers)))
+        makes: list[int] = []
+        following = first
+        for output in form.outputs:
+            if output.same >= 0:
+                makes.append(-1)
+            else:
+                makes.append(following)
+                following += 1
+        self.steps.append(Step(form, takes, slots, tuple(makes)))
+        self.key.append(form)
+        self.key.append(takes)
+        self.places.append(place)
+        self.seconds += form.seconds
+        self.bytes += form.bytes
+        return first
+
+    def hold(self, value: Value) -> None:
+        """Remember the next result for as long as somebody holds it."""
+        if value.memory in self.memories:
+            if self.maker is None:
+                self.maker = Memory()
+            value.maker = self.maker
+        self.values.append(weakref.ref(value))
+
+    def segment(self) -> Segment:
+        """What the engine is to run; the recording itself keeps nothing of it."""
+        alive = [value for value in (reference() for reference in self.values) if value is not None]
+        results = tuple(value.index for value in alive)
+        key = (tuple(self.key), results, tuple(map(type, self.numbers)))
+        plan = _PLANS.get(key)
+        if plan is None:
+            if len(_PLANS) >= MOST_PLANS:
+                _PLANS.clear()
+            plan = _PLANS[key] = Plan(self.steps, results)
+        made = Segment(plan, self, alive)
+        self.__init__(self.device)  # type: ignore[misc]  # everything anew
+        self.closed = True
+        return made
+
+
+class Segment:
+    """One task: runs the plan of a recording, and gives each value its tensor."""
+
+    __slots__ = ("__name__", "_alive", "_externals", "_memories", "_numbers", "_places", "_plan", "bytes",
+                 "changes", "device", "reads", "writes")  # fmt: skip
+
+    def __init__(self, plan: Plan, recording: Recording, alive: list[Value]) -> None:
+        self.device = recording.device
+        self.bytes = recording.bytes
+        self.changes = bool(recording.written)
+        made = {value.maker or value.memory: None for value in alive}
+        self.reads = [memory for memory in recording.memories if memory not in recording.written]
+        self.writes = [*recording.written, *made]
+        self._plan = plan
+        self._alive = alive
+        self._externals = recording.externals
+        self._memories = recording.external_memories
+        self._numbers = recording.numbers
+        self._places = recording.places
+        self.__name__ = f"{len(plan.steps)} operators"
+
+    def __call__(self) -> None:
+        """Run it."""
+        inputs = [_real(item) for item in self._externals]
+        try:
+            results = self._plan.run(inputs, self._numbers)
+        except OperatorFailure as failure:
+            self._store(failure.results)
+            raise self._explained(failure) from failure.error
+        self._store(results)
+
+    def _store(self, results: Sequence[Any]) -> None:
+        for value, real in zip(self._alive, results, strict=True):
+            if real is None:
+                continue
+            if look_of(real) is not value.look:
+                raise InternalError(
+                    f"a queued operator gave {_shown(look_of(real))} in the place of {_shown(value.look)}"
+                )
+            value.real = real
+
+    def _explained(self, failure: OperatorFailure) -> PartialFailure:
+        step = self._plan.all_steps[failure.position]
+        lost = [
+            value.maker or value.memory
+            for value, real in zip(self._alive, failure.results, strict=True)
+            if real is None
+        ]
+        lost += [self._memories[index] for index in failure.inputs]
+        return PartialFailure(
+            failure.error,
+            [memory.variable() for memory in dict.fromkeys(lost)],
+            getattr(step.form.function, "__name__", "operator"),
+            place_text(*self._places[failure.position]),
+        )
+
+
+def _shown(look: Look | None) -> str:
+    return (
+        "another kind of tensor"
+        if look is None
+        else f"{tuple(look.shape)} {look.strides} {look.dtype} {look.requires_grad}"
+    )
+
+
+def place_text(code: CodeType, instruction: int) -> str:
+    """A place in a function's code, in words."""
+    for start, end, line in code.co_lines():
+        if start <= instruction < end and line is not None:
+            return source_line(code.co_filename, line)
+    return source_line(code.co_filename, code.co_firstlineno)
+
+
+def _real(item: Any) -> torch.Tensor:
+    if item.__class__ is not Value:
+        return item  # type: ignore[no-any-return]
+    if item.real is None:
+        raise InternalError("a task ran before what it takes was computed")
+    return item.real

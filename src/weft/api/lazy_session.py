@@ -1,0 +1,340 @@
+"""Calls of PyTorch's functions -> queued operators, or calls that run at once when what they need is there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft.api.lazy_call import Call, Refused
+from weft.api.lazy_gradients import Gradients
+from weft.api.lazy_learning import Form, learn
+from weft.api.lazy_questions import as_given, in_task, look_at, tensors_in, user_place
+from weft.api.lazy_recording import Recording, Segment
+from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
+from weft.api.lazy_tensor import LazyTensor, lazy_tensor
+from weft.api.lazy_values import Memories, Memory, Value
+from weft.devices import cpu_count, current
+from weft.engine import BaseEngine, Placement, SerialEngine, Var, current_engine
+from weft.engine.base import nothing
+from weft.errors import UnsupportedError
+from weft.trace.capture import traced_elsewhere, tree_map_only
+
+MOST_STEPS = 1000
+FIRST_SECONDS = 1e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
+MOST_SECONDS = 1.0
+TINY = 16  # elements: a counter, say, which is brought up to date at once
+
+
+def engine() -> BaseEngine:
+    """The engine of this process."""
+    return current_engine({"cpu": cpu_count(), "copy": 1})
+
+
+class _Own(threading.local):
+    """What each thread has for itself."""
+
+    recording: Recording | None = None
+    patience: float = FIRST_SECONDS
+
+
+class Session:
+    """What is queued and not yet done, for all threads of the process."""
+
+    def __init__(self) -> None:
+        self.forms: dict[Any, Form] = {}
+        self.memories = Memories()
+        self.gradients = Gradients(self)
+        self._own = _Own()
+        # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
+        self.lock = threading.RLock()
+        self._recordings: dict[Recording, None] = {}
+        self._special: dict[Callable[..., Any], Callable[..., Any]] = dict(self.gradients.functions())
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function of PyTorch inside a lazy block."""
+        if function in LOOKING:
+            return look_at(function, args, kwargs)
+        if function in QUEUED:
+            if torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled() or traced_elsewhere(()):
+                return self.now(function, args, kwargs, changes=True)
+            return self._queue(function, args, kwargs)
+        special = self._special.get(function)
+        if special is not None:
+            return special(function, args, kwargs)
+        return self.now(function, args, kwargs, changes=function not in READING)
+
+    def _queue(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        grad = torch.is_grad_enabled()
+        call = Call([function, grad, torch.get_default_dtype()], function in NUMBERS_FREE)
+        try:
+            for item in args:
+                call.scan(item)
+            for name, item in kwargs.items():
+                call.key.append(name)
+                call.scan(item)
+        except Refused:
+            return self.now(function, args, kwargs, changes=True)
+        if not call.tensors:
+            return function(*args, **kwargs)
+        form = self.forms.get(tuple(call.key))
+        if form is None:
+            return self._learn(Form(function, *call.template(args, kwargs), grad=grad), call)
+        if form.at_once:
+            return self.now(function, args, kwargs, changes=form.changes)
+        if self._is_tiny(call.tensors):
+            return function(*args, **kwargs)
+        with self.lock:
+            result = self._record(form, call)
+        if result is _REFUSED:
+            return self.now(function, args, kwargs, changes=form.changes)
+        return result
+
+    def _is_tiny(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether a call is on a few numbers that nothing queued names."""
+        for tensor in tensors:
+            if tensor.__class__ is LazyTensor or tensor.numel() > TINY or self.memories.find(tensor) is not None:
+                return False
+        return True
+
+    def _learn(self, form: Form, call: Call) -> Any:
+        self.finish()
+        reals = [self._real(tensor) for tensor in call.tensors]
+        result = learn(form, reals, call.numbers)
+        self.forms[tuple(call.key)] = form
+        return as_given(result, reals, call.tensors)
+
+    def _record(self, form: Form, call: Call) -> Any:
+        recording = self.recording()
+        if form.grad and recording.written and not recording.steps[-1].form.grad:
+            # An optimizer's step ends here: what follows is a program of its own, through which gradients pass.
+            self.flush(recording)
+            recording = self.recording()
+        takes: list[int] = []
+        for position, tensor in enumerate(call.tensors):
+            index = self._take(recording, tensor, position, form)
+            if index is None:
+                return _REFUSED
+            takes.append(index)
+        memories = [self._memory(tensor) for tensor in call.tensors] if form.written or form.views else None
+        first = recording.add(form, tuple(takes), call.numbers, user_place())
+        if memories is not None:
+            for position in form.written:
+                memory = memories[position]
+                if memory in recording.memories:
+                    recording.written[memory] = None
+        result = self._results(form, call, recording, first, memories)
+        if recording.seconds > self._own.patience or len(recording.steps) >= MOST_STEPS:
+            self._own.patience = min(2 * self._own.patience, MOST_SECONDS)
+            self.flush(recording)
+        elif isinstance(engine(), SerialEngine) or recording.bytes > engine().limits.bytes // 4:
+            self.flush(recording)
+        return result
+
+    def _results(self, form: Form, call: Call, recording: Recording, first: int, memories: list[Memory] | None) -> Any:
+        if form.nothing:
+            return None
+        results: list[Any] = []
+        for output in form.outputs:
+            if output.same >= 0:
+                result = call.tensors[output.same]
+                if output.connected and result.__class__ is LazyTensor:
+                    self.gradients.connect(result.value, call.tensors, output.connected)
+                results.append(result)
+                continue
+            memory = memories[output.view_of] if output.view_of >= 0 and memories is not None else Memory()
+            memory.recording = recording
+            assert output.look is not None
+            value = Value(output.look, memory, recording, first)
+            first += 1
+            if output.connected:
+                self.gradients.connect(value, call.tensors, output.connected)
+            recording.hold(value)
+            results.append(lazy_tensor(value))
+        return results[0] if form.kind is None else form.kind(results)
+
+    def _take(self, recording: Recording, tensor: torch.Tensor, position: int, form: Form) -> int | None:
+        """How a step takes a tensor; None if it cannot be queued."""
+        if tensor.__class__ is LazyTensor:
+            value = tensor.value
+            if value.recording is recording:
+                return int(value.index)
+            if value.recording is not None:
+                self.flush(value.recording)
+            known = recording.knows(value)
+            if known is not None:
+                return known
+            if value.real is not None and self.memories.exported(value.real):
+                return self._take_exported(recording, tensor, value.real, form)
+            return recording.external(value, self._memory(tensor), value)
+        known = recording.knows(tensor)
+        if known is not None:
+            return known if position not in form.written or not self.memories.exported(tensor) else None
+        if self.memories.exported(tensor):
+            return self._take_exported(recording, tensor, tensor, form)
+        return recording.external(tensor, self._memory(tensor), tensor)
+
+    def _take_exported(self, recording: Recording, tensor: torch.Tensor, real: torch.Tensor, form: Form) -> int | None:
+        # Code that PyTorch knows nothing of may write this memory while the call is queued, or read what it writes.
+        if form.written or form.views or real.requires_grad or not engine().ready(self._memory(tensor).variable()):
+            return None
+        copy = real.clone()
+        return recording.external(copy, Memory(), copy) if copy.stride() == real.stride() else None
+
+    def _memory(self, tensor: torch.Tensor) -> Memory:
+        if tensor.__class__ is not LazyTensor:
+            return self.memories.of(tensor)
+        value: Value = tensor.value
+        # Once it is real, an ordinary tensor may share its memory.
+        return value.memory if value.real is None else self.memories.bind(value.real, value.memory)
+
+    def recording(self) -> Recording:
+        """The recording of this thread."""
+        found = self._own.recording
+        if found is None or found.closed:
+            found = self._own.recording = Recording(str(current()))
+            self._recordings[found] = None
+        return found
+
+    def end_recording(self) -> None:
+        """Push what this thread has recorded: what follows belongs to another device."""
+        if self._own.recording is not None:
+            self.flush(self._own.recording)
+
+    def flush(self, recording: Recording) -> None:
+        """Push what a recording holds."""
+        with self.lock:
+            if recording.closed:
+                return
+            recording.closed = True
+            self._recordings.pop(recording, None)
+            if recording.steps:
+                self._push(recording.segment())
+        engine().make_room()
+
+    def _push(self, segment: Segment) -> None:
+        reads = [memory.variable() for memory in segment.reads]
+        writes = [memory.variable() for memory in segment.writes]
+        if segment.changes:
+            reads.append(self.gradients.order)  # a backward that is queued may still read what is written here
+        place = Placement(segment.device, bytes=segment.bytes, bounded=False)
+        engine().push(segment, reads, writes, place, segment.__name__)
+
+    def push_task(self, task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
+        """Push a task to the lane in use."""
+        engine().push(task, reads, writes, Placement(str(current()), bounded=False), name)
+
+    def flush_all(self) -> None:
+        """Push everything that was recorded, by any thread."""
+        for recording in list(self._recordings):
+            self.flush(recording)
+        self.gradients.flush()
+        self._own.patience = FIRST_SECONDS
+
+    def finish(self) -> None:
+        """Wait until everything queued is done, failed or not."""
+        self.flush_all()
+        if in_task():
+            self._finish_inside()
+            return
+        engine().finish_all()
+        with self.lock:
+            if not self._recordings:
+                self.memories.forget()
+                self.gradients.forget()
+
+    def _finish_inside(self) -> None:
+        """Wait for all that names known memory: a task cannot wait for everything, which includes itself."""
+        variables = [memory.var for memory in self.memories.all() if memory.var is not None]
+        for variable in variables:
+            engine().push(nothing, (), (variable,), Placement(bounded=False), "wait for readers")
+        engine().finish(variables)
+
+    def waitall(self) -> None:
+        """Wait until everything queued is done; raise the first failure."""
+        self.finish()
+        engine().waitall()
+
+    def ready(self, tensor: torch.Tensor) -> bool:
+        """Whether a look at a tensor would not wait; what it needs is pushed."""
+        memory = self._memory(tensor) if tensor.__class__ is LazyTensor else self.memories.find(tensor)
+        if memory is None:
+            return True
+        if memory.recording is not None:
+            self.flush(memory.recording)
+        maker = tensor.value.maker if tensor.__class__ is LazyTensor else None
+        return all(place is None or place.var is None or engine().ready(place.var) for place in (memory, maker))
+
+    def wait_for(self, tensor: torch.Tensor) -> None:
+        """Wait until a tensor has the elements it must have now; raise what happened to them instead."""
+        memory = self._memory(tensor) if tensor.__class__ is LazyTensor else self.memories.find(tensor)
+        if memory is None:
+            return
+        if memory.recording is not None:
+            self.flush(memory.recording)
+            self._own.patience = FIRST_SECONDS
+        self.gradients.flush()
+        variables = [memory.var] if memory.var is not None else []
+        if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:
+            variables.append(maker.variable())
+        engine().wait(*variables)
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.wait_for(tensor)
+        if tensor.__class__ is not LazyTensor:
+            return tensor
+        real: torch.Tensor | None = tensor.value.real
+        assert real is not None, "a wait that raised nothing leaves a tensor"
+        return real
+
+    def now(self, function: Callable[..., Any], args: Any, kwargs: Any, *, changes: bool) -> Any:
+        """Run a call at once: when everything is done if it may change something, else when its tensors are there."""
+        given = list(tensors_in((args, kwargs)))
+        if not given:
+            return function(*args, **kwargs)
+        if changes or function in EXPORTING:
+            self.finish()
+            self.gradients.epoch += 1
+        reals = [self._real(tensor) for tensor in given]
+        if function in EXPORTING:
+            for real in reals:
+                self.memories.export(real)
+        if any(tensor.__class__ is LazyTensor for tensor in given):
+            by_id = {id(tensor): real for tensor, real in zip(given, reals, strict=True)}
+            args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
+        return as_given(function(*args, **kwargs), reals, given)
+
+    def settled(self, thing: Any) -> Any:
+        """Nested values with the ordinary tensor in the place of each lazy one, all of them finished."""
+        if isinstance(thing, torch.Tensor):
+            return self._real(thing)
+        if type(thing) in (list, tuple):
+            return type(thing)(self.settled(item) for item in thing)
+        if type(thing) is dict:
+            return {key: self.settled(item) for key, item in thing.items()}
+        return thing
+
+
+_REFUSED = object()
+
+
+SESSION = Session()
+
+
+def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if function in LOOKING:
+        return look_at(function, args, kwargs)
+    return SESSION.now(function, args, kwargs, changes=function not in READING and function not in QUEUED)
+
+
+def _operator(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    result = SESSION.now(function, args, kwargs, changes=True)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
+        raise UnsupportedError("a lazy tensor that carries a gradient was used past PyTorch's Python interface")
+    return result
+
+
+LazyTensor.on_function = staticmethod(_outside)
+LazyTensor.on_operator = staticmethod(_operator)

@@ -1,0 +1,135 @@
+"""A tensor that is still being computed -> what is known of it: its look, its memory, and who makes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.engine import Var
+from weft.trace.capture import storage_key
+
+if TYPE_CHECKING:
+    from weft.api.lazy_recording import Recording
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+EMPTY: frozenset[torch.Tensor] = frozenset()
+
+
+class Look:
+    """All that operators can know of a plain tensor without its elements; equal looks are one object."""
+
+    __slots__ = ("bytes", "dtype", "leaf", "numel", "requires_grad", "shape", "strides")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape = tensor.shape
+        self.strides = tensor.stride()
+        self.dtype = tensor.dtype
+        self.requires_grad = tensor.requires_grad
+        self.leaf = tensor.is_leaf
+        self.numel = tensor.numel()
+        self.bytes = self.numel * tensor.element_size()
+
+
+_LOOKS: dict[Any, Look] = {}
+
+
+def look_of(tensor: torch.Tensor) -> Look | None:
+    """The look of an ordinary tensor; None if it is of a kind that is not queued."""
+    if tensor.__class__ not in PLAIN or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return None
+    key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf)
+    found = _LOOKS.get(key)
+    if found is None:
+        found = _LOOKS[key] = Look(tensor)
+    special = tensor.is_neg() or tensor.is_conj() or tensor.is_inference() or tensor.is_quantized
+    return None if special else found
+
+
+class Memory:
+    """One piece of memory, which views share: its tasks are ordered by `var`."""
+
+    __slots__ = ("recording", "var")
+
+    def __init__(self) -> None:
+        self.var: Var | None = None
+        self.recording: Recording | None = None  # the last one that reads or writes it
+
+    def variable(self) -> Var:
+        """The engine's variable, made when a first task names it."""
+        found = self.var
+        if found is None:
+            found = self.var = Var("a lazy tensor")
+        return found
+
+
+class Value:
+    """What stands behind one lazy tensor.
+
+    `real` is the ordinary tensor once a worker has made it. A later write may still be queued then: who looks at
+    elements waits for the memory's variable, not for `real`.
+    """
+
+    __slots__ = ("__weakref__", "epoch", "index", "leaves", "look", "maker", "memory", "real", "recording")
+
+    def __init__(self, look: Look, memory: Memory, recording: Recording | None, index: int) -> None:
+        self.look = look
+        self.memory = memory
+        self.recording = recording
+        self.index = index
+        self.real: torch.Tensor | None = None
+        self.maker: Memory | None = None  # of a view of memory from elsewhere: what the task that takes the view writes
+        self.epoch = 0  # of `leaves`: code that runs at once may change what an autograd graph reaches
+        self.leaves: frozenset[torch.Tensor] = EMPTY  # what a backward from here gives gradients to
+
+    def look_now(self) -> Look | None:
+        """Its look: that of the real tensor where there is one, as code outside the queue may have changed it."""
+        real = self.real
+        return self.look if real is None else look_of(real)
+
+
+class Memories:
+    """The memory of ordinary tensors that queued work names."""
+
+    MOST = 4096
+
+    def __init__(self) -> None:
+        self._known: dict[int, Memory] = {}
+        self._exported: set[int] = set()
+
+    def find(self, tensor: torch.Tensor) -> Memory | None:
+        """The memory of a tensor, if queued work may name it."""
+        return self._known.get(storage_key(tensor))
+
+    def of(self, tensor: torch.Tensor) -> Memory:
+        """The memory of a tensor, from now on known."""
+        key = storage_key(tensor)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Memory()
+        return found
+
+    def bind(self, tensor: torch.Tensor, memory: Memory) -> Memory:
+        """The memory of a tensor: this one, unless it is known by another already."""
+        return self._known.setdefault(storage_key(tensor), memory)
+
+    def export(self, tensor: torch.Tensor) -> None:
+        """Note that other code may hold the address of a tensor's memory."""
+        self._exported.add(storage_key(tensor))
+
+    def exported(self, tensor: torch.Tensor) -> bool:
+        """Whether other code (numpy, for one) may read or write this memory unseen."""
+        return storage_key(tensor) in self._exported or not tensor.untyped_storage().resizable()
+
+    def all(self) -> list[Memory]:
+        """Every memory that queued work may name."""
+        return list(self._known.values())
+
+    def crowded(self) -> bool:
+        """Whether it is time to finish and forget."""
+        return len(self._known) > self.MOST
+
+    def forget(self) -> None:
+        """Forget what no queued work names any more: all of it is done. What a failure poisoned is kept."""
+        poisoned = {key: memory for key, memory in self._known.items() if memory.var and memory.var.failure}
+        self._known = poisoned

@@ -1,0 +1,308 @@
+"""Ordinary PyTorch in a lazy block gives what it gives outside, later."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from typing_extensions import Self
+
+import weft
+from weft.api.lazy_session import engine
+from weft.api.lazy_tensor import LazyTensor
+from weft.engine import Var
+from weft.errors import ExecutionError
+
+
+@pytest.fixture(autouse=True)
+def own_engine() -> Iterator[None]:
+    """Leave no failure of one test to the next."""
+    yield
+    weft.lazy(False)
+    engine().failures.drop_what_is_queued()
+    engine().failures.known.clear()
+    engine().close()
+
+
+def often(function: Callable[[], Any], times: int = 4) -> list[Any]:
+    """Run a function so often that its segments are learned, run by operators, and compiled."""
+    return [function() for _ in range(times)]
+
+
+class Gate:
+    """Holds up the lane until it is opened."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.variable = Var("gate")
+
+    def __enter__(self) -> Self:
+        engine().push(lambda: self.event.wait(20), writes=[self.variable], device="cpu:0")
+        return self
+
+    def open(self) -> None:
+        self.event.set()
+
+    def __exit__(self, *error: object) -> None:
+        self.event.set()
+
+
+def check(function: Callable[..., Any], *args: Any) -> None:
+    expected = function(*args)
+    with weft.lazy():
+        for found in often(lambda: function(*args)):
+            torch.testing.assert_close(weft.wait(found), expected)
+
+
+def test_the_chapters_first_example() -> None:
+    with weft.lazy():
+        a, b = torch.ones((1, 2)), torch.ones((1, 2))
+        for c in often(lambda: a * b + 2):
+            assert c.tolist() == [[3, 3]]
+
+
+def test_calls_return_before_they_have_run() -> None:
+    x = torch.ones(8, 8)
+    with weft.lazy():
+        often(lambda: (x + 1) @ x)
+        weft.waitall()
+        with Gate() as gate:
+            y = (x + 1) @ x
+            assert isinstance(y, LazyTensor)
+            assert not weft.ready(y)
+            assert y.shape == (8, 8)
+            assert len(y) == 8
+            assert y.dtype == torch.float32
+            assert y.device.type == "cpu"
+            assert y.dim() == 2
+            assert not y.requires_grad
+            gate.open()
+            assert y[0, 0].item() == 16
+            assert weft.ready(y)
+
+
+def test_looking_at_a_value_waits_in_every_way() -> None:
+    x = torch.ones(2, 2)
+    looks: list[Callable[[torch.Tensor], object]] = [
+        lambda t: t.tolist() == [[2, 2], [2, 2]],
+        lambda t: bool((t == 2).all()),
+        lambda t: float(t[0, 0]) == 2,
+        lambda t: int(t[0, 0]) == 2,
+        lambda t: "2." in repr(t),
+        lambda t: f"{t[0, 0]:.1f}" == "2.0",
+        lambda t: np.array_equal(t.numpy(), np.full((2, 2), 2.0)),
+        lambda t: np.asarray(t).sum() == 8,
+        lambda t: t.cpu().sum().item() == 8,
+        lambda t: 2 in t,
+        lambda t: torch.equal(t, torch.full((2, 2), 2.0)),
+    ]
+    with weft.lazy():
+        for look in looks:
+            for y in often(lambda: x + 1):
+                assert look(y)
+
+
+def test_writes_views_and_outs_happen_in_order() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        row = y[0]
+        row.add_(1)
+        z = y.t()
+        y[1] = 7
+        out = torch.empty(3, 3)
+        torch.add(z, row, out=out)
+        row.zero_()
+        return torch.stack([y, z, out, row.expand(3, 3)])
+
+    check(work, torch.randn(3, 3))
+
+
+def test_a_write_into_an_ordinary_tensor_is_seen_by_its_views_and_after_the_block() -> None:
+    base = torch.zeros(64, 64)
+    view = base[0]
+    with weft.lazy():
+        for _ in range(4):
+            base.add_(1)
+        assert view.sum().item() == 4 * 64
+        base.add_(1)
+    assert base[0, 0] == 5
+
+
+def test_memory_shared_with_numpy_is_never_read_or_written_late() -> None:
+    array = np.zeros((64, 64), dtype=np.float32)
+    x = torch.from_numpy(array)
+    with weft.lazy():
+        often(lambda: x + 1)
+        y = x + 1
+        array[:] = 5
+        assert y[0, 0].item() == 1
+        for _ in range(3):
+            x.add_(1)
+        assert array[0, 0] == 8
+        z = torch.ones(64, 64) * 3
+        shared = z.numpy()
+        z.add_(1)
+        assert shared[0, 0] == 4
+
+
+def test_what_depends_on_values_runs_at_once() -> None:
+    x = torch.tensor([0.0, 1.0, 2.0, 0.0] * 8)
+    check(lambda t: (t + 1)[t > 0], x)
+    check(lambda t: torch.nonzero(t * 2), x)
+    check(lambda t: torch.unique(t + 0), x)
+    check(lambda t: torch.where(t * 1), x)
+
+
+def test_random_operators_keep_their_order() -> None:
+    x = torch.ones(40, 40)
+
+    def work() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return [functional.dropout(x + 1, 0.5), torch.rand(3) + 1, (x * 2).bernoulli_(0.3), torch.randn(2)]
+
+    check(work)
+
+
+def test_numbers_that_change_are_no_new_segments() -> None:
+    x = torch.ones(16, 16)
+    with weft.lazy():
+        sums = []
+        for number in range(12):
+            y = (x * (number + 0.5) + number) / 2
+            sums.append(y.sum())
+        assert [total.item() for total in sums] == [256 * ((n + 0.5) + n) / 2 for n in range(12)]
+
+
+def test_errors_of_shape_are_raised_at_the_call() -> None:
+    x = torch.ones(3, 4)
+    with weft.lazy():
+        often(lambda: x + 1)
+        y = x + 1
+        with pytest.raises(RuntimeError, match="size of tensor"):
+            y + torch.ones(5)
+        assert y.sum().item() == 24
+
+
+def test_an_error_while_running_is_raised_by_who_waits_and_spares_the_rest() -> None:
+    table = torch.ones(40, 4)
+    good = torch.zeros(8, dtype=torch.long)
+    with weft.lazy():
+        often(lambda: (functional.embedding(good, table) * 2, table * 3, table + 0))
+        bad = torch.full((8,), 99)
+        x = functional.embedding(bad, table)
+        y = x * 2
+        z = table * 3
+        with pytest.raises(ExecutionError, match=r"(?s)embedding failed.*test_lazy.py:\d+.*functional.embedding\(bad"):
+            y.sum().item()
+        assert z.sum().item() == 480
+        with pytest.raises(ExecutionError):
+            x.tolist()
+    with pytest.raises(ExecutionError):
+        weft.wait(x)
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> list[torch.Tensor]:
+    losses = []
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "perceptron": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 5)),
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(36, 5),
+    ),
+}
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda parameters: torch.optim.Adam(parameters, 0.01),
+}
+
+
+@pytest.mark.parametrize("net_name", NETS)
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@pytest.mark.slow
+def test_training_equals_eager(net_name: str, optimizer_name: str) -> None:
+    batches = [(torch.randn(16, 1, 8, 8), torch.randint(5, (16,))) for _ in range(6)]
+    results = []
+    for lazily in (False, True):
+        torch.manual_seed(1)
+        net = NETS[net_name]()
+        optimizer = OPTIMIZERS[optimizer_name](net.parameters())
+        weft.lazy(lazily)
+        losses = train(net, optimizer, batches)
+        weft.lazy(False)
+        results.append((weft.wait(losses), [value.clone() for value in net.state_dict().values()]))
+    torch.testing.assert_close(results[1], results[0], rtol=2e-4, atol=1e-5)
+
+
+def test_gradients_accumulate_and_can_be_looked_at() -> None:
+    weight = torch.randn(8, 8, requires_grad=True)
+    x = torch.randn(8, 8)
+    expected = torch.autograd.grad((x @ weight).square().sum(), weight)[0]
+    with weft.lazy():
+        for count in range(1, 5):
+            (x @ weight).square().sum().backward()
+            assert weight.grad is not None
+            torch.testing.assert_close(weft.wait(weight.grad * 1), expected * count, rtol=1e-4, atol=1e-4)
+        weight.grad = None
+        assert weight.grad is None
+        torch.testing.assert_close(
+            torch.autograd.grad((x @ weight).square().sum(), weight)[0], expected, rtol=1e-4, atol=1e-4
+        )
+    assert weight.grad is None
+
+
+def test_a_custom_function_gets_finished_tensors() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return g * 2
+
+    weight = torch.ones(4, 4, requires_grad=True)
+    with weft.lazy():
+        for _ in range(3):
+            weight.grad = None
+            Double.apply(weight * 3).sum().backward()
+            assert weight.grad is not None
+            assert weight.grad.sum().item() == 6 * 16
+
+
+def test_a_decorated_function_is_a_lazy_block() -> None:
+    @weft.lazy()
+    def work(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1) * 2
+
+    x = torch.zeros(20)
+    for y in often(lambda: work(x)):
+        assert (y * 1).sum() == 40
+
+
+def test_lazy_tensors_may_be_used_outside_and_by_other_threads() -> None:
+    x = torch.ones(20)
+    with weft.lazy():
+        y = often(lambda: x + 1)[-1]
+    assert (y * 2).sum().item() == 80
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(float((y + 1).sum())))
+    thread.start()
+    thread.join(20)
+    assert found == [60.0]
