@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from weft.api.lazy import lazy
     from weft.api.program_file import load_program
     from weft.api.source import compile_source
+    from weft.api.spawn import spawn
     from weft.api.step import step
     from weft.train.checkpoint import load, save
     from weft.train.checkpoint_folder import Checkpoints
+    from weft.train.modules import data, models
 
 __version__ = "0.1.0.dev0"
 
@@ -32,6 +34,7 @@ __all__ = [
     "UsageError",
     "WeftError",
     "compile_source",
+    "data",
     "engine_statistics",
     "explain",
     "hybridize",
@@ -39,10 +42,12 @@ __all__ = [
     "limit",
     "load",
     "load_program",
+    "models",
     "on",
     "program",
     "ready",
     "save",
+    "spawn",
     "step",
     "trace_to",
     "wait",
@@ -53,6 +58,7 @@ __all__ = [
 HOMES = {
     "Checkpoints": "weft.train.checkpoint_folder",
     "compile_source": "weft.api.source",
+    "data": "weft.train.modules",
     "engine_statistics": "weft.api.asynchronous",
     "explain": "weft.api.explain",
     "hybridize": "weft.api.hybrid",
@@ -60,10 +66,12 @@ HOMES = {
     "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoint",
     "load_program": "weft.api.program_file",
+    "models": "weft.train.modules",
     "on": "weft.api.asynchronous",
     "program": "weft.api.hybrid",
     "ready": "weft.api.asynchronous",
     "save": "weft.train.checkpoint",
+    "spawn": "weft.api.spawn",
     "step": "weft.api.step",
     "trace_to": "weft.api.asynchronous",
     "wait": "weft.api.asynchronous",
