@@ -37,9 +37,22 @@ class Device:
         return torch.device("cpu") if self.kind == "cpu" else torch.device(self.kind, self.index)
 
 
+_cores: ContextVar[int | None] = ContextVar("weft_cores", default=None)
+
+
 def cpu_count() -> int:
-    """Count the cores Weft may use: WEFT_THREADS, else every core this process may run on."""
-    return config().threads or host_target().cores
+    """Count the cores Weft may use here: those of a `cores` block, WEFT_THREADS, or all this process may run on."""
+    return _cores.get() or config().threads or host_target().cores
+
+
+@contextmanager
+def cores(count: int) -> Iterator[None]:
+    """Let what this thread compiles in the block use so many cores: work that shares the machine with other work."""
+    token = _cores.set(count)
+    try:
+        yield
+    finally:
+        _cores.reset(token)
 
 
 def all_devices() -> tuple[Device, ...]:

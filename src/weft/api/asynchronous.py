@@ -11,6 +11,7 @@ import torch
 
 from weft import devices
 from weft.api.lazy_session import SESSION, engine
+from weft.api.spawn import Spawned, placed, resolved
 from weft.engine import Statistics, Timeline
 from weft.trace.capture import without_functions
 
@@ -18,7 +19,7 @@ from weft.trace.capture import without_functions
 def wait(thing: Any) -> Any:
     """Wait until a tensor, or those in nested lists, tuples and dicts, are computed; gives the ordinary tensors."""
     with without_functions():
-        return SESSION.settled(thing)
+        return SESSION.settled(resolved(thing))
 
 
 def waitall() -> None:
@@ -27,8 +28,10 @@ def waitall() -> None:
         SESSION.waitall()
 
 
-def ready(tensor: torch.Tensor) -> bool:
-    """Tell whether looking at a tensor would not wait."""
+def ready(tensor: torch.Tensor | Spawned) -> bool:
+    """Tell whether looking at a tensor, or at what was spawned, would not wait."""
+    if isinstance(tensor, Spawned):
+        return tensor.ready()
     with without_functions():
         return SESSION.ready(tensor)
 
@@ -53,7 +56,7 @@ def on(device: str | torch.device | devices.Device) -> Iterator[devices.Device]:
     """Place the work of a block on a device by hand: `with weft.on("cpu:1"):`."""
     SESSION.end_recording()
     try:
-        with devices.on(device) as place:
+        with devices.on(device) as place, placed(str(place)):
             yield place
     finally:
         SESSION.end_recording()

@@ -252,6 +252,14 @@ class Session:
             engine().push(nothing, (), (variable,), Placement(bounded=False), "wait for readers")
         engine().finish(variables)
 
+    def variables(self, tensor: torch.Tensor) -> list[Var]:
+        """What orders tasks that take this tensor, which other than lazy code will push; what it needs is pushed."""
+        memory = self._memory(tensor)
+        if memory.recording is not None:
+            self.flush(memory.recording)
+        maker = tensor.value.maker if tensor.__class__ is LazyTensor else None
+        return [memory.variable()] if maker is None else [memory.variable(), maker.variable()]
+
     def waitall(self) -> None:
         """Wait until everything queued is done; raise the first failure."""
         self.finish()

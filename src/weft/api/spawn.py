@@ -1,0 +1,165 @@
+"""A coarse piece of work -> a task of the engine, ordered by the tensors that go in and come out."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.api.asynchronous_cores import cores
+from weft.api.lazy_questions import tensors_in, user_place
+from weft.api.lazy_recording import place_text
+from weft.api.lazy_session import SESSION, engine
+from weft.api.lazy_tensor import LazyTensor
+from weft.codegen.library import version_of
+from weft.engine import Placement, Var
+from weft.errors import InternalError, UsageError
+from weft.trace.capture import tree_map_only, without_functions
+from weft.trace.state import find_state
+
+_placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
+# For each function's code: which of its tensors it has been seen to write, by place; and whether it was seen at all.
+_WRITES: dict[Any, set[int]] = {}
+
+
+@contextmanager
+def placed(lane: str) -> Iterator[None]:
+    """Send what is spawned in the block to a lane."""
+    token = _placed.set(lane)
+    try:
+        yield
+    finally:
+        _placed.reset(token)
+
+
+class Spawned:
+    """What a spawned function will give. Hand it to `weft.wait`, to another `spawn`, or to a function of PyTorch."""
+
+    def __init__(self) -> None:
+        self._variable = Var("a spawned result")
+        self._value: Any = None
+
+    def result(self) -> Any:
+        """Wait for the function and give what it returned; raise what it raised."""
+        engine().wait(self._variable)
+        return self._value
+
+    def ready(self) -> bool:
+        """Tell whether `result` would return at once."""
+        return engine().ready(self._variable)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """A function of PyTorch is called with it: the tensor that it stands for takes its place."""
+        args, kwargs = resolved((args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def resolved(item: Any) -> Any:
+    """Nested arguments with results in the place of what stands for them."""
+    return tree_map_only(Spawned, Spawned.result, item)
+
+
+def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
+    """Call a function in the background, when the tensors that go in are computed; gives what stands for its result.
+
+    Work on tensors that the call takes, that its modules hold or that it captured keeps its order with other spawned
+    and lazy work. The first call of a function has its tensors to itself; later ones share those that it did not write.
+    """
+    with without_functions():
+        return _spawn(function, args, kwargs)
+
+
+def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spawned:
+    made = Spawned()
+    tensors = list({id(tensor): tensor for tensor in _reached(function, args, kwargs)}.values())
+    variables = [variable for tensor in tensors for variable in SESSION.variables(tensor)]
+    key = (_code(function), len(args), tuple(kwargs))
+    written = _WRITES.get(key)
+    exclusive = range(len(tensors)) if written is None else written
+    writes = {
+        variable: None for index in exclusive if index < len(tensors) for variable in SESSION.variables(tensors[index])
+    }
+    writes[made._variable] = None
+    waited = _results_in((args, kwargs))
+    reads = {
+        variable: None for variable in (*variables, *(thing._variable for thing in waited)) if variable not in writes
+    }
+    lane = _placed.get()
+    place = place_text(*user_place())
+    task = _Task((function, args, kwargs), made, key, tensors, lane is not None)
+    engine().push(task, list(reads), list(writes), Placement(lane or "cpu", where=place), _name(function))
+    return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """Calls the function with finished tensors, and looks at which of them it wrote."""
+
+    call: tuple[Any, Any, Any]
+    made: Spawned
+    key: Any
+    tensors: Sequence[torch.Tensor]
+    alone: bool  # placed on one core
+
+    def __call__(self) -> None:
+        """Run it."""
+        function, args, kwargs = self.call
+        reals = [_real(tensor) for tensor in self.tensors]
+        by_id = {id(tensor): real for tensor, real in zip(self.tensors, reals, strict=True)}
+        args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
+        args, kwargs = tree_map_only(Spawned, lambda thing: thing._value, (args, kwargs))
+        versions = [version_of(real) for real in reals]
+        with cores(1) if self.alone else nullcontext():
+            self.made._value = SESSION.settled(function(*args, **kwargs))
+        changed = {index for index, real in enumerate(reals) if version_of(real) != versions[index]}
+        known = _WRITES.setdefault(self.key, changed)
+        if not changed <= known:
+            known |= changed
+            raise UsageError(
+                f"{_name(function)} wrote a tensor that it did not write when it was first spawned",
+                why="other work may have read that tensor at the same time",
+                fix="give it what it writes as a result instead, or spawn two functions",
+            )
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.__class__ is not LazyTensor:
+        return tensor
+    real: torch.Tensor | None = tensor.value.real
+    if real is None:
+        raise InternalError("a spawned function ran before what it takes was computed")
+    return real
+
+
+def _results_in(item: Any) -> list[Spawned]:
+    found: list[Spawned] = []
+    tree_map_only(Spawned, found.append, item)
+    return found
+
+
+def _reached(function: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a call can see: its arguments, those of modules, and those that its code names."""
+    yield from tensors_in((args, kwargs))
+    roots = [thing for thing in (*args, *kwargs.values()) if isinstance(thing, (nn.Module, types.FunctionType))]
+    for slot in find_state(function, *roots).slots.values():
+        found = slot.get()
+        if isinstance(found, torch.Tensor):
+            yield found
+
+
+def _code(function: Any) -> Any:
+    function = getattr(function, "__func__", function)
+    if isinstance(function, nn.Module):
+        return (type(function), function.training)
+    return getattr(function, "__code__", None) or type(function)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", None) or type(function).__name__

@@ -1,0 +1,110 @@
+"""Spawned work runs in the background, in the order that its tensors ask for."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.api.lazy_session import engine
+from weft.errors import ExecutionError
+
+
+@pytest.fixture(autouse=True)
+def own_engine() -> Iterator[None]:
+    """Leave no failure of one test to the next."""
+    yield
+    engine().failures.drop_what_is_queued()
+    engine().failures.known.clear()
+    engine().close()
+
+
+def test_a_result_can_be_passed_on_before_it_exists():
+    go = threading.Event()
+
+    def slow(x):
+        go.wait(20)
+        return x + 1
+
+    first = weft.spawn(slow, torch.zeros(4))
+    second = weft.spawn(lambda y, z: y * z, first, z=torch.full((4,), 3.0))
+    assert not weft.ready(second)
+    go.set()
+    assert weft.wait(second).tolist() == [3, 3, 3, 3]
+    assert weft.ready(second)
+    assert torch.add(first, 1).tolist() == [2, 2, 2, 2]
+
+
+def test_writes_are_ordered_against_reads_of_the_same_memory():
+    x = torch.zeros(64)
+
+    def grow(tensor):
+        tensor.add_(1)
+
+    results = []
+    for _ in range(5):
+        weft.spawn(grow, x)
+        results.append(weft.spawn(torch.clone, x[:2]))
+    assert [weft.wait(result)[0].item() for result in results] == [1, 2, 3, 4, 5]
+
+
+def test_spawned_and_lazy_work_see_each_other():
+    x = torch.ones(32, 32)
+    with weft.lazy():
+        for _ in range(4):
+            y = (x + 1) * 2
+            z = weft.spawn(lambda t: t.sum(), y)
+            y.add_(1)
+            assert weft.wait(z).item() == 4 * 1024
+            assert (z + y.sum()).item() == 9 * 1024
+
+
+def test_a_model_and_what_it_holds_are_ordered():
+    net = nn.Linear(4, 4)
+    x = torch.ones(4)
+    before = net(x).detach()
+    result = weft.spawn(net, x)
+    with weft.lazy(), torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+    torch.testing.assert_close(weft.wait(result).detach(), before)
+
+
+def test_an_error_reaches_who_waits_with_the_line_that_spawned():
+    def fail(x):
+        raise ValueError("no")
+
+    lost = weft.spawn(fail, torch.zeros(3))
+    after = weft.spawn(torch.neg, lost)
+    with pytest.raises(ExecutionError, match=r"(?s)fail failed.*test_spawn.py:\d+.*weft.spawn\(fail"):
+        weft.wait(after)
+    with pytest.raises(ExecutionError):
+        weft.waitall()
+
+
+def test_two_lanes_run_at_once():
+    both = threading.Barrier(2, timeout=20)
+    with weft.on("cpu:0"):
+        a = weft.spawn(lambda: both.wait() >= 0)
+    with weft.on("cpu:1"):
+        b = weft.spawn(lambda: both.wait() >= 0)
+    assert weft.wait([a, b]) == [True, True]
+
+
+def test_a_placed_task_computes_on_one_core():
+    before = torch.get_num_threads()
+    with weft.on("cpu:1"):
+        assert weft.wait(weft.spawn(torch.get_num_threads)) == 1
+    assert torch.get_num_threads() == before
+
+
+def test_writing_what_was_only_read_before_is_an_error():
+    def maybe(x, write):
+        return x.add_(1) if write else x + 1
+
+    x = torch.zeros(3)
+    weft.wait(weft.spawn(maybe, x, False))
+    with pytest.raises(ExecutionError, match="wrote a tensor"):
+        weft.wait(weft.spawn(maybe, x, True))
