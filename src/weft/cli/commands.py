@@ -13,6 +13,8 @@ from typing import Any
 STAGES = ("graph", "plan", "llvm", "asm", "draw")
 RIVALS = ("eager", "compile", "onnxruntime", "openvino", "hybrid")
 
+LANGUAGES = ("en", "zh")
+
 
 @dataclass(frozen=True, slots=True)
 class Argument:
@@ -67,6 +69,21 @@ EVERYWHERE = (
 )
 
 COMMANDS = (
+    Command(
+        "tour",
+        "the chapter run on this machine, in about a minute",
+        "weft.cli.tour",
+        (
+            ("weft tour", "every stop: its code, its output here, the claim it checks"),
+            ("weft tour --lang zh", "in Chinese"),
+            ("weft tour --html tour.html", "also as one page to keep or send"),
+        ),
+        (
+            Argument("--lang", "the language: en or zh", shows="LANGUAGE", default="en", choices=LANGUAGES),
+            Argument("--stop", "only this stop; may be repeated", shows="NAME", many=True),
+            Argument("--html", "also write one self-contained page", shows="FILE"),
+        ),
+    ),
     Command(
         "doctor",
         "can this machine, and this model, run as programs?",

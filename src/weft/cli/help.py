@@ -37,7 +37,7 @@ def greeting() -> Document:
         (
             Heading(f"{version_line()}: {PROMISE}"),
             _indented(FIRST_STEPS),
-            Paragraph("try: weft doctor"),
+            Paragraph("try: weft tour"),
         )
     )
 

@@ -1,0 +1,139 @@
+"""The table of stops -> the tour: each run here, with its output, and the claims counted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import weft
+from weft.document import Block, Code, Document, Heading, Paragraph, Span, Table, Tone
+from weft.errors import UsageError
+from weft.tour.programming import PROGRAMMING
+from weft.tour.stop import Claim, Stop
+from weft.tour.texts import Texts, read_texts
+from weft.tour.training import TRAINING
+
+ALL_STOPS = (*PROGRAMMING, *TRAINING)
+LANGUAGES = ("en", "zh")
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a stop gave here."""
+
+    name: str
+    code: str
+    output: str
+    claims: tuple[Claim, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether every claim of the stop holds."""
+        return all(claim.holds for claim in self.claims)
+
+
+@dataclass(frozen=True, slots=True)
+class Tour:
+    """All stops that were made, in the words of a language."""
+
+    visits: tuple[Visit, ...]
+    texts: Texts
+
+    @property
+    def title(self) -> str:
+        """Name the tour."""
+        return self.texts.words["title"]
+
+    @property
+    def language(self) -> str:
+        """Give the language it is in."""
+        return self.texts.language
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Give the claims of all stops."""
+        return tuple(claim for visit in self.visits for claim in visit.claims)
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether every claim holds here."""
+        return all(claim.holds for claim in self.claims)
+
+    def summary(self) -> str:
+        """Count: N stops, M claims, K hold."""
+        holding = sum(claim.holds for claim in self.claims)
+        return self.texts.words["end"].format(stops=len(self.visits), claims=len(self.claims), holds=holding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give it as data."""
+        stops = [{**asdict(visit), "title": self.texts.stops[visit.name]["title"]} for visit in self.visits]
+        return {"stops": stops, "claims": len(self.claims), "hold": sum(claim.holds for claim in self.claims)}
+
+    def document(self) -> Document:
+        """Give it to read."""
+        blocks: list[Block] = [Paragraph(self.texts.words["beginning"])]
+        for number, visit in enumerate(self.visits, 1):
+            told = self.texts.stops[visit.name]
+            blocks += [Heading(f"{number}. {told['title']}"), Paragraph(told["text"]), Code(visit.code)]
+            if visit.output:
+                blocks += [Paragraph(self.texts.words["output"], "faint"), Code(visit.output)]
+            blocks.append(Table((), tuple(row for claim in visit.claims for row in self._rows(claim))))
+        tone: Tone = "good" if self.holds else "bad"
+        return Document((*blocks, Paragraph(self.summary(), tone)))
+
+    def __str__(self) -> str:
+        return str(self.document())
+
+    def _rows(self, claim: Claim) -> Sequence[tuple[str | Span, ...]]:
+        words = self.texts.words
+        mark = Span("✓", "good") if claim.holds else Span("✗", "bad")
+        told = self.texts.claims[claim.name]
+        return ((mark, words["claim"], told), ("", words["here"], claim.here), ("", words["chapter"], claim.chapter))
+
+
+def stops_here() -> tuple[Stop, ...]:
+    """List the stops whose features this Weft has."""
+    return tuple(stop for stop in ALL_STOPS if set(stop.needs) <= set(weft.__all__))
+
+
+def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> Tour:
+    """Make the tour, or some of its stops; `say` is told which one is next."""
+    if language not in LANGUAGES:
+        raise UsageError(f"there is no tour in {language!r}", why="the languages are " + ", ".join(LANGUAGES))
+    stops = stops_here()
+    if unknown := sorted(set(only) - {stop.name for stop in stops}):
+        raise UsageError(
+            f"there is no stop {unknown[0]!r}", why="the stops are " + ", ".join(stop.name for stop in stops)
+        )
+    chosen = [stop for stop in stops if not only or stop.name in only]
+    visits = []
+    for number, stop in enumerate(chosen, 1):
+        say(f"stop {number} of {len(chosen)}: {stop.name}")
+        visits.append(visit(stop))
+    return Tour(tuple(visits), read_texts(language))
+
+
+def visit(stop: Stop) -> Visit:
+    """Run a stop's code, and check its claims; a stop that fails is a claim that does not hold."""
+    filename = f"<tour {stop.name}>"
+    # Without a time of change an entry is never looked up on disk.
+    linecache.cache[filename] = (len(stop.code), None, stop.code.splitlines(keepends=True), filename)
+    names: dict[str, Any] = {"__name__": f"weft_tour_{stop.name}"}
+    printed = io.StringIO()
+    torch.manual_seed(SEED)
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(stop.code, filename, "exec", dont_inherit=True), names)
+        claims = stop.check(names, printed.getvalue())
+    except Exception as error:  # noqa: BLE001  # a self-test tells what failed, and goes on
+        printed.write("".join(traceback.format_exception(error)[-3:]))
+        claims = (Claim("runs", "-", type(error).__name__, holds=False),)
+    return Visit(stop.name, stop.code, printed.getvalue().rstrip(), claims)
