@@ -9,6 +9,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
 from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
 from weft.plan.expression import DTYPE_BYTES
+from weft.plan.sink import sink
 
 FLOATS = frozenset({"f32", "f64"})
 MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})
@@ -34,6 +35,7 @@ class Region:
 def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
     """Cut a graph into regions, as few as the library calls between them allow."""
     levels = _levels(graph)
+    sink(graph, levels)
     wanted = set(graph.roots())
     users = graph.users()
     found = []

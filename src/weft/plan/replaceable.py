@@ -13,6 +13,8 @@ from weft.ir.graph import Graph, Value
 from weft.plan.native_values import NATIVE
 from weft.plan.region import Region
 
+# What computes, whatever the data: only calls of operators, and reads at an index, can fail.
+SAFE = frozenset({NATIVE, "item", "constant", "convolution_input_gradient", "convolution_weight_gradient"})
 Pairs = tuple[tuple[int, int], ...]
 
 
@@ -25,7 +27,7 @@ def replaceable(lifted: Graph, compiled: Graph, regions: Sequence[Region]) -> li
     found: list[Pairs] = []
     for number, region in enumerate(regions):
         after = compiled.values[steps[number] + 1 :]
-        if any(value.op not in (NATIVE, "item") for value in after):
+        if any(value.op not in SAFE for value in after):
             found.append(())
             continue
         read_later = {operand for value in after for operand in value.operands}

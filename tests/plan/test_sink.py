@@ -1,0 +1,72 @@
+"""Cheap values are made behind the library call that they would otherwise be stored across."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.ir.calls import Call, Operand
+from weft.ir.graph import Graph, Result, Value
+from weft.ir.types import TensorType, contiguous
+from weft.plan.region import find_regions
+
+CPU = torch.device("cpu")
+NUMBER, TENSOR = contiguous(torch.float32, (), CPU), contiguous(torch.float32, (64,), CPU)
+
+
+def given(name: str, kind: TensorType = TENSOR) -> Value:
+    return Value("input", (), kind, name=name)
+
+
+def made(op: str, *operands: Value, **attributes: Any) -> Value:
+    return Value(op, operands, TENSOR, MappingProxyType(attributes))
+
+
+def by_library(value: Value) -> Value:
+    return made("library", value, call=Call("aten.digamma.default", (Operand(0),)))
+
+
+def regions_of(inputs: tuple[Value, ...], values: tuple[Value, ...], *roots: Value) -> list[tuple[Value, ...]]:
+    graph = Graph("graph", inputs, values, tuple(map(Result, roots)))
+    return [region.values for region in find_regions(graph, frozenset())]
+
+
+def test_a_number_is_spread_out_where_it_is_read() -> None:
+    x, number = given("x"), given("number", NUMBER)
+    before, spread = made("exp", x), made("expand", number, shape=(64,))
+    called = by_library(before)
+    after = made("mul", called, spread)
+    assert regions_of((x, number), (before, spread, called, after), after) == [(before,), (spread, after)]
+
+
+def test_what_is_handed_over_anyway_is_worked_on_behind_the_call() -> None:
+    x = given("x")
+    before = made("exp", x)
+    doubled = made("add", before, before)
+    called = by_library(x)
+    after, other = made("mul", called, doubled), made("sub", called, before)
+    found = regions_of((x,), (before, doubled, called, after, other), after, other)
+    assert found == [(before,), (doubled, after, other)] or found == [(before, doubled, after, other)]
+
+
+def test_two_tensors_are_not_stored_instead_of_one() -> None:
+    square = contiguous(torch.float32, (8, 8), CPU)
+    x, y = given("x", square), given("y", square)
+    first, second = Value("matmul", (x, y), square), Value("matmul", (y, x), square)
+    both = Value("add", (first, second), square)
+    called = Value("library", (x,), square, MappingProxyType({"call": Call("aten.digamma.default", (Operand(0),))}))
+    after = Value("mul", (called, both), square)
+    found = regions_of((x, y), (first, second, both, called, after), after)
+    assert found == [(first, second, both), (after,)]
+
+
+def test_what_is_handed_out_stays() -> None:
+    x = given("x")
+    doubled = made("add", x, x)
+    called = by_library(made("exp", x))
+    exponent = called.operands[0]
+    after = made("mul", called, doubled)
+    found = regions_of((x,), (doubled, exponent, called, after), doubled, after)
+    assert found == [(doubled, exponent), (after,)]
