@@ -21,15 +21,23 @@ if TYPE_CHECKING:
     from weft.api.step import step
     from weft.train.checkpoint import load, save
     from weft.train.checkpoint_folder import Checkpoints
+    from weft.train.choose_devices import try_all_gpus, try_gpu
+    from weft.train.metrics import Accumulator, Animator
     from weft.train.modules import data, models
+    from weft.train.timing import BenchMark, Benchmark, Timer
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Accumulator",
+    "Animator",
+    "BenchMark",
+    "Benchmark",
     "CheckpointError",
     "Checkpoints",
     "ExecutionError",
     "InternalError",
+    "Timer",
     "UnsupportedError",
     "UsageError",
     "WeftError",
@@ -50,13 +58,20 @@ __all__ = [
     "spawn",
     "step",
     "trace_to",
+    "try_all_gpus",
+    "try_gpu",
     "wait",
     "waitall",
 ]
 
 # Where each name comes from: imported at its first use, because `weft --version` must not wait for PyTorch.
 HOMES = {
+    "Accumulator": "weft.train.metrics",
+    "Animator": "weft.train.metrics",
+    "BenchMark": "weft.train.timing",
+    "Benchmark": "weft.train.timing",
     "Checkpoints": "weft.train.checkpoint_folder",
+    "Timer": "weft.train.timing",
     "compile_source": "weft.api.source",
     "data": "weft.train.modules",
     "engine_statistics": "weft.api.asynchronous",
@@ -74,6 +89,8 @@ HOMES = {
     "spawn": "weft.api.spawn",
     "step": "weft.api.step",
     "trace_to": "weft.api.asynchronous",
+    "try_all_gpus": "weft.train.choose_devices",
+    "try_gpu": "weft.train.choose_devices",
     "wait": "weft.api.asynchronous",
     "waitall": "weft.api.asynchronous",
 }
