@@ -14,13 +14,19 @@ import weft
 from weft.cli import main
 from weft.document import columns_of
 from weft.errors import UsageError
+from weft.tour.alone import visit_alone
 from weft.tour.stop import Claim, Stop
 from weft.tour.texts import FOLDER, read_texts
-from weft.tour.tour import ALL_STOPS, LANGUAGES, Tour, Visit, stops_here, tour, visit
+from weft.tour.tour import LANGUAGES, Tour, tour
+from weft.tour.visit import ALL_STOPS, Visit, stops_here, visit
 
 # Whether one thing is faster than another is measured by the tour, not by tests, which share a machine.
-TIMED = {"hybrid_faster", "hybrid_soon", "step_faster"}
+TIMED = {"async_queued", "hybrid_faster", "hybrid_soon", "step_faster"}
 HERE = stops_here()
+
+
+def by_name(name: str) -> Visit:
+    return visit(next(stop for stop in ALL_STOPS if stop.name == name))
 
 
 @pytest.mark.parametrize("stop", HERE, ids=lambda stop: stop.name)
@@ -46,7 +52,7 @@ def test_all_languages_say_the_same_things() -> None:
     for other in others:
         for part in ("words", "stops", "claims"):
             assert other[part].keys() == english[part].keys()
-    assert english["stops"].keys() == {stop.name for stop in ALL_STOPS}
+    assert list(english["stops"]) == [stop.name for stop in ALL_STOPS]
 
 
 def test_a_stop_that_needs_what_is_missing_is_not_listed(monkeypatch) -> None:
@@ -87,6 +93,7 @@ def test_the_command_tells_how_it_goes_and_ends_by_what_was_found(
     tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("weft.tour.tour.visit_alone", by_name)
     words = ["tour", "--stop", "imperative", "--stop", "symbolic", "--html", "tour.html", "--lang", "zh"]
     assert main(words) == 0
     found = capsys.readouterr()
@@ -101,9 +108,17 @@ def test_the_command_tells_how_it_goes_and_ends_by_what_was_found(
 
 def test_a_claim_that_does_not_hold_ends_the_command_with_one(monkeypatch, capsys) -> None:
     broken = dataclasses.replace(ALL_STOPS[0], code="fancy_func = lambda *numbers: 11\nprint(11)")
-    monkeypatch.setattr("weft.tour.tour.ALL_STOPS", (broken,))
+    monkeypatch.setattr("weft.tour.visit.ALL_STOPS", (broken,))
+    monkeypatch.setattr("weft.tour.tour.visit_alone", lambda name: visit(broken))
     assert main(["tour"]) == 1
     assert "1 stops, 1 claims, 0 hold" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_stop_has_a_process_of_its_own_and_one_that_dies_is_told(monkeypatch) -> None:
+    assert visit_alone("imperative") == by_name("imperative")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert [claim.here for claim in visit_alone("imperative").claims] == ["exit 1"]
 
 
 @pytest.mark.slow

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import linecache
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
-import weft
 from weft.document import Block, Code, Document, Heading, Paragraph, Span, Table, Tone
 from weft.errors import UsageError
-from weft.tour.programming import PROGRAMMING
-from weft.tour.stop import Claim, Stop
+from weft.tour.alone import visit_alone
+from weft.tour.stop import Claim
 from weft.tour.texts import Texts, read_texts
-from weft.tour.training import TRAINING
+from weft.tour.visit import Visit, stops_here
 
-ALL_STOPS = (*PROGRAMMING, *TRAINING)
 LANGUAGES = ("en", "zh")
-SEED = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """What a stop gave here."""
-
-    name: str
-    code: str
-    output: str
-    claims: tuple[Claim, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Tell whether every claim of the stop holds."""
-        return all(claim.holds for claim in self.claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +75,8 @@ class Tour:
         return ((mark, words["claim"], told), ("", words["here"], claim.here), ("", words["chapter"], claim.chapter))
 
 
-def stops_here() -> tuple[Stop, ...]:
-    """List the stops whose features this Weft has."""
-    return tuple(stop for stop in ALL_STOPS if set(stop.needs) <= set(weft.__all__))
-
-
 def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], None] = lambda _: None) -> Tour:
-    """Make the tour, or some of its stops; `say` is told which one is next."""
+    """Make the tour, or some of its stops, each in a process of its own; `say` is told which one is next."""
     if language not in LANGUAGES:
         raise UsageError(f"there is no tour in {language!r}", why="the languages are " + ", ".join(LANGUAGES))
     stops = stops_here()
@@ -117,23 +88,5 @@ def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], No
     visits = []
     for number, stop in enumerate(chosen, 1):
         say(f"stop {number} of {len(chosen)}: {stop.name}")
-        visits.append(visit(stop))
+        visits.append(visit_alone(stop.name))
     return Tour(tuple(visits), read_texts(language))
-
-
-def visit(stop: Stop) -> Visit:
-    """Run a stop's code, and check its claims; a stop that fails is a claim that does not hold."""
-    filename = f"<tour {stop.name}>"
-    # Without a time of change an entry is never looked up on disk.
-    linecache.cache[filename] = (len(stop.code), None, stop.code.splitlines(keepends=True), filename)
-    names: dict[str, Any] = {"__name__": f"weft_tour_{stop.name}"}
-    printed = io.StringIO()
-    torch.manual_seed(SEED)
-    try:
-        with contextlib.redirect_stdout(printed):
-            exec(compile(stop.code, filename, "exec", dont_inherit=True), names)
-        claims = stop.check(names, printed.getvalue())
-    except Exception as error:  # noqa: BLE001  # a self-test tells what failed, and goes on
-        printed.write("".join(traceback.format_exception(error)[-3:]))
-        claims = (Claim("runs", "-", type(error).__name__, holds=False),)
-    return Visit(stop.name, stop.code, printed.getvalue().rstrip(), claims)
