@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 Group = Mapping[str, Any]
-Form = tuple[bool, ...]
+Form = tuple[str, ...]  # what of a parameter group is switched on
 Tensors = dict[str, torch.Tensor]
 Update = Callable[[Form, torch.Tensor, torch.Tensor, Tensors, Sequence[torch.Tensor]], tuple[torch.Tensor, Tensors]]
 
@@ -37,6 +37,10 @@ class Rule:
     update: Update
 
 
+def _form(group: Group, *options: str) -> Form:
+    return tuple(option for option in options if group[option])
+
+
 # -- SGD ---------------------------------------------------------------------------------------------------------------
 
 
@@ -45,7 +49,7 @@ def _sgd_kept(group: Group) -> tuple[str, ...]:
 
 
 def _sgd_form(group: Group) -> Form:
-    return (group["maximize"], group["weight_decay"] != 0, group["momentum"] != 0, group["nesterov"])
+    return _form(group, "maximize", "weight_decay", "momentum", "nesterov")
 
 
 def _sgd_numbers(group: Group, count: float) -> tuple[float, ...]:
@@ -58,15 +62,14 @@ def _sgd_numbers(group: Group, count: float) -> tuple[float, ...]:
 def _sgd_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
-    maximize, decays, has_momentum, nesterov = form
     minus_rate, decay, momentum, keep, take = numbers
-    gradient = -gradient if maximize else gradient
-    if decays:
+    gradient = -gradient if "maximize" in form else gradient
+    if "weight_decay" in form:
         gradient = gradient + parameter * decay
-    if not has_momentum:
+    if "momentum" not in form:
         return parameter + gradient * minus_rate, {}
     buffer = kept["momentum_buffer"] * keep + gradient * take
-    direction = gradient + buffer * momentum if nesterov else buffer
+    direction = gradient + buffer * momentum if "nesterov" in form else buffer
     return parameter + direction * minus_rate, {"momentum_buffer": buffer}
 
 
@@ -78,7 +81,7 @@ def _adam_kept(group: Group) -> tuple[str, ...]:
 
 
 def _adam_form(group: Group) -> Form:
-    return (group["maximize"], group["weight_decay"] != 0, group["decoupled_weight_decay"], group["amsgrad"])
+    return _form(group, "maximize", "weight_decay", "decoupled_weight_decay", "amsgrad")
 
 
 def _adam_numbers(group: Group, count: float) -> tuple[float, ...]:
@@ -92,17 +95,16 @@ def _adam_numbers(group: Group, count: float) -> tuple[float, ...]:
 def _adam_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
-    maximize, decays, decoupled, amsgrad = form
     minus_step_size, decay, take_first, keep_second, take_second, correction, epsilon = numbers
-    gradient = -gradient if maximize else gradient
-    if decays and decoupled:
+    gradient = -gradient if "maximize" in form else gradient
+    if {"weight_decay", "decoupled_weight_decay"} <= set(form):
         parameter = parameter * decay
-    elif decays:
+    elif "weight_decay" in form:
         gradient = gradient + parameter * decay
     first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
     second = kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
     new = {"exp_avg": first, "exp_avg_sq": second}
-    if amsgrad:
+    if "amsgrad" in form:
         second = new["max_exp_avg_sq"] = torch.maximum(kept["max_exp_avg_sq"], second)
     return parameter + minus_step_size * first / (second.sqrt() / correction + epsilon), new
 
@@ -116,7 +118,7 @@ def _rmsprop_kept(group: Group) -> tuple[str, ...]:
 
 
 def _rmsprop_form(group: Group) -> Form:
-    return (group["maximize"], group["weight_decay"] != 0, group["momentum"] > 0, group["centered"])
+    return _form(group, "maximize", "weight_decay", "momentum", "centered")
 
 
 def _rmsprop_numbers(group: Group, count: float) -> tuple[float, ...]:
@@ -129,18 +131,17 @@ def _rmsprop_numbers(group: Group, count: float) -> tuple[float, ...]:
 def _rmsprop_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
-    maximize, decays, has_momentum, centered = form
     minus_rate, decay, keep, take, epsilon, momentum = numbers
-    gradient = -gradient if maximize else gradient
-    if decays:
+    gradient = -gradient if "maximize" in form else gradient
+    if "weight_decay" in form:
         gradient = gradient + parameter * decay
     square = kept["square_avg"] * keep + take * gradient * gradient
     new = {"square_avg": square}
-    if centered:
+    if "centered" in form:
         mean = new["grad_avg"] = kept["grad_avg"] + (gradient - kept["grad_avg"]) * take
         square = square - mean * mean
     direction = gradient / (square.sqrt() + epsilon)
-    if has_momentum:
+    if "momentum" in form:
         direction = new["momentum_buffer"] = kept["momentum_buffer"] * momentum + direction
     return parameter + direction * minus_rate, new
 
@@ -154,7 +155,7 @@ def _adagrad_kept(group: Group) -> tuple[str, ...]:
 
 
 def _adagrad_form(group: Group) -> Form:
-    return (group["maximize"], group["weight_decay"] != 0)
+    return _form(group, "maximize", "weight_decay")
 
 
 def _adagrad_numbers(group: Group, count: float) -> tuple[float, ...]:
@@ -165,10 +166,9 @@ def _adagrad_numbers(group: Group, count: float) -> tuple[float, ...]:
 def _adagrad_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
-    maximize, decays = form
     minus_rate, decay, epsilon = numbers
-    gradient = -gradient if maximize else gradient
-    if decays:
+    gradient = -gradient if "maximize" in form else gradient
+    if "weight_decay" in form:
         gradient = gradient + parameter * decay
     total = kept["sum"] + gradient * gradient
     return parameter + minus_rate * gradient / (total.sqrt() + epsilon), {"sum": total}

@@ -40,8 +40,10 @@ class UpdateForm:
     of_parameter: tuple[int, ...]
 
     def __str__(self) -> str:
-        flags = "; ".join(f"group {bucket.group} {bucket.form}" for bucket in self.buckets)
-        return f"{flags}; parameters in {self.of_parameter}"
+        groups = "; ".join(", ".join((f"group {bucket.group}", *bucket.form)) for bucket in self.buckets)
+        if len(self.buckets) == 1:
+            return f"{groups} of {len(self.of_parameter)} parameters"
+        return f"{groups}; parameters in {self.of_parameter}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
