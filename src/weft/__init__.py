@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from weft.train.checkpoint import load, save
     from weft.train.checkpoint_folder import Checkpoints
     from weft.train.choose_devices import try_all_gpus, try_gpu
+    from weft.train.collective import allreduce, replicate
+    from weft.train.evaluate import evaluate
     from weft.train.metrics import Accumulator, Animator
     from weft.train.modules import data, models
+    from weft.train.split import split_and_load, split_batch
     from weft.train.timing import BenchMark, Benchmark, Timer
 
 __version__ = "0.1.0.dev0"
@@ -41,9 +44,11 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "WeftError",
+    "allreduce",
     "compile_source",
     "data",
     "engine_statistics",
+    "evaluate",
     "explain",
     "hybridize",
     "lazy",
@@ -54,8 +59,11 @@ __all__ = [
     "on",
     "program",
     "ready",
+    "replicate",
     "save",
     "spawn",
+    "split_and_load",
+    "split_batch",
     "step",
     "trace_to",
     "try_all_gpus",
@@ -72,9 +80,11 @@ HOMES = {
     "Benchmark": "weft.train.timing",
     "Checkpoints": "weft.train.checkpoint_folder",
     "Timer": "weft.train.timing",
+    "allreduce": "weft.train.collective",
     "compile_source": "weft.api.source",
     "data": "weft.train.modules",
     "engine_statistics": "weft.api.asynchronous",
+    "evaluate": "weft.train.evaluate",
     "explain": "weft.api.explain",
     "hybridize": "weft.api.hybrid",
     "lazy": "weft.api.lazy",
@@ -85,8 +95,11 @@ HOMES = {
     "on": "weft.api.asynchronous",
     "program": "weft.api.hybrid",
     "ready": "weft.api.asynchronous",
+    "replicate": "weft.train.collective",
     "save": "weft.train.checkpoint",
     "spawn": "weft.api.spawn",
+    "split_and_load": "weft.train.split",
+    "split_batch": "weft.train.split",
     "step": "weft.api.step",
     "trace_to": "weft.api.asynchronous",
     "try_all_gpus": "weft.train.choose_devices",

@@ -1,0 +1,70 @@
+"""Functions and devices -> their results, computed at the same time: a thread a device, with its share of the cores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TypeVar
+
+import torch
+
+from weft.api.asynchronous_cores import cores
+from weft.devices import Device, cpu_count
+
+Result = TypeVar("Result")
+
+# Held to make the pool once. On the other side: another thread's first use; making it waits for nothing.
+_lock = threading.Lock()
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def run_on(functions: Sequence[Callable[[], Result]], places: Sequence[Device]) -> list[Result]:
+    """Call each function in the thread of its device, in the caller's modes; raise the first error, in their order."""
+    if len(functions) <= 1:
+        return [function() for function in functions]
+    modes = _modes()
+    share = max(1, cpu_count() // max(1, sum(place.kind == "cpu" for place in places)))
+    pool = _pool(len(functions))
+    futures = [
+        pool.submit(_run, function, place, share, modes) for function, place in zip(functions, places, strict=True)
+    ]
+    # All are waited for, also after an error: none may go on in the background with tensors of the caller.
+    errors = [future.exception() for future in futures]
+    for error in errors:
+        if error is not None:
+            raise error
+    return [future.result() for future in futures]
+
+
+def _pool(count: int) -> ThreadPoolExecutor:
+    with _lock:
+        if count not in _pools:
+            _pools[count] = ThreadPoolExecutor(count, thread_name_prefix="weft-device")
+        return _pools[count]
+
+
+Modes = tuple[bool, bool, tuple[tuple[str, bool, torch.dtype], ...]]
+
+
+def _modes() -> Modes:
+    """The modes of this thread, which PyTorch keeps for each thread apart."""
+    kinds = ("cpu", "cuda")
+    autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
+
+
+def _run(function: Callable[[], Result], place: Device, share: int, modes: Modes) -> Result:
+    grad, inference, autocast = modes
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(inference))
+        stack.enter_context(torch.set_grad_enabled(grad))
+        for kind, enabled, dtype in autocast:
+            if enabled:
+                stack.enter_context(torch.autocast(kind, dtype=dtype))
+        if place.kind == "cpu":
+            stack.enter_context(cores(share))
+        else:
+            stack.enter_context(torch.cuda.device(place.torch_device))
+        return function()

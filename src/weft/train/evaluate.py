@@ -1,0 +1,71 @@
+"""A network and data -> how many answers are right, computed on several devices without padding."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.train.choose_devices import find_devices
+from weft.train.device_threads import run_on
+from weft.train.split import Shares, split_batch
+
+Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Count the samples whose highest score is that of their label."""
+    return (scores.argmax(dim=1) == labels).sum()
+
+
+def evaluate(
+    net: Callable[[torch.Tensor], torch.Tensor],
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    devices: Any = None,
+    *,
+    measure: Measure = correct,
+    shares: Shares = "equal",
+) -> float:
+    """Give the mean of a measure over all samples: by default the share of right answers.
+
+    `measure` gives a sum over samples; only sums travel between devices. A module is evaluated in evaluation mode, and
+    each of its parts is in the mode that it was in afterwards.
+    """
+    places = find_devices(devices) if devices is not None else [_home(net)]
+    modes = [(part, part.training) for part in net.modules()] if isinstance(net, nn.Module) else []
+    try:
+        if isinstance(net, nn.Module):
+            net.eval()
+        nets = [net, *(_copy(net, place.torch_device) for place in places[1:])]
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for x, y in batches:
+                pieces = zip(nets, places, *split_batch(x, y, places, shares), strict=True)
+                busy = [piece for piece in pieces if len(piece[-1])]
+                work = [partial(_measured, measure, one, part, labels) for one, _, part, labels in busy]
+                total += sum(run_on(work, [place for _, place, _, _ in busy]))
+                count += len(y)
+    finally:
+        for part, training in modes:
+            part.training = training
+    return total / count if count else float("nan")
+
+
+def _measured(measure: Measure, net: Any, x: torch.Tensor, y: torch.Tensor) -> float:
+    return float(measure(net(x), y))
+
+
+def _home(net: Any) -> Any:
+    if isinstance(net, nn.Module):
+        for parameter in net.parameters():
+            return find_devices(parameter.device)[0]
+    return find_devices("cpu")[0]
+
+
+def _copy(net: Any, device: torch.device) -> Any:
+    """A network for another device; a function computes where its arguments are."""
+    return copy.deepcopy(net).to(device) if isinstance(net, nn.Module) else net

@@ -1,0 +1,92 @@
+"""A batch -> a piece for each device, of equal sizes, of given shares, or by measured speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from weft.devices import Device
+from weft.errors import UsageError
+from weft.train.choose_devices import find_devices
+from weft.train.device_threads import run_on
+
+Shares = str | Sequence[float]
+TRIAL_SIZE = 384
+TRIALS = 3
+_speeds: dict[tuple[Device, ...], list[float]] = {}
+
+
+def split_and_load(data: torch.Tensor, devices: Any, shares: Shares = "equal") -> list[torch.Tensor]:
+    """Split a batch along its first dimension, and put each piece where its device computes.
+
+    `shares` is "equal" (sizes differ by one at most), a list of numbers such as `[3, 1]`, or "measured": by the speed
+    of the devices, working at once, at a product of matrices. A piece on the CPU is a view of the batch, not a copy.
+    """
+    places = find_devices(devices)
+    pieces = data.split(split_sizes(len(data), resolved_shares(places, shares)))
+    return [piece.to(place.torch_device, non_blocking=True) for piece, place in zip(pieces, places, strict=True)]
+
+
+def split_batch(
+    x: torch.Tensor, y: torch.Tensor, devices: Any, shares: Shares = "equal"
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Split samples and their labels alike."""
+    if len(x) != len(y):
+        raise UsageError(f"there are {len(x)} samples and {len(y)} labels")
+    return split_and_load(x, devices, shares), split_and_load(y, devices, shares)
+
+
+def split_sizes(count: int, shares: Sequence[float]) -> list[int]:
+    """Divide a count in proportion to shares: the parts add up to it, and each is less than one from its share."""
+    total = math.fsum(shares)
+    if not shares or min(shares) < 0 or not 0 < total < math.inf:
+        raise UsageError(f"the shares {list(shares)} say nothing", why="they are positive numbers, some may be zero")
+    exact = [count * share / total for share in shares]
+    sizes = [min(count, math.floor(size)) for size in exact]
+    # What is left goes to those that lost most by rounding down; of equals, to the first.
+    order = sorted(range(len(shares)), key=lambda index: (sizes[index] - exact[index], index))
+    for index in order[: count - sum(sizes)]:
+        sizes[index] += 1
+    return sizes
+
+
+def resolved_shares(places: Sequence[Device], shares: Shares) -> Sequence[float]:
+    """Give a number for each device."""
+    if shares == "equal":
+        return [1.0] * len(places)
+    if shares == "measured":
+        return measured_speeds(places)
+    if isinstance(shares, str) or len(shares) != len(places):
+        raise UsageError(
+            f"shares={shares!r} for {len(places)} devices", fix='"equal", "measured", or a number for each device'
+        )
+    return shares
+
+
+def measured_speeds(places: Sequence[Device]) -> list[float]:
+    """Measure how fast each device is while all of them work; once in a process for the same devices."""
+    key = tuple(places)
+    if key not in _speeds:
+        trials = [run_on([partial(_trial, place) for place in places], places) for _ in range(TRIALS + 1)]
+        _speeds[key] = [1 / min(seconds) for seconds in zip(*trials[1:], strict=True)]
+    return _speeds[key]
+
+
+def _trial(place: Device) -> float:
+    matrix = torch.ones(TRIAL_SIZE, TRIAL_SIZE, device=place.torch_device)
+    _finish(place)
+    start = time.perf_counter()
+    for _ in range(4):
+        matrix @ matrix
+    _finish(place)
+    return time.perf_counter() - start
+
+
+def _finish(place: Device) -> None:
+    if place.kind == "cuda":
+        torch.cuda.synchronize(place.torch_device)
