@@ -10,7 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 WITH_CODE = ["README.md", "README.zh-CN.md", "docs/hybridize.md"]
-DOCUMENTS = [*WITH_CODE, "docs/ARCHITECTURE.md", "docs/decisions/README.md", "docs/errors/README.md", "CONTRIBUTING.md"]
+# What their blocks use of what a reader has already.
+GIVEN = "import torch\nimport weft\nnet, x = torch.nn.Linear(3, 2), torch.ones(1, 3)"
+OTHERS = ["docs/program-file.md", "docs/step.md", "docs/symbolic.md"]
+PAGES = ["docs/ARCHITECTURE.md", "docs/decisions/README.md", "docs/errors/README.md", "CONTRIBUTING.md"]
+DOCUMENTS = [*WITH_CODE, *OTHERS, *PAGES, "docs/cli.md", "docs/security.md"]
 
 
 def blocks(name: str) -> list[str]:
@@ -24,6 +28,14 @@ def test_the_code_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: Any
     for number, block in enumerate(blocks(name)):
         exec(compile(block, f"{name} block {number}", "exec"), names)
     assert "program" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_code_of_a_page_runs_with_what_a_reader_has(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for number, block in enumerate([GIVEN, *blocks(name)]):
+        exec(compile(block, f"{name} block {number}", "exec"), names)
 
 
 def test_both_readmes_show_the_same_code() -> None:

@@ -140,3 +140,22 @@ def test_a_file_that_does_not_run_is_named_with_its_line(text: str, told: str, w
     assert (answer.status, answer.out) == (2, "")
     assert told in answer.err
     assert "where bad.py:2" in answer.err
+
+
+class Hostile:
+    """What a pickle of it does, if anybody reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_in_an_input_does_not_run(weft: Weft, folder: Path) -> None:
+    saved(folder)
+    np.save(folder / "hostile.npy", np.array([Hostile(folder / "ran")], dtype=object), allow_pickle=True)
+    assert weft("run", "net.weft", "--input", "hostile.npy").status == 4
+    assert not (folder / "ran").exists()
+    np.load(folder / "hostile.npy", allow_pickle=True)  # the file would have done it
+    assert (folder / "ran").exists()
