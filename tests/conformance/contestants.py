@@ -1,5 +1,6 @@
 """A name -> what is examined: Weft, eager itself, or eager with one deliberate fault that must be caught."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from tests.conformance.fresh import fresh
 from torch.utils import _pytree as pytree
 
 import weft
-from weft.errors import UnsupportedError
+from weft.errors import ExecutionError, UnsupportedError
+
+REHEARSALS = 3
 
 
 def around(change: Callable[..., Any]) -> Contestant:
@@ -94,6 +97,28 @@ def hybridize(target: Any) -> Any:
     return weft.hybridize(target)
 
 
+def lazily(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call it as lazy code, after calls on copies by which its operators are learned and compiled."""
+    random_state = torch.get_rng_state()
+    state = getattr(getattr(function, "__self__", None), "state_dict", dict)()
+    kept = {name: value.clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
+    with contextlib.suppress(Exception):  # the last call below raises what is to be raised
+        for _ in range(REHEARSALS):
+            copied_args, copied_kwargs = fresh((args, kwargs))
+            with weft.lazy():
+                weft.wait(function(*copied_args, **copied_kwargs))
+    with torch.no_grad():
+        for name, value in kept.items():
+            state[name].copy_(value)
+    torch.set_rng_state(random_state)
+    try:
+        with weft.lazy():
+            result = function(*args, **kwargs)
+        return pytree.tree_map(lambda leaf: weft.wait(leaf) if isinstance(leaf, torch.Tensor) else leaf, result)
+    except ExecutionError as error:
+        raise error.__cause__ or error from None
+
+
 FAULTS: dict[str, Contestant] = {
     change.__name__: around(change)
     for change in (
@@ -108,4 +133,9 @@ FAULTS: dict[str, Contestant] = {
     )
 }
 
-CONTESTANTS: dict[str, Contestant] = {"hybridize": hybridize, "identity": lambda target: target, **FAULTS}
+CONTESTANTS: dict[str, Contestant] = {
+    "hybridize": hybridize,
+    "lazy": around(lazily),
+    "identity": lambda target: target,
+    **FAULTS,
+}
