@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from weft.train.modules import data, models
     from weft.train.split import split_and_load, split_batch
     from weft.train.timing import BenchMark, Benchmark, Timer
+    from weft.train.trainer import Trainer
 
 __version__ = "0.1.0.dev0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "ExecutionError",
     "InternalError",
     "Timer",
+    "Trainer",
     "UnsupportedError",
     "UsageError",
     "WeftError",
@@ -80,6 +82,7 @@ HOMES = {
     "Benchmark": "weft.train.timing",
     "Checkpoints": "weft.train.checkpoint_folder",
     "Timer": "weft.train.timing",
+    "Trainer": "weft.train.trainer",
     "allreduce": "weft.train.collective",
     "compile_source": "weft.api.source",
     "data": "weft.train.modules",

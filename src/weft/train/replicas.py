@@ -1,0 +1,71 @@
+"""A module and devices -> a replica on each, kept equal to the module: the module itself works on the first device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.devices import Device
+from weft.errors import UsageError
+
+
+class Replicas:
+    """The module, and its copies for the other devices; two virtual CPU devices have a replica each, too."""
+
+    def __init__(self, net: nn.Module, places: Sequence[Device], prepare: Callable[[nn.Module], Any]) -> None:
+        self.places = tuple(places)
+        home = places[0].torch_device
+        strangers = [name for name, tensor in net.state_dict(keep_vars=True).items() if not _is_on(tensor, home)]
+        if strangers:
+            raise UsageError(
+                f"{strangers[0]} is not on {home}, the first device",
+                why="the module itself works there; its replicas are on the others",
+                fix=f'net.to("{home}") before the optimizer is made',
+            )
+        self.nets = [net, *(copy.deepcopy(net).to(place.torch_device) for place in places[1:])]
+        self.parameters = [list(one.parameters()) for one in self.nets]
+        for one in self.nets[1:]:
+            one.zero_grad(set_to_none=True)
+        for one in self.nets:
+            prepare(one)
+
+    def match(self) -> None:
+        """Make the replicas equal to the module: its parameters, its buffers, and what it trains."""
+        net = self.nets[0]
+        parts = list(net.modules())
+        for other in self.nets[1:]:
+            for part, copied_part in zip(parts, other.modules(), strict=True):
+                copied_part.training = part.training
+        with torch.no_grad():
+            for parameters in self.parameters[1:]:
+                for own, copied_parameter in zip(self.parameters[0], parameters, strict=True):
+                    copied_parameter.copy_(own)
+                    copied_parameter.requires_grad_(own.requires_grad)
+            for other in self.nets[1:]:
+                for buffer, copied_buffer in zip(net.buffers(), other.buffers(), strict=True):
+                    copied_buffer.copy_(buffer)
+
+    def collect_gradients(self) -> None:
+        """Add the gradients of the replicas to those of the module, in the order of devices, and forget them."""
+        with torch.no_grad():
+            for index, own in enumerate(self.parameters[0]):
+                for parameters in self.parameters[1:]:
+                    gradient = parameters[index].grad
+                    parameters[index].grad = None
+                    if gradient is None:
+                        continue
+                    if own.grad is None:
+                        own.grad = gradient.to(own.device)
+                    else:
+                        own.grad.add_(gradient.to(own.device))
+
+
+def _is_on(tensor: Any, device: torch.device) -> bool:
+    if not isinstance(tensor, torch.Tensor):
+        return True
+    index = tensor.device.index or 0
+    return tensor.device.type == device.type and (device.type == "cpu" or index == device.index)

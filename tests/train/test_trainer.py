@@ -1,0 +1,167 @@
+"""Training on several devices gives what one device gives, whatever the shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import weft
+from weft.train.data import Batches, Images
+
+X, Y = torch.randn(24, 5, generator=torch.Generator().manual_seed(3)), torch.arange(24) % 3
+
+
+def model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+
+def trained(loss_fn: Any, devices: Any, batches: list[tuple[torch.Tensor, torch.Tensor]], **options: Any) -> nn.Module:
+    net = model()
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.5, momentum=0.9), loss_fn, devices, **options)
+    for x, y in batches:
+        trainer.step(x.double(), y)
+    return net
+
+
+def close(one: nn.Module, other: nn.Module) -> None:
+    for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def masked(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    mask = y != 1
+    return (functional.cross_entropy(scores, y, reduction="none") * mask).sum(), mask.sum()
+
+
+LOSSES = {
+    "mean": functional.cross_entropy,
+    "class": nn.CrossEntropyLoss(),
+    "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "weighted": nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5]).double(), ignore_index=2, label_smoothing=0.1),
+    "masked": masked,
+}
+
+
+@settings(max_examples=25)
+@given(
+    name=st.sampled_from(sorted(LOSSES)),
+    shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum),
+    size=st.integers(1, 24),
+)
+def test_any_shares_give_the_update_of_one_device(name: str, shares: list[int], size: int) -> None:
+    batches = [(X[:size], Y[:size]), (X[-size:], Y[-size:])]
+    devices = [f"cpu:{index}" for index in range(len(shares))]
+    close(trained(LOSSES[name], devices, batches, shares=shares), trained(LOSSES[name], "cpu:0", batches))
+
+
+def test_one_device_gives_what_plain_training_gives() -> None:
+    plain = model()
+    optimizer = torch.optim.SGD(plain.parameters(), 0.5, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        functional.cross_entropy(plain(X.double()), Y).backward()
+        optimizer.step()
+    close(trained(functional.cross_entropy, ["cpu:0", "cpu:1"], [(X, Y)] * 3), plain)
+
+
+def test_accumulated_batches_give_the_update_of_one_large_one() -> None:
+    parts = list(zip(X.split([5, 12, 7]), Y.split([5, 12, 7]), strict=True))
+    close(
+        trained(masked, ["cpu:0", "cpu:1"], parts, accumulate=3),
+        trained(masked, "cpu:0", [(X, Y)]),
+    )
+
+
+def test_clipping_takes_the_norm_of_the_whole_gradient() -> None:
+    options = {"clip_norm": 0.01}
+    close(
+        trained(masked, ["cpu:0", "cpu:1"], [(X, Y)], **options),
+        trained(masked, "cpu:0", [(X, Y)], **options),
+    )
+
+
+def test_a_step_gives_the_mean_loss_of_the_global_batch() -> None:
+    net = model()
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters()), functional.cross_entropy, ["cpu:0", "cpu:1"])
+    expected = functional.cross_entropy(net(X.double()), Y)
+    torch.testing.assert_close(trainer.step(X.double(), Y), expected.detach())
+
+
+def test_a_parameter_that_nobody_uses_is_left_alone() -> None:
+    net = model()
+    net.add_module("unused", nn.Linear(1, 1))
+    net.forward = lambda x: net[2](net[1](net[0](x)))
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), functional.cross_entropy, "cpu:0")
+    trainer.step(X.double(), Y)
+    assert net.unused.weight.grad is None
+
+
+def test_hybridized_replicas_give_the_same() -> None:
+    batches = [(X, Y)] * 2
+    found = trained(functional.cross_entropy, ["cpu:0", "cpu:1"], batches, hybridize=True)
+    close(found, trained(functional.cross_entropy, "cpu:0", batches))
+
+
+def test_a_batch_that_fails_on_one_device_leaves_no_trace() -> None:
+    def failing(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if y[0] == Y[12]:
+            raise RuntimeError("the second device fails")
+        return functional.cross_entropy(scores, y)
+
+    net = model()
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.5, momentum=0.9), failing, ["cpu:0", "cpu:1"])
+    y = Y.clone()
+    y[0] = (Y[12] + 1) % 3
+    with pytest.raises(RuntimeError, match="the second device fails"):
+        trainer.step(X.double(), y)
+    trainer.loss_fn = functional.cross_entropy
+    trainer.step(X.double(), Y)
+    close(net, trained(functional.cross_entropy, "cpu:0", [(X, Y)]))
+
+
+def data(count: int) -> Images:
+    images, labels = torch.randint(256, (count, 4, 4), dtype=torch.uint8), torch.randint(3, (count,))
+    images[:, 0] = labels[:, None].byte() * 100
+    return Images(images, labels, "small")
+
+
+def fit(folder: Path, epochs: int, resume: str | None = None) -> tuple[weft.Trainer, list[str]]:
+    torch.manual_seed(4)
+    train, test = Batches(data(40), 16), Batches(data(20), 7, shuffle=False)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(net.parameters(), 0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4)
+    options = {"scheduler": scheduler, "checkpoints": weft.Checkpoints(folder)}
+    trainer = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), "cpu:0", **options)
+    said: list[str] = []
+    trainer.fit(train, test, epochs=epochs, resume=resume, say=said.append)
+    return trainer, said
+
+
+def test_fit_trains_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    straight, said = fit(tmp_path / "straight", 6)
+    assert straight.history[-1]["loss"] < straight.history[0]["loss"]
+    assert said[0].startswith("epoch 1, loss")
+    assert straight.steps == 18
+    fit(tmp_path / "stopped", 2)
+    torch.rand(3)
+    resumed, _ = fit(tmp_path / "stopped", 6, resume="auto")
+    assert [row["epoch"] for row in resumed.history] == [1, 2, 3, 4, 5, 6]
+    for one, other in zip(straight.net.parameters(), resumed.net.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_saving_between_accumulated_batches_is_refused(tmp_path: Path) -> None:
+    net = model()
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters()), masked, "cpu:0", accumulate=2)
+    trainer.step(X.double(), Y)
+    with pytest.raises(weft.UsageError, match="1 of 2 batches are accumulated"):
+        trainer.save(weft.Checkpoints(tmp_path))
