@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,7 @@ from weft.api.quick_call import QuickCall, quick_call
 from weft.api.step_library import Snapshot, by_library, needs_closure
 from weft.api.step_optimizers import RULES
 from weft.api.step_state import OptimizerState, Prepared, UpdateForm
+from weft.api.step_steady import Ran, SteadyStep, steady_step
 from weft.api.step_training import (
     Clipping,
     Gradients,
@@ -32,8 +34,8 @@ from weft.api.step_training import (
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.capture import (
     has_gradient_hooks,
-    has_step_hooks,
     note_step,
+    step_hooks,
     traced_elsewhere,
     tree_flatten,
     tree_map_only,
@@ -42,6 +44,7 @@ from weft.trace.failure import trace_failure
 from weft.trace.state import Slot, State, find_state
 
 MOST_QUICK_CALLS = 8
+FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,12 +72,19 @@ class Step(Hybrid):
         self._quick_calls: dict[str, QuickCall | None] = {}
         self._calls = 0  # since the last update
         self._round: _Round | None = None
+        self._steady: SteadyStep | None = None
+        self._known = [*self._parameters()]
+        self._long_ways, self._next_steady = 0, FIRST_STEADY
         # For which parameters the last trace found a gradient, and for which each program gives one.
         self._gradients_there: tuple[bool, ...] = ()
         self._updated: WeakKeyDictionary[Guarded, tuple[bool, ...]] = WeakKeyDictionary()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
+        if self._steady is not None and not keywords:
+            found = self._steady.run(arguments)
+            if found is not None:
+                return found
         covered = self._covered()
         current = self._next_round(covered=covered)
         if current.updates and not covered:
@@ -103,7 +113,19 @@ class Step(Hybrid):
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
         losses, gradients = found.program.run(inputs)
         self._hand_out(current, gradients)
+        self._steady = None if keywords else self._steady_step(current, found, arguments)
         return losses
+
+    def _steady_step(self, current: _Round, found: Guarded, arguments: tuple[Any, ...]) -> SteadyStep | None:
+        """What runs this step again; tried at some steps, ever fewer, as it is costly to make."""
+        if self._kept is None or self.task.accumulate > 1 or not current.prepared.form.buckets:
+            return None
+        self._long_ways += 1
+        if self._long_ways < self._next_steady or not all(self._updated[found]):
+            return None
+        self._next_steady = 2 * self._long_ways
+        ran = Ran(self.optimizer, self._kept.rule, current.prepared, tuple(current.numbers), found)
+        return steady_step(ran, (*arguments, *current.numbers.values()))
 
     def _program_of(
         self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -148,12 +170,13 @@ class Step(Hybrid):
         """Whether the optimizer's rule says all that its step would do."""
         return (
             self._kept is not None
-            and not has_step_hooks(self.optimizer)
+            and not any(step_hooks(self.optimizer))
             and not any(group.get("differentiable") or group.get("capturable") for group in self.optimizer.param_groups)
             and all(parameter.is_floating_point() for parameter in self._parameters())
         )
 
     def _next_round(self, *, covered: bool) -> _Round:
+        self._forget_other_parameters()
         updates = self._calls + 1 >= self.task.accumulate
         if updates and covered and self._kept is not None:
             prepared = self._kept.prepare()
@@ -169,6 +192,14 @@ class Step(Hybrid):
         form = self._form(prepared, before, clips=updates and self.task.clipping != Clipping())
         self._round = _Round(prepared, before, updates, numbers, form)
         return self._round
+
+    def _forget_other_parameters(self) -> None:
+        """Drop all programs when the optimizer has got other parameters: they update those that they were made for."""
+        now = [*self._parameters()]
+        if len(now) != len(self._known) or not all(map(is_, now, self._known)):
+            self.programs.clear()
+            self._quick_calls.clear()
+            self._known = now
 
     def _form(self, prepared: Prepared, before: list[torch.Tensor | None], *, clips: bool) -> str:
         added = [index for index, gradient in enumerate(before) if gradient is not None]

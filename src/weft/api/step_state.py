@@ -154,7 +154,8 @@ class OptimizerState:
             if fresh is not None:
                 self.optimizer.state[parameter].update(fresh)
             if self.rule.counts:
-                self.optimizer.state[parameter]["step"] += 1
+                count = self.optimizer.state[parameter]["step"]
+                count += 1
 
     def slots(self, prepared: Prepared) -> dict[int, Slot]:
         """Where kept tensors live, so that programs read and write them there."""

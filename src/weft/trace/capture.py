@@ -249,20 +249,20 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
     return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether Python code runs before or after each step of this optimizer, or of every one."""
-    registries = (
+def step_hooks(optimizer: torch.optim.Optimizer) -> tuple[dict[Any, Any], ...]:
+    """What runs before or after each step of this optimizer, or of every one, by where it is registered."""
+    return (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
         _global_optimizer_pre_hooks,
         _global_optimizer_post_hooks,
     )
-    return any(registries)
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:
     """Let learning rate schedulers know that the optimizer has made a step: they warn where none came before theirs."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]
+    if not getattr(optimizer, "_opt_called", False):
+        optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:

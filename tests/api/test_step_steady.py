@@ -1,0 +1,185 @@
+"""Steps that repeat take a short way; whatever changes between them is noticed there too."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from tests.api.step_agreement import assert_same_state, close, eager_step
+from torch import nn, optim
+from torch.nn import functional
+
+import weft
+
+Change = Callable[[nn.Module, optim.Optimizer], None]
+
+
+class Scaled(nn.Module):
+    """A network with an attribute that Python reads, and an unused layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.scale = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        return self.second(torch.tanh(self.first(x)) * self.scale)
+
+
+def _rate(_: nn.Module, optimizer: optim.Optimizer) -> None:
+    optimizer.param_groups[0]["lr"] = 0.2
+
+
+def _option(_: nn.Module, optimizer: optim.Optimizer) -> None:
+    optimizer.param_groups[0]["maximize"] = True
+
+
+def _loaded(_: nn.Module, optimizer: optim.Optimizer) -> None:
+    state = copy.deepcopy(optimizer.state_dict())
+    for entry in state["state"].values():
+        for name in entry:
+            entry[name] = entry[name] * 0.5
+    optimizer.load_state_dict(state)
+
+
+def _written(_: nn.Module, optimizer: optim.Optimizer) -> None:
+    for entry in optimizer.state.values():
+        if "step" in entry:
+            entry["step"].fill_(100)
+
+
+def _one_written(net: nn.Module, optimizer: optim.Optimizer) -> None:
+    entry = optimizer.state[net.first.weight]
+    if "step" in entry:
+        entry["step"].fill_(100)
+
+
+def _cleared(_: nn.Module, optimizer: optim.Optimizer) -> None:
+    optimizer.state.clear()
+
+
+def _frozen(net: nn.Module, _: optim.Optimizer) -> None:
+    net.first.weight.requires_grad_(False)
+
+
+def _attribute(net: nn.Module, _: optim.Optimizer) -> None:
+    net.scale = 0.5
+
+
+def _moved(net: nn.Module, _: optim.Optimizer) -> None:
+    net.first.weight.data = net.first.weight.data.clone() * 0.5
+
+
+def _fewer(_: nn.Module, optimizer: optim.Optimizer) -> None:
+    # Its gradient eager would leave as it was, and Weft does not look at it.
+    last = optimizer.param_groups[0]["params"].pop().requires_grad_(False)
+    optimizer.state.pop(last, None)
+
+
+def _replaced(net: nn.Module, optimizer: optim.Optimizer) -> None:
+    before = net.second.bias
+    net.second.bias = optimizer.param_groups[0]["params"][-1] = nn.Parameter(before.detach() * 0.5)
+    if before in optimizer.state:
+        optimizer.state[net.second.bias] = optimizer.state.pop(before)
+
+
+def _grouped(net: nn.Module, optimizer: optim.Optimizer) -> None:
+    last = optimizer.param_groups[0]["params"].pop()
+    optimizer.add_param_group({"params": [last], "lr": 0.01})
+
+
+CHANGES: dict[str, Change] = {
+    "a rate": _rate,
+    "an option": _option,
+    "a loaded state": _loaded,
+    "counts written in place": _written,
+    "one count": _one_written,
+    "a cleared state": _cleared,
+    "a frozen parameter": _frozen,
+    "an attribute of the module": _attribute,
+    "a parameter's memory": _moved,
+    "fewer parameters": _fewer,
+    "a new group": _grouped,
+    "another parameter": _replaced,
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return Scaled().double()
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(2)
+    return torch.randn(4, 6).double(), torch.tensor([0, 2, 1, 0])
+
+
+@pytest.mark.parametrize("make", [partial(optim.SGD, lr=0.1, momentum=0.9), partial(optim.Adam, lr=0.01)])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_between_steps_is_noticed(name: str, make: Callable[..., optim.Optimizer]) -> None:
+    ours, eager = network(), network()
+    optimizer, eager_optimizer = make(ours.parameters()), make(eager.parameters())
+    step = weft.step(ours, functional.cross_entropy, optimizer)
+    for turn in range(8):
+        if turn == 5:
+            assert step._steady is not None
+            CHANGES[name](ours, optimizer)
+            CHANGES[name](eager, eager_optimizer)
+        found = step(*batch())
+        close(found, eager_step(eager, functional.cross_entropy, eager_optimizer, batch()))
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        close(mine, theirs)
+    assert_same_state(optimizer, eager_optimizer)
+
+
+def test_a_hook_that_comes_later_is_refused() -> None:
+    net = network()
+    step = weft.step(net, functional.cross_entropy, optim.SGD(net.parameters(), 0.1))
+    for _ in range(4):
+        step(*batch())
+    net.first.weight.register_hook(lambda gradient: gradient)
+    with pytest.raises(weft.UnsupportedError, match="gradient hook"):
+        step(*batch())
+
+
+def test_a_step_hook_that_comes_later_runs() -> None:
+    net = network()
+    optimizer = optim.SGD(net.parameters(), 0.1)
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    for _ in range(4):
+        step(*batch())
+    seen: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
+    step(*batch())
+    assert seen == ["before"]
+
+
+def test_an_argument_in_the_memory_of_a_parameter_is_noticed() -> None:
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.weight).sum()
+
+    net = Added()
+    step = weft.step(net, None, optim.SGD(net.parameters(), 0.5))
+    for _ in range(4):
+        step(torch.zeros(3, 3))
+    assert step._steady is not None
+    step(net.weight.detach())
+    torch.testing.assert_close(net.weight.detach(), torch.full((3, 3), 0.5))
+
+
+def test_another_batch_size_and_back() -> None:
+    net = network()
+    step = weft.step(net, functional.cross_entropy, optim.Adam(net.parameters()))
+    x, y = batch()
+    for count in (4, 4, 4, 4, 2, 4, 4, 2, 2, 4, 4, 4):
+        step(x[:count], y[:count])
+    assert step.traces == 2
