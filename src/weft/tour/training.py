@@ -1,4 +1,4 @@
-"""Stops about training: a whole step as one program, and checkpoints that load anywhere."""
+"""Stops about training: a whole step as one program, many devices, also unequal ones, and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from weft.tour.stop import Claim, Names, Stop
 from weft.tour.timing import before_and_after, change_text
 
 CALLS = 50
+CLOSE = 1e-6
 
 STEP = """\
 import copy
@@ -33,6 +34,40 @@ def eager_step():
 pairs = [(eager_step().item(), step(x, target).item()) for turn in range(5)]
 for eager, whole in pairs:
     print(f"{eager:.6f} {whole:.6f}")"""
+
+DEVICES = """\
+import torch
+import weft
+
+batch = torch.arange(24.0).reshape(6, 4)
+devices = ["cpu:0", "cpu:1"]  # or "cuda:0", "cuda:1"
+pieces = weft.split_and_load(batch, devices)
+print([tuple(piece.shape) for piece in pieces])
+
+data = [torch.ones(1, 2) * (device + 1) for device in range(2)]
+print("before:", data)
+weft.allreduce(data)
+print("after: ", data)"""
+
+UNEQUAL = """\
+import copy
+import torch
+from torch import nn
+import weft
+
+net = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+twin = copy.deepcopy(net)
+x, y = torch.randn(32, 20), torch.randint(0, 10, (32,))
+loss = nn.CrossEntropyLoss()
+
+one = weft.Trainer(net, torch.optim.SGD(net.parameters(), lr=0.1),
+                   loss, devices=["cpu:0"])
+two = weft.Trainer(twin, torch.optim.SGD(twin.parameters(), lr=0.1),
+                   loss, devices=["cpu:0", "cpu:1"], shares=[3, 1])
+for turn in range(3):
+    print(f"{one.step(x, y).item():.6f} {two.step(x, y).item():.6f}")
+pairs = zip(net.parameters(), twin.parameters())
+difference = max((a - b).abs().max().item() for a, b in pairs)"""
 
 CHECKPOINT = """\
 import tempfile
@@ -66,6 +101,22 @@ def _check_step(names: Names, printed: str) -> tuple[Claim, ...]:
     )
 
 
+def _check_devices(names: Names, printed: str) -> tuple[Claim, ...]:
+    del printed
+    sizes = ", ".join(f"{len(piece)}x{piece.shape[1]}" for piece in names["pieces"])
+    sums = [tensor.tolist() for tensor in names["data"]]
+    return (
+        Claim("devices_split", "3x4, 3x4", sizes, sizes == "3x4, 3x4"),
+        Claim("devices_sum", "[[3, 3]], [[3, 3]]", str(sums)[1:-1], sums == [[[3.0, 3.0]]] * 2),
+    )
+
+
+def _check_unequal(names: Names, printed: str) -> tuple[Claim, ...]:
+    del printed
+    difference = names["difference"]
+    return (Claim("unequal", "9.3e-10 (k=1, k=2)", f"{difference:.1e}", difference < CLOSE),)
+
+
 def _check_checkpoint(names: Names, printed: str) -> tuple[Claim, ...]:
     del printed
     same = bool(torch.equal(names["net"].weight, names["wrapped"].module.weight))
@@ -74,5 +125,7 @@ def _check_checkpoint(names: Names, printed: str) -> tuple[Claim, ...]:
 
 TRAINING = (
     Stop("step", STEP, _check_step, ("step",)),
+    Stop("devices", DEVICES, _check_devices, ("split_and_load", "allreduce")),
+    Stop("unequal", UNEQUAL, _check_unequal, ("Trainer",)),
     Stop("checkpoint", CHECKPOINT, _check_checkpoint, ("save", "load")),
 )
