@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from weft.api.program import Program
-from weft.runtime.steady import Steady, can_watch, name_row
+from weft.runtime.steady import Steady, can_watch, container_rows, name_row
 from weft.runtime.tensor_words import Row
 from weft.runtime.whole_call import Likeness, Whole, whole_call
-from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact
+from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
 from weft.trace.traced import Traced
@@ -95,7 +95,11 @@ class Guarded:
 class Settled:
     """The facts as they held a moment ago, where a native comparison can tell that nothing has changed since."""
 
-    def __init__(self, modules: Sequence[nn.Module], loose: Sequence[Fact], slots: Sequence[Slot]) -> None:
+    def __init__(self, facts: Sequence[Fact], slots: Sequence[Slot]) -> None:
+        modules = [fact.module for fact in facts if isinstance(fact, ModuleFacts)]
+        self._facts = tuple(facts)  # they hold what the rows are about
+        inside = {number: _inside(fact) for number, fact in enumerate(facts)}
+        loose = [fact for number, fact in enumerate(facts) if inside[number] is None]
         dictionaries = [entry for module in modules for entry in _dictionaries(module)]
         watched = {id(entry) for entry in dictionaries}
         self.tensors = [slot.get() for slot in slots]
@@ -105,7 +109,7 @@ class Settled:
             for slot, tensor in zip(slots, self.tensors, strict=True)
             if id(slot.container) not in watched
         )
-        self._steady = Steady(dictionaries, self.tensors)
+        self._steady = Steady(dictionaries, self.tensors, [row for rows in inside.values() for row in rows or ()])
 
     def rows(self) -> list[Row] | None:
         """All of it as words of memory, if that is possible."""
@@ -128,9 +132,20 @@ def _settle(slots: Sequence[Slot], facts: Sequence[Fact]) -> Settled | None:
     tensors = [slot.get() for slot in slots]
     if not can_watch(tensors):
         return None
-    modules = [fact.module for fact in facts if isinstance(fact, ModuleFacts)]
-    loose = [fact for fact in facts if not isinstance(fact, ModuleFacts) or fact.containers]
-    return Settled(modules, loose, slots)
+    return Settled(facts, slots)
+
+
+def _inside(fact: Fact) -> list[Row] | None:
+    """The words that tell whether a module's lists and dictionaries hold what they held; None of other facts."""
+    if not isinstance(fact, ModuleFacts):
+        return None
+    attributes, rows = fact.module.__dict__, list[Row]()
+    for name in fact.containers:
+        found = container_rows(attributes[name], can_change)
+        if found is None:
+            return None
+        rows += found
+    return rows
 
 
 def _dictionaries(module: nn.Module) -> list[dict[Any, Any]]:

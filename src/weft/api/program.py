@@ -14,6 +14,7 @@ import torch
 from weft.api.drawing import draw
 from weft.api.program_description import Example, describe_program, named_graph, state_names
 from weft.api.program_file import save_program
+from weft.api.rebuild import builder
 from weft.errors import UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.printer import print_graph
@@ -23,7 +24,6 @@ from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Tangents
 from weft.runtime.native_graph import CompiledGraph
 from weft.runtime.whole_call import BoundProgram, OutputType
-from weft.trace.capture import tree_unflatten
 from weft.trace.signature import autocast_key
 from weft.trace.traced import TensorLeaf, Traced
 
@@ -51,6 +51,7 @@ class Program:
             and isinstance(traced.leaves[0], TensorLeaf)
             and traced.structure.is_leaf()
         )
+        self._build = builder(traced.structure)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -102,7 +103,7 @@ class Program:
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
         leaves = [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in self._traced.leaves]
-        return tree_unflatten(leaves, self._traced.structure)
+        return self._build(leaves)
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
         """Give what runs it as it is bound now, where it is native code from end to end and makes one new tensor."""

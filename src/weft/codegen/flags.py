@@ -1,14 +1,15 @@
 """How native threads wait for each other: counters that only grow, awaited by spinning briefly, then asleep.
 
-A waiting thread spins for some microseconds, then sleeps on a futex: its core is free then, and the system moves the
-thread that is waited for there if something else has taken that one's core. Where there is no futex it naps instead.
+A waiting thread spins for longer than sleeping and waking takes (some 50 microseconds), then sleeps on a futex: its
+core is free then, and the system moves the thread that is waited for there if something else has taken that one's core.
+Where there is no futex it naps instead.
 """
 
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register, constant
 from weft.target import architecture
 
-SPINS = 1000  # pauses, of 40 to 140 cycles each: about 20 microseconds
+SPINS = 4000  # pauses, of 40 to 140 cycles each: 80 to 200 microseconds
 NAP_MICROSECONDS = 50
 SLEEPERS_OFFSET = 8  # behind a counter: how many threads sleep until it grows
 FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}

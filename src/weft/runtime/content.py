@@ -10,16 +10,28 @@ from weft.codegen.content_hash import content_hash_module
 from weft.runtime.shared_code import shared_library
 
 
+def held_memory(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage]:
+    """Give where a tensor's elements begin, and what keeps them there even if another thread gives it new memory."""
+    while True:
+        # Each of these calls keeps Python's lock, as does who replaces a tensor's memory. `detach` does not: it would
+        # read the tensor while it changes.
+        storage = tensor.untyped_storage()
+        address = storage.data_ptr() + int(tensor.storage_offset()) * tensor.element_size()
+        if tensor.data_ptr() in (address, 0):
+            return address, storage
+
+
 def content_hash(tensor: torch.Tensor) -> int:
     """Hash all bytes from a tensor's first element to its last, also those in between that are not its own."""
     if not tensor.numel():
         return 0
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     found = ctypes.c_uint64()
-    # SAFETY: the storage, which `held` keeps even if another thread gives the tensor a new one, has every element, so
-    # also what lies between the first and the last.
-    held = tensor.detach()
-    _function()(held.data_ptr(), extent * tensor.element_size(), ctypes.addressof(found))
+    # SAFETY: the storage has every element, so also what lies between the first and the last, and is held until the
+    # end of this call.
+    address, storage = held_memory(tensor)
+    _function()(address, extent * tensor.element_size(), ctypes.addressof(found))
+    del storage
     return found.value
 
 

@@ -140,14 +140,16 @@ class _Chain:
         code = RUN(library.address(f"pack_{number}"))
         kind = ctypes.c_uint64 * len(chain.table)
 
-        def pack(addresses: Sequence[int]) -> None:
-            # SAFETY: the table is as long as the chain's, and the library that holds the code is held by it.
-            code(ctypes.addressof(kind(*addresses)))
+        def pack(addresses: Sequence[int], library: NativeLibrary = library) -> None:
+            # SAFETY: the table is as long as the chain's, and lives while the code reads it. The library that has the
+            # code is held by this function, which programs with the same packing share: one may outlive the other.
+            table = kind(*addresses)
+            code(ctypes.addressof(table))
+            del table, library
 
         sizes = [plan.buffers[buffer].bytes for buffer in chain.packed]
         scratch = [plan.buffers[buffer].bytes for buffer in chain.scratch]
         self.packing = Packing(chain.text, tuple(sizes), tuple(scratch), pack)
-        self.library = library
 
     def of(self, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> PackingOf:
         """Give the packing with the tensors of one call."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import CellType
 from typing import Any
@@ -24,6 +24,7 @@ from weft.runtime.tensor_words import grad_layout, probed, requires_grad_rows
 # A dictionary's version counts every change of it; it is a field of the object up to Python 3.13.
 VERSION_OFFSET = 24
 CELL_OFFSET = 16
+LIST_SIZE_OFFSET, LIST_ITEMS_OFFSET = 16, 24
 LAST_WITH_VERSIONS = (3, 13)
 TENSOR_BYTES = 176
 FIRST_BYTE = 16  # behind the reference count
@@ -34,12 +35,18 @@ EVERY_BIT = (1 << 64) - 1
 
 
 class Steady:
-    """Watches dictionaries and tensors as they are when it is made; they are kept alive as long as it is."""
+    """Watches dictionaries, tensors and other words of memory as they are when it is made.
 
-    def __init__(self, dictionaries: Sequence[dict[Any, Any]], tensors: Sequence[torch.Tensor]) -> None:
+    Dictionaries and tensors are kept alive as long as it is; whoever gives other words keeps what they are words of.
+    """
+
+    def __init__(
+        self, dictionaries: Sequence[dict[Any, Any]], tensors: Sequence[torch.Tensor], others: Sequence[Row] = ()
+    ) -> None:
         self._kept = (tuple(dictionaries), tuple(tensors))
         places = [id(entry) + VERSION_OFFSET for entry in dictionaries]
         rows: list[Row] = [(place, EVERY_BIT, _word(place)) for place in places]
+        rows += others
         masks = tensor_masks()
         for tensor in tensors:
             address = tensor._cdata
@@ -82,6 +89,38 @@ def name_row(container: Any, value: Any) -> Row | None:
     if type(container) is dict and _versions_count():
         return id(container) + VERSION_OFFSET, EVERY_BIT, _word(id(container) + VERSION_OFFSET)
     return None
+
+
+def container_rows(thing: Any, can_change: Callable[[Any, int], bool], depth: int = 0) -> list[Row] | None:
+    """Give the words that say that what is inside a container is what it was, for those inside that can change too.
+
+    None where that cannot be told from memory. Whoever compares the words holds the container, and compares them in
+    this order: a row that leads to memory comes before those in it.
+    """
+    kind = type(thing)
+    rows: list[Row] = []
+    if kind is list and _lists_are_known():
+        items = _word(id(thing) + LIST_ITEMS_OFFSET)
+        rows += [(id(thing) + at, EVERY_BIT, _word(id(thing) + at)) for at in (LIST_SIZE_OFFSET, LIST_ITEMS_OFFSET)]
+        rows += [(items + 8 * place, EVERY_BIT, id(item)) for place, item in enumerate(thing)]
+    elif kind is dict and _versions_count():
+        rows.append((id(thing) + VERSION_OFFSET, EVERY_BIT, _word(id(thing) + VERSION_OFFSET)))
+    elif kind is not tuple:
+        return None
+    for item in thing.values() if kind is dict else thing:
+        inner = container_rows(item, can_change, depth + 1) if can_change(item, depth + 1) else []
+        if inner is None:
+            return None
+        rows += inner
+    return rows
+
+
+@cache
+def _lists_are_known() -> bool:
+    """Whether a list has its length and its items where they are expected."""
+    things = [object(), object(), object()]
+    items = _word(id(things) + LIST_ITEMS_OFFSET)
+    return _word(id(things) + LIST_SIZE_OFFSET) == len(things) and _word(items + 8) == id(things[1])
 
 
 @cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.codegen.library import version_of
-from weft.runtime.content import content_hash
+from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
 
 Pack = Callable[[Sequence[int]], None]
@@ -174,11 +174,11 @@ class PackedWeight:
     def _pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
         buffers = self._spare.pop() if self._spare else tuple(map(_buffer, self.packing.packed))
         scratch = tuple(map(_buffer, self.packing.scratch))
-        # Aliases keep the memory also if another thread gives a tensor a new one meanwhile.
-        held = [tensor.detach() for tensor in tensors]
+        held = [held_memory(tensor) for tensor in tensors]
+        sources = [address for address, _ in held]
         # SAFETY: the sources are held; the buffers are as large as the packing says and
         # nobody reads them: they are new, or their last reader is gone.
-        self.packing.code([*map(address_of, held), *map(address_of, buffers), *map(address_of, scratch)])
+        self.packing.code([*sources, *map(address_of, buffers), *map(address_of, scratch)])
         return Packed(buffers, self._spare)
 
 

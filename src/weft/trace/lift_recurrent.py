@@ -5,13 +5,16 @@ Gates stand in PyTorch's order: input, forget, cell, output. What is the same fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 
 from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments, Results, Rules
 
 LSTM = 2
 GATES = 4
+# A stretch of steps has so many rows of its product, which loses nothing by being no larger, or so many steps.
+LEAST_ROWS, LEAST_STEPS = 64, 4
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,21 @@ def from_inputs(layer: Layer) -> Expression:
     return found.reshape((*layer.inputs.shape[:2], layer.weight.shape[0]))
 
 
+def in_stretches(layer: Layer) -> dict[int, Expression]:
+    """What each step's input adds to its gates, from a product for every stretch of steps.
+
+    Only the steps of a stretch wait for each other there, so another lane may begin with a layer while the one below is
+    not at its end.
+    """
+    long = max(LEAST_STEPS, ceil(LEAST_ROWS / layer.inputs.shape[1]))
+    found: dict[int, Expression] = {}
+    for begin in range(0, len(layer.steps), long):
+        end = min(begin + long, len(layer.steps))
+        given = from_inputs(replace(layer, inputs=layer.inputs.part(0, begin, end)))
+        found |= {step: given.pick(0, step - begin) for step in range(begin, end)}
+    return found
+
+
 def gates_of(x: Expression) -> Gates:
     """Split a step's [batch, 4 * hidden] into gates."""
     size = x.shape[1] // GATES
@@ -79,11 +97,11 @@ def gates_of(x: Expression) -> Gates:
 def lstm_layer(arguments: Arguments) -> Results:
     """Outputs of all steps, the last hidden and cell state, and an empty workspace."""
     layer = layer_of(arguments, ("weight0", "weight1", "weight2", "weight3"), "cx_")
-    given, inner = from_inputs(layer), layer.inner.transpose(0, 1)
+    given, inner = in_stretches(layer), layer.inner.transpose(0, 1)
     hidden, cell = layer.hidden, layer.cell
     outputs: dict[int, Expression] = {}
     for step in layer.steps:
-        gates = gates_of(given.pick(0, step) + hidden.matmul(inner))
+        gates = gates_of(given[step] + hidden.matmul(inner))
         cell = gates.forget * cell + gates.input * gates.cell
         hidden = gates.output * cell.apply("tanh")
         outputs[step] = hidden.insert(0)
