@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from weft.train.checkpoint_folder import Checkpoints
     from weft.train.choose_devices import try_all_gpus, try_gpu
     from weft.train.collective import allreduce, replicate
+    from weft.train.data_parallel import DataParallel
     from weft.train.evaluate import evaluate
     from weft.train.metrics import Accumulator, Animator
     from weft.train.modules import data, models
@@ -39,6 +40,7 @@ __all__ = [
     "Benchmark",
     "CheckpointError",
     "Checkpoints",
+    "DataParallel",
     "ExecutionError",
     "InternalError",
     "Timer",
@@ -81,6 +83,7 @@ HOMES = {
     "BenchMark": "weft.train.timing",
     "Benchmark": "weft.train.timing",
     "Checkpoints": "weft.train.checkpoint_folder",
+    "DataParallel": "weft.train.data_parallel",
     "Timer": "weft.train.timing",
     "Trainer": "weft.train.trainer",
     "allreduce": "weft.train.collective",

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.codegen.library import version_of
 from weft.devices import Device
 from weft.errors import UsageError
+
+Stamp = tuple[int, int, int, int]
 
 
 class Replicas:
@@ -32,22 +35,29 @@ class Replicas:
             one.zero_grad(set_to_none=True)
         for one in self.nets:
             prepare(one)
+        self._equal: dict[tuple[int, int], Stamp] = {}
 
     def match(self) -> None:
-        """Make the replicas equal to the module: its parameters, its buffers, and what it trains."""
+        """Make the replicas equal to the module: its parameters, its buffers, and what it trains.
+
+        Only parameters that were written since are copied, as a graph of autograd that is not used yet may hold them.
+        """
         net = self.nets[0]
         parts = list(net.modules())
-        for other in self.nets[1:]:
+        for index, other in enumerate(self.nets[1:]):
             for part, copied_part in zip(parts, other.modules(), strict=True):
                 copied_part.training = part.training
-        with torch.no_grad():
-            for parameters in self.parameters[1:]:
-                for own, copied_parameter in zip(self.parameters[0], parameters, strict=True):
-                    copied_parameter.copy_(own)
-                    copied_parameter.requires_grad_(own.requires_grad)
-            for other in self.nets[1:]:
-                for buffer, copied_buffer in zip(net.buffers(), other.buffers(), strict=True):
-                    copied_buffer.copy_(buffer)
+            for own_buffer, buffer in zip(net.buffers(), other.buffers(), strict=True):
+                # Batch norm writes its statistics without telling their version, so they are copied always; through
+                # `data`, because a graph that holds them must not take this for a change of what it computed with.
+                buffer.data.copy_(own_buffer)
+            for place, (own, copied) in enumerate(zip(self.parameters[0], self.parameters[index + 1], strict=True)):
+                if self._equal.get((index, place)) != _stamp(own, copied):
+                    with torch.no_grad():
+                        copied.copy_(own)
+                    self._equal[index, place] = _stamp(own, copied)
+                if copied.requires_grad != own.requires_grad:
+                    copied.requires_grad_(own.requires_grad)
 
     def collect_gradients(self) -> None:
         """Add the gradients of the replicas to those of the module, in the order of devices, and forget them."""
@@ -62,6 +72,11 @@ class Replicas:
                         own.grad = gradient.to(own.device)
                     else:
                         own.grad.add_(gradient.to(own.device))
+
+
+def _stamp(own: torch.Tensor, copied: torch.Tensor) -> Stamp:
+    """What changes whenever either of two tensors is written, or its memory replaced."""
+    return own.data_ptr(), version_of(own), copied.data_ptr(), version_of(copied)
 
 
 def _is_on(tensor: Any, device: torch.device) -> bool:
