@@ -14,6 +14,7 @@ from weft.devices import Device
 from weft.errors import UsageError
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
+from weft.train.measured_shares import finish
 
 Shares = str | Sequence[float]
 TRIAL_SIZE = 384
@@ -79,14 +80,9 @@ def measured_speeds(places: Sequence[Device]) -> list[float]:
 
 def _trial(place: Device) -> float:
     matrix = torch.ones(TRIAL_SIZE, TRIAL_SIZE, device=place.torch_device)
-    _finish(place)
+    finish(place)
     start = time.perf_counter()
     for _ in range(4):
         matrix @ matrix
-    _finish(place)
+    finish(place)
     return time.perf_counter() - start
-
-
-def _finish(place: Device) -> None:
-    if place.kind == "cuda":
-        torch.cuda.synchronize(place.torch_device)

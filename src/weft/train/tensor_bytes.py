@@ -70,5 +70,4 @@ def _to_tensor(name: str, block: Block, pair: Any) -> torch.Tensor:
         dtype, shape = wide, shape[:-1]
     if not block.content:
         return torch.empty(shape, dtype=dtype)
-    # A copy: PyTorch's own memory is aligned for vectors, that of a bytearray need not be.
-    return torch.frombuffer(block.content, dtype=torch.uint8).clone().view(dtype).reshape(shape)
+    return torch.frombuffer(block.content, dtype=torch.uint8).view(dtype).reshape(shape)

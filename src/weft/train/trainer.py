@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from weft.train.checkpoint_folder import Checkpoints
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
 from weft.train.evaluate import evaluate
+from weft.train.measured_shares import MeasuredShares, finish
 from weft.train.replicas import Replicas
 from weft.train.split import Shares, resolved_shares, split_batch
 from weft.train.summed_loss import summed_loss
@@ -56,7 +57,8 @@ class Trainer:
             raise UsageError(f"accumulate is {self.options.accumulate}")
         places = find_devices(devices)
         self.devices = places
-        self.shares = resolved_shares(places, self.options.shares)
+        self.measured = MeasuredShares(len(places)) if self.options.shares == "measured" else None
+        self._shares = [1.0] * len(places) if self.measured else resolved_shares(places, self.options.shares)
         self.replicas = Replicas(net, places, hybridize if self.options.hybridize else _as_it_is)
         self.steps = 0  # updates of the parameters
         self.epoch = 0
@@ -64,31 +66,42 @@ class Trainer:
         self._waiting = 0  # batches since the last update
         self._count: Any = 0.0  # samples in them
 
+    @property
+    def shares(self) -> Sequence[float]:
+        """The share of each device in the next batch; with "measured", by its speed on this model so far."""
+        return self._shares if self.measured is None else self.measured.shares()
+
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Train on one global batch, and give its mean loss; every `accumulate` batches, the parameters change."""
         self.replicas.match()
-        nets, places = self.replicas.nets, self.devices
-        pieces = zip(nets, places, *split_batch(x, y, places, self.shares), strict=True)
-        busy = [piece for piece in pieces if len(piece[-1])]
-        work = [partial(self._backward, net, part, labels) for net, _, part, labels in busy]
+        places = self.devices
+        pieces = zip(*split_batch(x, y, places, self.shares), strict=True)
+        busy = [(index, part, labels) for index, (part, labels) in enumerate(pieces) if len(labels)]
+        work = [partial(self._backward, index, part, labels) for index, part, labels in busy]
         try:
-            results = run_on(work, [place for _, place, _, _ in busy])
+            results = run_on(work, [places[index] for index, _, _ in busy])
         except BaseException:
             self._forget()  # some devices have gradients of this batch, others have not
             raise
         home = places[0].torch_device
         loss = torch.stack([part.to(home) for part, _ in results]).sum() if results else torch.zeros((), device=home)
         count = sum(float(number) for _, number in results)
+        if self.measured is not None:
+            self.measured.end_of_step()
         self._count += count
         self._waiting += 1
         if self._waiting == self.options.accumulate:
             self._update()
         return loss / count if count else loss
 
-    def _backward(self, net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _backward(self, index: int, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        start = time.perf_counter()
         with torch.enable_grad():
-            loss, count = summed_loss(self.loss_fn, net(x), y)
+            loss, count = summed_loss(self.loss_fn, self.replicas.nets[index](x), y)
         loss.backward()
+        if self.measured is not None:
+            finish(self.devices[index])
+            self.measured.note(index, len(y), time.perf_counter() - start)
         return loss.detach(), count
 
     def _update(self) -> None:
