@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
+from weft.api.lazy_backward import backward_form
+from weft.api.lazy_learning import Form
 from weft.api.lazy_table import getter, setter
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import EMPTY, Memories, Memory, Value, look_of
@@ -28,6 +30,9 @@ class Queue(Protocol):
     def now(self, function: Callable[..., Any], args: Any, kwargs: Any, *, changes: bool) -> Any:
         """Run a call at once."""
 
+    def record_backward(self, loss: LazyTensor, leaves: Sequence[torch.Tensor], form: Form) -> Sequence[Value] | None:
+        """Make a backward a step of the recording, if all that it goes through is recorded there."""
+
     def push_task(self, task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
         """Push a task to the lane in use."""
 
@@ -39,7 +44,7 @@ class Gradients:
         self._queue = queue
         self.order = Var("gradients")  # written by each backward, and read by what changes tensors in place
         self.epoch = 1
-        self._known: dict[int, tuple[torch.Tensor, LazyTensor | None]] = {}
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._cleared: list[torch.Tensor] = []
 
     def functions(self) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
@@ -76,7 +81,12 @@ class Gradients:
         tensor, gradient = args
         if gradient is not None or tensor.__class__ is LazyTensor:
             self._queue.now(function, args, kwargs, changes=True)
-        elif id(tensor) in self._known:
+        elif (known := self._known.get(id(tensor))) is not None:
+            handle = known[1]
+            recording = handle.value.recording if isinstance(handle, LazyTensor) else None
+            if recording is not None and not recording.closed:
+                self._known[id(tensor)] = (tensor, None)  # it never comes to be
+                return
             self._known[id(tensor)] = (tensor, None)
             self._cleared.append(tensor)
         else:
@@ -86,6 +96,8 @@ class Gradients:
         loss = args[0]
         if len(args) > 1 or loss.__class__ is not LazyTensor or not self._may_queue(loss, kwargs):
             self._queue.now(function, args, kwargs, changes=True)
+            return
+        if not kwargs.get("retain_graph") and self._record(loss):
             return
         self._queue.flush_all()
         memories = self._queue.memories
@@ -108,6 +120,22 @@ class Gradients:
                 self._known[id(leaf)] = (leaf, gradient)
         task = _Backward(value, bool(kwargs.get("retain_graph")), self._take_cleared(), made)
         self._queue.push_task(task, [var for var in reads if var not in writes], list(writes), "backward")
+
+    def _record(self, loss: LazyTensor) -> bool:
+        """Make the backward a step of the recording, if all that it goes through is recorded there."""
+        leaves = tuple(self.leaves((loss,), (0,)))
+        # The order decides the structure of the segment: that of a set is another in each run.
+        leaves = tuple(sorted(leaves, key=id))
+        if any(self._get(_plain_gradient, (leaf,), {}) is not None for leaf in leaves):
+            return False
+        looks = tuple(look_of(leaf.detach()) for leaf in leaves)
+        values = self._queue.record_backward(loss, leaves, backward_form(looks))  # type: ignore[arg-type]
+        if values is None:
+            return False
+        for leaf, value in zip(leaves, values, strict=True):
+            value.epoch = self.epoch
+            self._known[id(leaf)] = (leaf, lazy_tensor(value))
+        return True
 
     def _may_queue(self, loss: LazyTensor, kwargs: dict[str, Any]) -> bool:
         plain = all(kwargs.get(name, usual) is usual for name, usual in BACKWARD_DEFAULTS.items())

@@ -7,14 +7,15 @@ when it was queued. What nobody held and nothing written depends on is not compu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from weft.api.hybrid import Hybrid
+from weft.api.lazy_backward import freed, gradients_of, upstream
 from weft.api.lazy_learning import Form, flat
+from weft.api.lazy_program import LazyPrograms
 from weft.errors import WeftError
 
 logger = logging.getLogger("weft")
@@ -57,8 +58,34 @@ class Plan:
         self._dying = _last_uses(self.steps, self.results)
         self._connected = _connected(self.steps, self.results)
         self.runs = 0
-        self._hybrid: Hybrid | None = None
+        self._freed: tuple[int, ...] = ()
+        self._programs = LazyPrograms(self._traceable)
         self._refused = False
+        self._detach = False
+
+        self._look_at_backwards()
+
+    def _look_at_backwards(self) -> None:
+        """Where a backward is among the steps, a program gives results whose graph is used up."""
+        backwards = [step for step in self.steps if step.form.function is gradients_of]
+        if not backwards:
+            return
+        used: set[int] = set()
+        for step in backwards:
+            used |= upstream(self.steps, step.takes[0])
+            self._connected |= {~index for index in step.takes[1:] if index < 0}
+        looks = {
+            number: output.look
+            for step in self.steps
+            for number, output in zip(step.makes, step.form.outputs, strict=True)
+        }
+        carrying = [
+            place for place, number in enumerate(self.results) if (look := looks[number]) and look.requires_grad
+        ]
+        self._freed = tuple(carrying)
+        # A result that another backward may still go through keeps its graph: the operators have to run one by one.
+        self._refused = any(self.results[place] not in used for place in carrying)
+        self._detach = True
 
     def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
         """Run it; what fails is told as the failure of one operator, unless a program failed as a whole."""
@@ -70,23 +97,19 @@ class Plan:
                     tensor if index in self._connected or not tensor.requires_grad else tensor.detach()
                     for index, tensor in enumerate(inputs)
                 ]
-                return self._compiled()(given, list(numbers))  # type: ignore[no-any-return]
+                results = self._programs.run(given, list(numbers))
+                return [freed(result) if place in self._freed else result for place, result in enumerate(results)]
             except WeftError as error:
                 logger.debug("a lazy segment stays a list of operators: %s", error)
                 self._refused = True
-                self._hybrid = None
         return self._by_operators(inputs, numbers)
-
-    def _compiled(self) -> Callable[..., Any]:
-        if self._hybrid is None:
-            self._hybrid = Hybrid(self._traceable, None, "lazy segment", None)
-        return self._hybrid
 
     def _traceable(self, inputs: list[torch.Tensor], numbers: list[Any]) -> list[Any]:
         made: dict[int, Any] = {}
         for step in self.steps:
             _keep(step, _call(step, made, inputs, numbers), made)
-        return [made[index] for index in self.results]
+        results = [made[index] for index in self.results]
+        return [result.detach() for result in results] if self._detach else results
 
     def _by_operators(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> list[Any]:
         made: dict[int, Any] = {}

@@ -29,9 +29,11 @@ class Recording:
         "device",
         "external_memories",
         "externals",
+        "gradients",
         "key",
         "maker",
         "memories",
+        "most_bytes",
         "numbers",
         "places",
         "seconds",
@@ -40,11 +42,13 @@ class Recording:
         "written",
     )
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, most_bytes: float) -> None:
+        self.most_bytes = most_bytes
         self.device = device
         self.closed = False  # its operators have been pushed
         self.steps: list[Step] = []
         self.key: list[Any] = []
+        self.gradients: list[tuple[torch.Tensor, weakref.ref[Value]]] = []  # what a backward in here gives
         self.externals: list[Any] = []  # values of earlier tasks, and ordinary tensors
         self.external_memories: list[Memory] = []
         self._positions: dict[int, int] = {}
@@ -117,7 +121,7 @@ class Recording:
                 _PLANS.clear()
             plan = _PLANS[key] = Plan(self.steps, results)
         made = Segment(plan, self, alive)
-        self.__init__(self.device)  # type: ignore[misc]  # everything anew
+        self.__init__(self.device, 0)  # type: ignore[misc]  # everything anew
         self.closed = True
         return made
 
@@ -125,17 +129,34 @@ class Recording:
 class Segment:
     """One task: runs the plan of a recording, and gives each value its tensor."""
 
-    __slots__ = ("__name__", "_alive", "_externals", "_memories", "_numbers", "_places", "_plan", "bytes",
-                 "changes", "device", "reads", "writes")  # fmt: skip
+    __slots__ = (
+        "__name__",
+        "_alive",
+        "_externals",
+        "_gradients",
+        "_memories",
+        "_numbers",
+        "_places",
+        "_plan",
+        "bytes",
+        "changes",
+        "device",
+        "gives_gradients",
+        "reads",
+        "writes",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan, recording: Recording, alive: list[Value]) -> None:
         self.device = recording.device
         self.bytes = recording.bytes
         self.changes = bool(recording.written)
+        self.gives_gradients = bool(recording.gradients)
         made = {value.maker or value.memory: None for value in alive}
         self.reads = [memory for memory in recording.memories if memory not in recording.written]
         self.writes = [*recording.written, *made]
         self._plan = plan
+        held = [(leaf, reference()) for leaf, reference in recording.gradients]
+        self._gradients = [(leaf, value) for leaf, value in held if value is not None]
         self._alive = alive
         self._externals = recording.externals
         self._memories = recording.external_memories
@@ -162,6 +183,8 @@ class Segment:
                     f"a queued operator gave {_shown(look_of(real))} in the place of {_shown(value.look)}"
                 )
             value.real = real
+        for leaf, value in self._gradients:
+            leaf.grad = value.real
 
     def _explained(self, failure: OperatorFailure) -> PartialFailure:
         step = self._plan.all_steps[failure.position]

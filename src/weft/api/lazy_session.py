@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from weft.api.lazy_backward import upstream
 from weft.api.lazy_call import Call, Refused
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
@@ -23,7 +25,7 @@ from weft.errors import UnsupportedError
 from weft.trace.capture import traced_elsewhere, tree_map_only
 
 MOST_STEPS = 1000
-FIRST_SECONDS = 1e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
+FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0
 TINY = 16  # elements: a counter, say, which is brought up to date at once
 
@@ -112,6 +114,9 @@ class Session:
             # An optimizer's step ends here: what follows is a program of its own, through which gradients pass.
             self.flush(recording)
             recording = self.recording()
+        if recording.gradients and any(output.connected for output in form.outputs):
+            self.flush(recording)  # one backward ends a graph: another one begins in another segment
+            recording = self.recording()
         takes: list[int] = []
         for position, tensor in enumerate(call.tensors):
             index = self._take(recording, tensor, position, form)
@@ -129,7 +134,7 @@ class Session:
         if recording.seconds > self._own.patience or len(recording.steps) >= MOST_STEPS:
             self._own.patience = min(2 * self._own.patience, MOST_SECONDS)
             self.flush(recording)
-        elif isinstance(engine(), SerialEngine) or recording.bytes > engine().limits.bytes // 4:
+        elif recording.bytes > recording.most_bytes:
             self.flush(recording)
         return result
 
@@ -154,6 +159,30 @@ class Session:
             recording.hold(value)
             results.append(lazy_tensor(value))
         return results[0] if form.kind is None else form.kind(results)
+
+    def record_backward(self, loss: LazyTensor, leaves: Sequence[torch.Tensor], form: Form) -> Sequence[Value] | None:
+        """Make a backward a step of the recording, if all that it goes through is recorded there."""
+        with self.lock:
+            recording = self.recording()
+            value = loss.value
+            if value.recording is not recording or recording.gradients:
+                return None
+            numbers = [recording.knows(leaf) for leaf in leaves]
+            reached = {index for index in upstream(recording.steps, value.index) if index < 0}
+            takes = [number for number in numbers if number is not None]
+            if len(takes) < len(leaves) or not reached <= set(takes):
+                return None  # it goes on into what was computed earlier
+            first = recording.add(form, (value.index, *takes), (), user_place())
+            made = []
+            for place, (leaf, output) in enumerate(zip(leaves, form.outputs, strict=True)):
+                memory = Memory()
+                memory.recording = recording
+                assert output.look is not None
+                gradient = Value(output.look, memory, recording, first + place)
+                recording.hold(gradient)
+                recording.gradients.append((leaf, weakref.ref(gradient)))
+                made.append(gradient)
+            return made
 
     def _take(self, recording: Recording, tensor: torch.Tensor, position: int, form: Form) -> int | None:
         """How a step takes a tensor; None if it cannot be queued."""
@@ -194,7 +223,10 @@ class Session:
         """The recording of this thread."""
         found = self._own.recording
         if found is None or found.closed:
-            found = self._own.recording = Recording(str(current()))
+            runner = engine()
+            # The engine to debug with runs each operator at its call.
+            most = -1.0 if isinstance(runner, SerialEngine) else runner.limits.bytes / 4
+            found = self._own.recording = Recording(str(current()), most)
             self._recordings[found] = None
         return found
 
@@ -211,13 +243,17 @@ class Session:
             recording.closed = True
             self._recordings.pop(recording, None)
             if recording.steps:
+                if recording.gradients:
+                    self.gradients.flush()
                 self._push(recording.segment())
         engine().make_room()
 
     def _push(self, segment: Segment) -> None:
         reads = [memory.variable() for memory in segment.reads]
         writes = [memory.variable() for memory in segment.writes]
-        if segment.changes:
+        if segment.gives_gradients:
+            writes.append(self.gradients.order)
+        elif segment.changes:
             reads.append(self.gradients.order)  # a backward that is queued may still read what is written here
         place = Placement(segment.device, bytes=segment.bytes, bounded=False)
         engine().push(segment, reads, writes, place, segment.__name__)
