@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.bench.comparison import compare
+from weft.bench.comparison import _reference, compare
 from weft.bench.figures import error_of, ratio, spread, time_text
 from weft.bench.result import Comparison, Entry
 from weft.bench.rivals import RIVALS
@@ -77,6 +77,25 @@ def test_data_hold_every_round() -> None:
     found = json.loads(json.dumps(FOUND.as_dict()))
     assert found["results"][0]["rounds"] == [20e-6, 21e-6, 20e-6, 20e-6]
     assert found["times_slower"]["eager"]["median"] == pytest.approx(2.0)
+
+
+def test_a_reference_that_eager_itself_is_far_from_does_not_allow_anything() -> None:
+    eager, near, far = [np.ones(3)], [np.ones(3) + 1e-7], [np.zeros(3) + 5]
+    assert _reference(eager, near) == (near, pytest.approx(1.2e-6, rel=1e-3))
+    assert _reference(eager, far) == (eager, 1e-4)
+    assert _reference(eager, []) == (eager, 1e-4)
+
+
+@pytest.mark.slow
+def test_a_rival_that_gives_something_else_is_told(tmp_path: Path, monkeypatch) -> None:
+    # Which number it gives depends on the process: so each rival gives another one.
+    text = "import os, torch\nnumber = os.getpid()\ndef f(x):\n    return x * number\n"
+    text += "def g(x):\n    return x + torch.randn(3)\n"
+    (tmp_path / "odd.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    few = Settings(("eager",), threads=1, warmup=1, runs=2)
+    assert [entry.agrees for entry in compare("odd.py:f", ["3"], few).entries] == [True, False]
+    assert [entry.agrees for entry in compare("odd.py:g", ["3"], few).entries] == [True, True]
 
 
 def test_the_command_line_offers_every_rival() -> None:

@@ -21,7 +21,7 @@ from torch import nn
 
 from weft.bench.rivals import RIVALS, Run
 from weft.bench.settings import EAGER, LEAST_SECONDS, Task
-from weft.bench.subject import Subject, load_subject, one_line
+from weft.bench.subject import SEED, Subject, load_subject, one_line
 from weft.trace.capture import tree_flatten, tree_map_only
 
 
@@ -50,8 +50,11 @@ def _prepare(task: Task) -> tuple[Ready, dict[str, Any]]:
     torch.set_num_threads(task.threads)
     subject = _with_shared(load_subject(task.target, task.sizes), task.shared)
     rival = next(each for each in RIVALS if each.name == task.rival)
+    # Every answer starts from the same random numbers, also the one in float64: a model may draw some.
     if task.rival == EAGER:
+        torch.manual_seed(SEED)
         np.savez(task.answers + ".double", *_in_double(subject))
+    torch.manual_seed(SEED)
     start = time.perf_counter()
     run = rival.prepare(subject.thing, subject.inputs, task.threads)
     result = run()
