@@ -14,7 +14,17 @@ from weft.plan.native_values import NATIVE
 from weft.plan.region import Region
 
 # What computes, whatever the data: only calls of operators, and reads at an index, can fail.
-SAFE = frozenset({NATIVE, "item", "constant", "convolution_input_gradient", "convolution_weight_gradient"})
+SAFE = frozenset(
+    {
+        NATIVE,
+        "item",
+        "constant",
+        "convolution_input_gradient",
+        "convolution_weight_gradient",
+        "max_pool_gradient",
+        "average_pool_gradient",
+    }
+)
 Pairs = tuple[tuple[int, int], ...]
 
 

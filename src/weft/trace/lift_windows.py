@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 
-from weft.trace.expression import Expression, several, table
+from weft.trace.expression import Expression, positions, several, table
 from weft.trace.lift_arguments import Arguments, Rule, Rules
 
 # Convolutions.
@@ -94,8 +95,11 @@ def max_pool_gradient(rank: int) -> Rule:
     def rule(arguments: Arguments) -> Expression:
         entries = (batched(entry, rank) for entry in arguments.tensors("grad_output", "self", "indices"))
         gradient, x, indices = entries
-        found = gradient.wide().build("max_pool_gradient", x.wide(), indices, **window_attributes(arguments, rank))
-        return found.reshape(arguments.result().shape)
+        window, shape = window_attributes(arguments, rank), arguments.result().shape
+        if lie_apart(window, x, gradient):
+            taken = spread(indices, window["kernel_size"], x.shape).apply("eq", place_in_plane(x))
+            return taken.choose(spread(gradient, window["kernel_size"], x.shape), 0).reshape(shape)
+        return gradient.wide().build("max_pool_gradient", x.wide(), indices, **window).reshape(shape)
 
     return rule
 
@@ -115,10 +119,46 @@ def average_pool_gradient(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> Expression:
         gradient, x = (batched(entry.wide(), rank) for entry in arguments.tensors("grad_output", "self"))
-        found = gradient.build("average_pool_gradient", x, **window_attributes(arguments, rank))
-        return found.reshape(arguments.result().shape)
+        window = window_attributes(arguments, rank)
+        shape = arguments.result().shape
+        if lie_apart(window, x, gradient):
+            divisor = window["divisor_override"] or prod(window["kernel_size"])
+            return spread(gradient / float(divisor), window["kernel_size"], x.shape).reshape(shape)
+        return gradient.build("average_pool_gradient", x, **window).reshape(shape)
 
     return rule
+
+
+def lie_apart(window: dict[str, Any], x: Expression, pooled: Expression) -> bool:
+    """Whether windows neither overlap nor leave gaps, and all lie inside."""
+    size = window["kernel_size"]
+    extents = zip(x.shape[2:], pooled.shape[2:], size, strict=True)
+    return (
+        window["stride"] == size
+        and not any(window["padding"])
+        and set(window.get("dilation", (1,))) == {1}
+        and all(count * width <= extent for extent, count, width in extents)
+    )
+
+
+def spread(pooled: Expression, size: tuple[int, ...], shape: tuple[int, ...]) -> Expression:
+    """Each element for all of its window, zeros behind the last one."""
+    counts = pooled.shape[2:]
+    single = tuple(entry for count in counts for entry in (count, 1))
+    wide = tuple(entry for count, width in zip(counts, size, strict=True) for entry in (count, width))
+    filled = tuple(count * width for count, width in zip(counts, size, strict=True))
+    front = pooled.shape[:2]
+    found = pooled.reshape((*front, *single)).expand((*front, *wide)).reshape((*front, *filled))
+    high = tuple(extent - size for extent, size in zip(shape, found.shape, strict=True))
+    return found.build("pad", low=(0,) * len(shape), high=high, value=0) if any(high) else found
+
+
+def place_in_plane(x: Expression) -> Expression:
+    """How far each element is behind the first of its plane, row by row."""
+    place = positions(x.shape, x.rank - 1, x.place)
+    for dimension in range(2, x.rank - 1):
+        place = place + positions(x.shape, dimension, x.place) * prod(x.shape[dimension + 1 :])
+    return place
 
 
 def even_window(x: Expression, sizes: tuple[int, ...]) -> dict[str, Any] | None:
