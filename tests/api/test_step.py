@@ -24,6 +24,7 @@ from torch import nn, optim
 from torch.nn import functional
 
 import weft
+from weft.devices import cores
 
 SGD = partial(optim.SGD, lr=0.05, momentum=0.9)
 ADAM = partial(optim.Adam, lr=0.01)
@@ -356,6 +357,26 @@ def test_a_hybridized_module_is_stepped_as_any_other() -> None:
     weft.step(other, ENTROPY, SGD(other.parameters()))(*batch)
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["residual block", "encoder", "lstm"])
+def test_a_deterministic_step_gives_the_same_bits_on_any_number_of_cores(name: str) -> None:
+    net, loss, make, batches = made(name)
+
+    def trained_on(count: int) -> list[torch.Tensor]:
+        ours = copy.deepcopy(net)
+        step = weft.step(ours, loss, make(ours.parameters()), deterministic=True)
+        threads = torch.get_num_threads()
+        with cores(count):
+            for batch in batches:
+                step(*batch)
+        assert torch.get_num_threads() == threads
+        return [*ours.state_dict().values()]
+
+    one, two, again = trained_on(1), trained_on(2), trained_on(2)
+    for first, second, third in zip(one, two, again, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(second, third)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------

@@ -81,6 +81,17 @@ class Step(Hybrid):
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
+        if not self.task.deterministic:
+            return self._step(arguments, keywords)
+        # Kernels add up in one order on however many lanes; PyTorch's operators in one that depends on their threads.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._step(arguments, keywords)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _step(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._steady is not None and not keywords:
             found = self._steady.run(arguments)
             if found is not None:
@@ -294,13 +305,15 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     clip_norm: float | None = None,
     clip_value: float | None = None,
     accumulate: int = 1,
+    deterministic: bool = False,
 ) -> Step:
     """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
 
     The last argument is the target, given to `loss(output, target)`; all others are the module's. A `loss` of None says
     that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
     dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
-    gradients of n calls and updates at the last of them.
+    gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
+    cores.
     """
     if not callable(net):
         raise UsageError(f"{net!r} is neither a module nor a function")
@@ -318,7 +331,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
             fix="pass the whole batch at once",
         )
     rule = RULES.get(type(optimizer))
-    return Step(Task(net, loss, rule, Clipping(clip_norm, clip_value), accumulate), optimizer)
+    return Step(Task(net, loss, rule, Clipping(clip_norm, clip_value), accumulate, deterministic), optimizer)
 
 
 def _name(thing: Any) -> str:

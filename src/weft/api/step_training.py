@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from weft.api.step_optimizers import Rule, Tensors
 from weft.api.step_state import NARROW, Prepared
@@ -27,13 +26,17 @@ class Clipping:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """What a step trains: a module, its loss, the rule of its optimizer if Weft has one, and what limits gradients."""
+    """What a step trains: a module, its loss, the rule of its optimizer if Weft has one, and what limits gradients.
+
+    `deterministic` steps give the same bits however many cores there are.
+    """
 
     net: Callable[..., Any]
     loss: Callable[..., Any] | None
     rule: Rule | None
     clipping: Clipping
     accumulate: int
+    deterministic: bool
 
 
 def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -135,8 +138,3 @@ def update(rule: Rule, prepared: Prepared, gradients: Gradients, numbers: Mappin
 def number_dtype(parameter: torch.Tensor) -> torch.dtype:
     """In which precision a parameter is updated: its own, but float32 for the narrow ones."""
     return torch.float32 if parameter.dtype in NARROW else parameter.dtype
-
-
-def modules_of(*things: Any) -> Iterator[nn.Module]:
-    """The modules among some things."""
-    return (thing for thing in things if isinstance(thing, nn.Module))
