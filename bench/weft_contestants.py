@@ -7,10 +7,13 @@ from bench.job import CannotRunError, Job, Ready, training
 from bench.models.subject import TrainingSubject
 from bench.torch_contestants import prepared
 
+# Weft imports its parts when they are first named: here, since imports are not part of a first call.
+HYBRIDIZE = weft.hybridize
+
 
 def hybridized(job: Job) -> Ready:
     """The module or function hybridized; a training step is the usual loop around it."""
-    return prepared(job, weft.hybridize)
+    return prepared(job, HYBRIDIZE)
 
 
 def whole_step(job: Job) -> Ready:

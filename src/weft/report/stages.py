@@ -11,9 +11,9 @@ from weft.codegen.plan_module import emit_plan
 from weft.errors import UnsupportedError, UsageError
 from weft.ir.printer import print_graph
 from weft.plan.library_plan import plan_library
-from weft.plan.machine_model import default_model
 from weft.plan.plan import Plan
 from weft.plan.plan_text import plan_text
+from weft.runtime.measure import machine_model
 from weft.runtime.native_graph import CompiledGraph
 from weft.target import host_target
 
@@ -34,7 +34,7 @@ def _plan(program: Program | LoadedProgram) -> str:
     plans = _native_plans(program)
     if not plans:
         return f"library plan, one call after another\n{plan_library(program.graph)}"
-    model = default_model(host_target())
+    model = machine_model(host_target())
     return "\n\n".join(f"region {number}\n{plan_text(plan, model)}" for number, plan in enumerate(plans))
 
 

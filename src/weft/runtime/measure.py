@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import mmap
@@ -30,6 +31,8 @@ MOST_MEMORY_BYTES = 64 * 1024 * 1024
 SWEPT_BYTES = 8 * 1024 * 1024  # of a cache, in one measurement
 LINE_BYTES = 256
 LEAST_SECONDS = 1e-9
+LEAST_SHARE = 0.5
+TIMES = ("wait", "check", "lane")
 # A wait longer than this many times the usual one was for a core that others used meanwhile, and says nothing.
 LONGEST_WAIT = 4.0
 # A lane starts by a mailbox and ends by a flag, each some waits; looking at a flag that another core has set is less.
@@ -41,7 +44,22 @@ Functions = dict[str, Callable[..., None]]
 
 def machine_model(target: Target) -> MachineModel:
     """Give the model of this machine: from memory, from disk, or measured now; of another machine, a guess."""
-    return _known(target, config().cache_dir) if target == host_target() else default_model(target)
+    if target != host_target():
+        return default_model(target)
+    # Who measures waits for nobody who takes this lock; two at once would measure each other.
+    with _lock:
+        return _known(target, config().cache_dir)
+
+
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603  # a forked child must not inherit a lock that nobody will release
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @cache
@@ -86,6 +104,8 @@ def measure_machine(target: Target) -> MachineModel:
         wait = guess.wait if wait > LONGEST_WAIT * guess.wait else wait
         found |= {"wait": wait, "check": wait / CHECKS_PER_WAIT, "lane": wait * WAITS_PER_LANE}
     block.close()
+    # Far below the guess, others were using the machine all the time: that is not what it can do.
+    found |= {name: max(found[name], LEAST_SHARE * getattr(guess, name)) for name in found if name not in TIMES}
     names = {field.name for field in fields(MachineModel)}
     return replace(guess, **{name: value for name, value in found.items() if name in names})  # type: ignore[arg-type]
 
@@ -155,4 +175,5 @@ def _write(path: Path, text: str) -> None:
         own.write_text(text, encoding="ascii")
         own.replace(path)
     except OSError:
-        own.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there may be no folder that it could be in
+            own.unlink(missing_ok=True)

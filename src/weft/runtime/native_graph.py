@@ -17,13 +17,13 @@ from weft.plan.fuse import fuse
 from weft.plan.in_place import write_in_place
 from weft.plan.lanes import schedule
 from weft.plan.library_plan import plan_library
-from weft.plan.machine_model import default_model
 from weft.plan.memory import place
 from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
 from weft.plan.replaceable import replaceable
 from weft.runtime.executable import NativeExecutable
+from weft.runtime.measure import machine_model
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
@@ -41,7 +41,7 @@ class NativeRegion:
         target = host_target()
         fused = fuse(region, target)
         plan, replaced = write_in_place(fused.plan, replaceable, target)
-        self.plan: Plan = place(schedule(plan, cpu_count(), default_model(target)))
+        self.plan: Plan = place(schedule(plan, cpu_count(), machine_model(target)))
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
         self._execute = NativeExecutable(self.plan, target, fused.constants, lasting)
         self._outputs = tuple(_output(value) for value in region.outputs)
