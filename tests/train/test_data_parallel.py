@@ -123,6 +123,12 @@ def test_hybridized_replicas_give_the_same() -> None:
     torch.testing.assert_close(gradients(net.module), gradients(plain))
 
 
+@pytest.mark.parametrize("devices", [None, CPUS])
+def test_it_is_evaluated_as_the_module_is(devices: Any) -> None:
+    net, data = weft.DataParallel(model(), CPUS), [(torch.randn(5, 4).double(), torch.randint(3, (5,)))]
+    assert weft.evaluate(net, data, devices) == weft.evaluate(net.module, data)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="names a device that is there")
 def test_gpus_that_are_not_there_are_named() -> None:
     with pytest.raises(weft.UsageError, match="no device cuda:0"):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.train.canonical import unwrapped
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
 from weft.train.split import Shares, split_batch
@@ -35,6 +36,8 @@ def evaluate(
     `measure` gives a sum over samples; only sums travel between devices. A module is evaluated in evaluation mode, and
     each of its parts is in the mode that it was in afterwards.
     """
+    if devices is not None and isinstance(net, nn.Module):
+        net = unwrapped(net)  # a wrapper would split each device's part again
     places = find_devices(devices) if devices is not None else [_home(net)]
     modes = [(part, part.training) for part in net.modules()] if isinstance(net, nn.Module) else []
     try:
