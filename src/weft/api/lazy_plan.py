@@ -22,7 +22,7 @@ logger = logging.getLogger("weft")
 COMPILED_FROM = 2  # the run of a structure, counted from 1, before which it is compiled
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: one is made at each call, and that would take twice as long
 class Step:
     """One operator: its form, its tensors (a result's number, or ~number of an input), its numbers, what it makes."""
 

@@ -17,6 +17,8 @@ from weft.engine.workers import WORKING
 from weft.trace.capture import without_functions
 
 TORCH_FILES = torch.__path__[0]
+_USERS: dict[str, bool] = {}  # whether the code of a file is the user's
+MOST_USERS = 100_000
 
 
 def as_given(result: Any, reals: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Any:
@@ -57,13 +59,17 @@ def look_at(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def user_place() -> tuple[CodeType, int]:
     """The code and instruction of the user's that called into PyTorch."""
-    frame = _getframe(1)
-    while frame.f_back is not None:
+    frame = _getframe(2)  # whoever asks is of Weft itself
+    while True:
         code = frame.f_code
-        if not code.co_filename.startswith((PACKAGE, TORCH_FILES)):
-            break
+        users = _USERS.get(code.co_filename)
+        if users is None:
+            if len(_USERS) >= MOST_USERS:
+                _USERS.clear()  # code that is made again and again
+            users = _USERS[code.co_filename] = not code.co_filename.startswith((PACKAGE, TORCH_FILES))
+        if users or frame.f_back is None:
+            return code, frame.f_lasti
         frame = frame.f_back
-    return frame.f_code, frame.f_lasti
 
 
 def in_task() -> bool:

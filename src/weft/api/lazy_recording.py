@@ -86,17 +86,16 @@ class Recording:
             start = len(self.numbers)
             self.numbers += numbers
             slots = tuple(range(start, len(self.numbers)))
-        makes: list[int] = []
-        following = first
-        for output in form.outputs:
-            if output.same >= 0:
-                makes.append(-1)
-            else:
-                makes.append(following)
-                following += 1
-        self.steps.append(Step(form, takes, slots, tuple(makes)))
-        self.key.append(form)
-        self.key.append(takes)
+        made = len(form.outputs)
+        if form.made == 1 == made:
+            makes: tuple[int, ...] = (first,)
+        elif form.made == made:
+            makes = tuple(range(first, first + made))
+        else:
+            following = iter(range(first, first + made))
+            makes = tuple(-1 if output.same >= 0 else next(following) for output in form.outputs)
+        self.steps.append(Step(form, takes, slots, makes))
+        self.key += (form, takes)
         self.places.append(place)
         self.seconds += form.seconds
         self.bytes += form.bytes

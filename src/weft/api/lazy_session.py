@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
 from weft.api.lazy_backward import upstream
 from weft.api.lazy_call import Call, Refused
@@ -60,7 +61,7 @@ class Session:
         if function in LOOKING:
             return look_at(function, args, kwargs)
         if function in QUEUED:
-            if torch.is_autocast_enabled("cpu") or torch.is_inference_mode_enabled() or traced_elsewhere(()):
+            if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
                 return self.now(function, args, kwargs, changes=True)
             return self._queue(function, args, kwargs)
         special = self._special.get(function)
@@ -69,8 +70,8 @@ class Session:
         return self.now(function, args, kwargs, changes=function not in READING)
 
     def _queue(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        grad = torch.is_grad_enabled()
-        call = Call([function, grad, torch.get_default_dtype()], function in NUMBERS_FREE)
+        grad = is_grad_enabled()
+        call = Call([function, grad, get_default_dtype()], function in NUMBERS_FREE)
         try:
             for item in args:
                 call.scan(item)

@@ -10,6 +10,8 @@ import torch
 from weft.api.lazy_values import Value
 from weft.trace.capture import make_placeholder
 
+CPU = torch.device("cpu")
+
 
 class LazyTensor(torch.Tensor):
     """A tensor whose elements may not be there yet; looking at them waits.
@@ -18,6 +20,7 @@ class LazyTensor(torch.Tensor):
     arrives at `__torch_dispatch__`, and gets the finished tensor in its place.
     """
 
+    __slots__ = ("value",)
     value: Value
     on_function: ClassVar[Callable[[Any, Any, Any], Any]]
     on_operator: ClassVar[Callable[[Any, Any, Any], Any]]
@@ -38,6 +41,6 @@ class LazyTensor(torch.Tensor):
 def lazy_tensor(value: Value) -> LazyTensor:
     """The tensor that stands for a value."""
     look = value.look
-    made: LazyTensor = make_placeholder(LazyTensor, look.shape, look.strides, dtype=look.dtype, device="cpu")
+    made: LazyTensor = make_placeholder(LazyTensor, look.shape, look.strides, dtype=look.dtype, device=CPU)
     made.value = value
     return made
