@@ -68,8 +68,8 @@ class Comparison:
                 times = self.ratio(entry.name, best.name)
                 by = f"{times.median:.2f} ± {times.half:.2f} times"
                 even = times.median - times.half <= 1
-                ran = f"as fast as {entry.name}, within the spread ({by})" if even else f"{by} faster than {entry.name}"
-                found.append(f"{best.name} ran {ran}")
+                told = f"{best.name} and {entry.name} cannot be told apart ({by})"
+                found.append(told if even else f"{best.name} ran {by} faster than {entry.name}")
         return found
 
     def as_dict(self) -> dict[str, Any]:

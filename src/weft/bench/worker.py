@@ -73,7 +73,9 @@ def _with_shared(subject: Subject, path: str) -> Subject:
     shared = torch.load(path, weights_only=True)
     if isinstance(subject.thing, nn.Module):
         subject.thing.load_state_dict(shared["state"])
-    return Subject(subject.name, subject.thing, tuple(shared["inputs"]), subject.caller)
+    # In memory as PyTorch gives it out: that of a file just read cannot be resized, and is not what models are given.
+    inputs = tree_map_only(torch.Tensor, torch.clone, shared["inputs"])
+    return Subject(subject.name, subject.thing, tuple(inputs), subject.caller)
 
 
 def _in_double(subject: Subject) -> list[Any]:
