@@ -1,0 +1,68 @@
+"""A backward in lazy code gives the gradients, and leaves the graphs, that eager would."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import weft
+from weft.api.lazy_session import engine
+
+
+@pytest.fixture(autouse=True)
+def own_engine() -> Iterator[None]:
+    """Leave no failure of one test to the next."""
+    yield
+    engine().failures.drop_what_is_queued()
+    engine().failures.known.clear()
+    engine().close()
+
+
+def backward_now(loss: torch.Tensor) -> None:
+    loss.backward()
+    weft.waitall()
+
+
+def test_gradients_held_after_a_step_are_those_of_the_step() -> None:
+    weight = torch.ones(8, 8, requires_grad=True)
+    x = torch.full((4, 8), 2.0)
+    with weft.lazy():
+        for _ in range(5):
+            weight.grad = None
+            (x @ weight).sum().backward()
+            held = weight.grad
+            assert held is not None
+            with torch.no_grad():
+                weight.sub_(held * 0)
+        assert weft.wait(held)[0, 0].item() == 8
+    assert weight.grad is not None
+    assert weight.grad[0, 0].item() == 8
+
+
+def test_a_graph_is_used_up_by_its_backward() -> None:
+    weight = torch.ones(8, 8, requires_grad=True)
+    x = torch.ones(4, 8)
+    with weft.lazy():
+        for _ in range(5):
+            weight.grad = None
+            loss = (x @ weight).square().sum()
+            loss.backward()
+            weft.wait(loss)
+        with pytest.raises(RuntimeError, match="second time"):
+            backward_now(loss)
+
+
+def test_a_graph_beside_the_one_used_up_stays() -> None:
+    first = torch.ones(8, 8, requires_grad=True)
+    second = torch.ones(8, 8, requires_grad=True)
+    x = torch.ones(4, 8)
+    with weft.lazy():
+        for _ in range(5):
+            first.grad = second.grad = None
+            one, two = (x @ first).square().sum(), (x @ second).square().sum()
+            one.backward()
+            two.backward()
+            assert first.grad is not None
+            assert second.grad is not None
+            assert torch.equal(first.grad * 1, second.grad * 1)
+            assert first.grad.sum().item() == 8 * 64 * 8
