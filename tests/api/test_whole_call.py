@@ -304,4 +304,7 @@ def test_what_objects_look_like_is_found_in_any_mode(find):
     for mode in (torch.inference_mode, torch.no_grad, lambda: torch.device("meta")):
         find.cache_clear()
         with mode():
-            assert find() == expected
+            found = find()
+            # Of words with unused bytes between fields, which of those happen to agree may differ.
+            places = [at for at, _ in found] if find is tensor_masks else found
+            assert places == ([at for at, _ in expected] if find is tensor_masks else expected)

@@ -11,7 +11,9 @@ from weft.runtime.clocked import ClockedExecutable
 def measured(lanes: int):
     x, out = torch.randn(5000), torch.empty(5000)
     run = ClockedExecutable(chain_plan(5000, "neg", "exp", lanes=lanes), TARGET)
-    spans = run.measure([x], [out])
+    for _ in range(3):
+        run([x], [out])
+    spans = run.spans()
     torch.testing.assert_close(out, torch.exp(-x))
     return spans
 
@@ -29,5 +31,5 @@ def test_each_lane_notes_its_runs_and_waits_if_the_crew_was_there() -> None:
     assert {span.lane for span in spans} <= {0, 1}
     for lane in {span.lane for span in spans}:
         own = [span for span in spans if span.lane == lane]
-        assert [span.is_wait for span in own] == [False, True, False]
+        assert [span.is_wait for span in own] in ([False, True, False], [False, False])  # alone if no worker was free
         assert all(one.end <= other.start for one, other in pairwise(own))

@@ -14,29 +14,30 @@ import torch
 from weft.api.drawing import draw
 from weft.api.program_description import Example, describe_program, named_graph, state_names
 from weft.api.program_file import save_program
+from weft.api.program_plan import ProgramPlan
 from weft.api.rebuild import builder
+from weft.api.timeline import Timeline, measure_timeline
 from weft.errors import UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.printer import print_graph
 from weft.passes.pipeline import run_pipeline
-from weft.plan.library_plan import LibraryPlan, plan_library
 from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Tangents
 from weft.runtime.native_graph import CompiledGraph
 from weft.runtime.whole_call import BoundProgram, OutputType
+from weft.trace.capture import tree_flatten
 from weft.trace.signature import autocast_key
 from weft.trace.traced import TensorLeaf, Traced
 
 
 class Program:
-    """One program: what to compute (`graph`), how (`plan`), and the machinery of a call."""
+    """One program: what to compute (`graph`), how (`plan`), when (`timeline`), and the machinery of a call."""
 
     def __init__(self, traced: Traced, lock: RLock) -> None:
         self._lock = lock
         self._traced = traced
         self._example: Example | None = None
         self.graph: Graph = run_pipeline(traced.graph)
-        self.plan: LibraryPlan = plan_library(self.graph)
         self._execute: CompiledGraph | DifferentiableExecutable = (
             CompiledGraph(self.graph, _weights(traced)) if traced.gradient is None else _differentiable(traced, self)
         )
@@ -59,7 +60,7 @@ class Program:
 
     def summary(self) -> str:
         """One line: how many values, how they are computed, what is written."""
-        forward = self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
+        forward = self._forward()
         steps = forward.executable.plan.steps
         calls = counted(sum(step.value.op in ("library", "update") for step in steps), "call")
         values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
@@ -85,6 +86,35 @@ class Program:
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the graph as SVG."""
         draw(self._named(), path, state_names(self._traced, self._call()))
+
+    @property
+    def plan(self) -> ProgramPlan:
+        """How the forward is computed: kernels, tiles, lanes, memory; `print` shows it."""
+        forward = self._forward()
+        return ProgramPlan(tuple(region.plan for region in forward.regions), forward.executable.plan)
+
+    def timeline(self, path: str | os.PathLike[str] | None = None) -> Timeline:
+        """Measure the forward on the example's arguments: what each lane did, and when; written as a Chrome trace.
+
+        It really runs, some twenty times: what it writes into (the statistics of a batch norm) is a copy.
+        """
+        example = self._call()
+        leaves, _ = tree_flatten((example.arguments, example.keywords))
+        arguments = [leaves[entry.argument] for entry in self._traced.inputs if entry.argument is not None]
+        numbers = [leaves[entry.argument] for entry in self._traced.numbers]
+        inputs = [*arguments, *(slot.get() for slot in example.slots), *numbers]
+        written = {write.input for write in self.graph.writes}
+        copies = {value: index for index, value in enumerate(self.graph.inputs) if value in written}
+        for index in copies.values():
+            inputs[index] = inputs[index].detach().clone()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            found = measure_timeline(self._forward(), inputs)
+        if path is not None:
+            found.save(path)
+        return found
+
+    def _forward(self) -> CompiledGraph:
+        return self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
 
     def _named(self) -> Graph:
         """The graph with the names that the user knows, where the call is known."""

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft.codegen.call_writer import CallWriter, write_call
-from weft.codegen.clock import Clock
+from weft.codegen.clock import Clock, serial_tick
 from weft.codegen.frame import Frame, frame_of
 from weft.codegen.lane_function import emit_lanes
 from weft.codegen.module import Module
@@ -38,7 +38,7 @@ def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, cloc
     functions = KernelFunctions(module)
     frame, chains = frame_of(plan, lasting), packing_chains(plan)
     serial = CallWriter(module.function(SERIAL, ["ptr"]), functions, frame)
-    clock = Clock(serial.writer, 0) if clocked and len(plan.lanes) < 2 else None
+    clock = Clock(serial.writer, serial_tick(plan.lanes)) if clocked else None
     if clock is not None:
         clock.tick()
     for call in plan.calls:

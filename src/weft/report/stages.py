@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 
 from weft.api.program import Program
 from weft.api.program_loaded import LoadedProgram
+from weft.api.program_plan import ProgramPlan
 from weft.codegen.native import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.errors import UnsupportedError, UsageError
 from weft.ir.printer import print_graph
 from weft.plan.library_plan import plan_library
 from weft.plan.plan import Plan
-from weft.plan.plan_text import plan_text
-from weft.runtime.measure import machine_model
-from weft.runtime.native_graph import CompiledGraph
 from weft.target import host_target
 
 
@@ -31,11 +29,7 @@ def _graph(program: Program | LoadedProgram) -> str:
 
 
 def _plan(program: Program | LoadedProgram) -> str:
-    plans = _native_plans(program)
-    if not plans:
-        return f"library plan, one call after another\n{plan_library(program.graph)}"
-    model = machine_model(host_target())
-    return "\n\n".join(f"region {number}\n{plan_text(plan, model)}" for number, plan in enumerate(plans))
+    return str(program.plan if isinstance(program, Program) else ProgramPlan((), plan_library(program.graph)))
 
 
 def _llvm(program: Program | LoadedProgram) -> str:
@@ -65,10 +59,7 @@ def _needed(program: Program | LoadedProgram) -> Sequence[Plan]:
 
 def _native_plans(program: Program | LoadedProgram) -> list[Plan]:
     """The plans of what runs in machine code; none for a saved program, which runs by PyTorch's operators."""
-    if isinstance(program, LoadedProgram):
-        return []
-    weights = frozenset(entry.value for entry in program.inputs if entry.argument is None)
-    return [region.plan for region in CompiledGraph(program.graph, weights).regions]
+    return [] if isinstance(program, LoadedProgram) else list(program.plan.regions)
 
 
 STAGES: dict[str, Callable[[Program | LoadedProgram], str]] = {

@@ -22,8 +22,11 @@ class Boundary:
         position = {value: index for index, value in enumerate(roots)}
         inputs = {value: index for index, value in enumerate(graph.inputs)}
         self.writes = tuple((inputs[write.input], position[write.value], write.path) for write in graph.writes)
-        # What is written may be what an input holds, and an earlier write may change that.
-        self._must_copy = any(_may_be_input(write.value, inputs) for write in graph.writes)
+        # What is written, or given out, may lie in the memory of an input, which a write may change.
+        shown = {result.value for result in graph.results} - set(inputs)
+        held = [value for value in (*shown, *(write.value for write in graph.writes)) if _may_be_input(value, inputs)]
+        copied = [position[write.value] for write in graph.writes] if held else []
+        self._copied = sorted({*copied, *(position[value] for value in held)}) if graph.writes else []
         self.results = tuple(
             (inputs.get(result.value, -1), position[result.value], result.path, carries)
             for result, carries in zip(graph.results, carries_gradient, strict=True)
@@ -31,9 +34,9 @@ class Boundary:
 
     def apply(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
         """Write into the inputs, then give the results in order."""
-        if self._must_copy:
+        if self._copied:
             outputs = [*outputs]
-            for _, index, _ in self.writes:
+            for index in self._copied:
                 outputs[index] = outputs[index].clone()
         changed = [source for source, index, _ in self.writes if outputs[index] is inputs[source]]
         if changed:  # in place, by machine code, which PyTorch has not seen

@@ -1,30 +1,29 @@
-"""A Plan -> the times of one measured call: what each lane did, from when to when."""
+"""A Plan -> machine code that notes what each lane did in a call, from when to when."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import pack_into
-from time import perf_counter
 
 import torch
 
-from weft.codegen.clock import first_ticks
+from weft.codegen.clock import TICK_WORDS, first_ticks, serial_tick
 from weft.codegen.frame import CLOCK_OFFSET
 from weft.plan.order import lanes_of
-from weft.plan.plan import Plan, Run, Wait
+from weft.plan.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
 from weft.runtime.arena import Block
 from weft.runtime.executable import NativeExecutable
 from weft.target import Target
 
-WARM_CALLS, MEASURED_CALLS = 5, 20
+NANOSECOND = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a lane did, from when to when, in seconds from the start of the call."""
+    """What a lane did, from when to when, in seconds of `perf_counter`."""
 
     lane: int
     name: str
@@ -40,8 +39,10 @@ class ClockedExecutable(NativeExecutable):
         self, plan: Plan, target: Target, constants: Sequence[torch.Tensor] = (), lasting: Collection[int] = ()
     ) -> None:
         super().__init__(plan, target, constants, lasting, clocked=True)
-        self._lanes = lanes_of(plan)
-        self._ticks = (ctypes.c_uint64 * first_ticks(self._lanes)[-1])()
+        self._serial = lanes_of(replace(plan, lanes=()))
+        self._lanes = plan.lanes if len(plan.lanes) > 1 else ()
+        count = serial_tick(self._lanes) + first_ticks(self._serial)[-1]
+        self._ticks = (ctypes.c_int64 * (TICK_WORDS * count))()
 
     def _prepare(self, block: Block) -> None:
         # SAFETY: the memory has room for all ticks of the plan, and is held by this object, whose call this is.
@@ -49,37 +50,25 @@ class ClockedExecutable(NativeExecutable):
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Run without the shortcut that does not know where to note times."""
+        ctypes.memset(self._ticks, 0, ctypes.sizeof(self._ticks))
         block = self._pool.take()
         self._start_workers()
         self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
 
-    def measure(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[Span]:
-        """Call several times, and give the fastest call's times."""
-        best, found = float("inf"), []
-        for number in range(WARM_CALLS + MEASURED_CALLS):
-            ctypes.memset(self._ticks, 0, ctypes.sizeof(self._ticks))
-            begin = perf_counter()
-            self(inputs, outputs)
-            seconds = perf_counter() - begin
-            if number >= WARM_CALLS and seconds < best:
-                best, found = seconds, list(self._ticks)
-        return self._spans(found, best)
+    def spans(self) -> list[Span]:
+        """Give what each lane did in the last call; lane 0 has done all where no worker was free."""
+        words = iter(self._ticks)
+        ticks = [seconds + nanoseconds * NANOSECOND for seconds, nanoseconds in zip(words, words, strict=True)]
+        return self._spans(self._lanes, ticks) or self._spans(self._serial, ticks[serial_tick(self._lanes) :])
 
-    def _spans(self, ticks: list[int], seconds: float) -> list[Span]:
-        noted = [tick for tick in ticks if tick]
-        if not noted:
-            return []
-        first, last = min(noted), max(noted)
-        # Clocks of all cores count alike. Of the call's time a little is outside of the first and last tick.
-        unit = seconds / max(last - first, 1)
-        places, spans = first_ticks(self._lanes), []
-        for lane, items in enumerate(self._lanes):
+    def _spans(self, lanes: tuple[Lane, ...], ticks: list[float]) -> list[Span]:
+        places, spans = first_ticks(lanes), []
+        for lane, items in enumerate(lanes):
             times = ticks[places[lane] : places[lane + 1]]
             for item, start, end in zip(items, times, times[1:], strict=False):
                 if start and end:
-                    name, is_wait = self._name(item), isinstance(item, Wait)
-                    spans.append(Span(lane, name, is_wait, (start - first) * unit, (end - first) * unit))
+                    spans.append(Span(lane, self._name(item), isinstance(item, Wait), start, end))
         return spans
 
     def _name(self, item: Run | Wait) -> str:

@@ -49,14 +49,14 @@ class NativeExecutable:
         if len(self.constants) != counts["constant"]:
             raise InternalError(f"a plan has {counts['constant']} constants, {len(self.constants)} were given")
         packed = {plan.buffers[place.buffer] for call in plan.packing for place in call.reads}
-        self._lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
-        module = emit_plan(plan, target, self._lasting, clocked=clocked)
+        self.lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
+        module = emit_plan(plan, target, self.lasting, clocked=clocked)
         self._library = compile_native(module.text, target)
         self._pool = block_pool(module.frame.bytes)
         self._chains = [_Chain(plan, chain, self._library, number) for number, chain in enumerate(module.chains)]
         written = [plan.buffers[buffer].index for chain in module.chains for buffer in chain.packed]
         self._packed_order = [written.index(index) for index in range(counts["packed"])]
-        self._changing = [index for index in range(counts["input"]) if index not in self._lasting]
+        self._changing = [index for index in range(counts["input"]) if index not in self.lasting]
         self._program = _program(plan, self._library) if len(plan.lanes) > 1 else None
         self._words = Struct(f"@{sum(counts.values())}Q")
         # SAFETY: the function takes the address of a frame of this plan, and the library that holds it lives as long
@@ -89,7 +89,7 @@ class NativeExecutable:
         )
 
     def _run_slowly(self, block: Block, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        lasting = [inputs[index] for index in self._lasting]
+        lasting = [inputs[index] for index in self.lasting]
         binding = self._binding
         if binding is None or not binding.is_current(lasting):
             binding = self._binding = self._bind(inputs, outputs)
@@ -107,8 +107,8 @@ class NativeExecutable:
         """Do what else a frame needs: nothing, but in clocked programs."""
 
     def _bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Binding:
-        lasting = [inputs[index] for index in self._lasting]
-        written = {self._lasting.index(index) for chain in self._chains for index in chain.inputs}
+        lasting = [inputs[index] for index in self.lasting]
+        written = {self.lasting.index(index) for chain in self._chains for index in chain.inputs}
         binding = Binding(lasting, written, [chain.of(inputs, self.constants) for chain in self._chains])
         packed = [binding.packed_addresses[place] for place in self._packed_order]
         binding.words = (*map(address_of, lasting), *packed, *map(address_of, self.constants))
@@ -120,7 +120,7 @@ class NativeExecutable:
             changing=tuple((index, inputs[index].element_size()) for index in self._changing),
             outputs=tuple((index, output.element_size()) for index, output in enumerate(outputs)),
         )
-        binding.make_fast(program, list(zip(self._lasting, lasting, strict=True)))
+        binding.make_fast(program, list(zip(self.lasting, lasting, strict=True)))
         return binding
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
 from weft.plan.replaceable import replaceable
+from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.measure import machine_model
 from weft.runtime.whole_call import BoundProgram, OutputType
@@ -63,6 +66,10 @@ class NativeRegion:
         self._execute(given, outputs)
         return tuple(outputs)
 
+    def clocked(self) -> ClockedRegion:
+        """Give the same region with a clock."""
+        return ClockedRegion(self)
+
     def bound(self, positions: Sequence[int | None]) -> tuple[BoundProgram, OutputType] | None:
         """Give what runs the region as it is bound now, if that makes one tensor of inputs that are taken as they are.
 
@@ -73,6 +80,28 @@ class NativeRegion:
         given = {index: position for index, position in enumerate(positions) if position is not None}
         found = self._execute.bound(given)
         return None if found is None else (found, self._outputs[0])
+
+
+class ClockedRegion:
+    """A region that notes what its lanes did; for one thread at a time."""
+
+    def __init__(self, region: NativeRegion) -> None:
+        executable = region._execute
+        self._region = copy(region)
+        self._clock = ClockedExecutable(region.plan, host_target(), executable.constants, executable.lasting)
+        self._region._execute = self._clock
+        self.calls: list[tuple[float, float]] = []
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run the region, and note when."""
+        start = perf_counter()
+        outputs = self._region(*inputs)
+        self.calls.append((start, perf_counter()))
+        return outputs
+
+    def spans(self) -> list[Span]:
+        """Give what each lane did in the last call."""
+        return self._clock.spans()
 
 
 class CompiledGraph:
@@ -104,6 +133,11 @@ class CompiledGraph:
             return outputs
         outputs = self.executable(inputs)
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
+
+    def clocked(self) -> tuple[LibraryExecutable, tuple[ClockedRegion, ...]]:
+        """Give what computes the same values with clocks in its regions, and these."""
+        regions = tuple(region.clocked() for region in self.regions)
+        return LibraryExecutable(self.executable.plan, regions), regions
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
         """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`."""

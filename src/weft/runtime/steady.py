@@ -29,6 +29,8 @@ LAST_WITH_VERSIONS = (3, 13)
 TENSOR_BYTES = 176
 FIRST_BYTE = 16  # behind the reference count
 PROBES = 16
+WORDS_OF_TENSOR = range(FIRST_BYTE, TENSOR_BYTES, 8)
+LEAST_POINTER = 1 << 20
 MOST_DIMENSIONS = 5  # sizes of more dimensions lie in memory of their own
 Row = tuple[int, int, int]
 EVERY_BIT = (1 << 64) - 1
@@ -133,11 +135,11 @@ def _cells_are_known() -> bool:
 @probed
 def tensor_masks() -> tuple[tuple[int, int], ...]:
     """The places of a tensor's object that say what it looks like: (offset, bits that count); none if unknown."""
-    # Pointers are other ones in each of many tensors, so a word that is the same in all of them is none.
     bases = [torch.zeros(64) for _ in range(PROBES)]
     alike = [torch.zeros(6) for _ in range(PROBES)] + [base[place : place + 6] for place, base in enumerate(bases)]
     rows = [_bytes_of(tensor) for tensor in (*alike, torch.ones(3, 6)[1])]
-    same = [at for at in range(FIRST_BYTE, TENSOR_BYTES, 8) if len({row[at : at + 8] for row in rows}) == 1]
+    # Bytes between fields hold anything. Of pointers, which differ, a part may be the same by chance.
+    same = {at: _same_bits([int.from_bytes(row[at : at + 8], "little") for row in rows]) for at in WORDS_OF_TENSOR}
     unlike = (
         torch.zeros(6, dtype=torch.float64),
         torch.zeros(6, dtype=torch.int32),
@@ -151,11 +153,25 @@ def tensor_masks() -> tuple[tuple[int, int], ...]:
     )
     found: set[int] = set()
     for other in map(_bytes_of, unlike):
-        telling = {at for at in same if other[at : at + 8] != rows[0][at : at + 8]}
+        telling = {
+            at
+            for at, bits in same.items()
+            if bits & (int.from_bytes(other[at : at + 8], "little") ^ int.from_bytes(rows[0][at : at + 8], "little"))
+        }
         if not telling:
             return ()
         found |= telling
-    return tuple((at, EVERY_BIT) for at in sorted(found))
+    return tuple((at, same[at]) for at in sorted(found))
+
+
+def _same_bits(words: list[int]) -> int:
+    """The bits of whole bytes that agree in all words; none of what may be a pointer."""
+    if all(word % 8 == 0 and LEAST_POINTER < word < 1 << 48 for word in words):
+        return 0
+    differing = 0
+    for word in words:
+        differing |= word ^ words[0]
+    return sum(0xFF << 8 * byte for byte in range(8) if not differing >> 8 * byte & 0xFF)
 
 
 @cache

@@ -1,0 +1,78 @@
+"""One measured call of a program -> a Chrome trace with a track for each lane, and a line of summary.
+
+Open the file in https://ui.perfetto.dev or chrome://tracing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from weft.runtime.clocked import Span
+from weft.runtime.native_graph import CompiledGraph
+
+WARM_CALLS, MEASURED_CALLS = 5, 20
+MICROSECONDS = 1e6
+LIBRARY = "PyTorch's operators"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What each lane did in one call, in seconds from its start; `seconds` is what the call took."""
+
+    seconds: float
+    spans: tuple[Span, ...]
+
+    def __str__(self) -> str:
+        lanes = sorted({span.lane for span in self.spans})
+        shares = []
+        for lane in lanes:
+            busy = sum(span.end - span.start for span in self.spans if span.lane == lane and not span.is_wait)
+            shares.append(f"lane {lane} {busy / self.seconds:.0%} busy")
+        return f"{self.seconds * MICROSECONDS:.1f} us: " + (", ".join(shares) or "nothing in machine code")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a Chrome trace."""
+        document = {"traceEvents": list(self._events()), "displayTimeUnit": "ns"}
+        Path(path).write_text(json.dumps(document), encoding="utf-8")
+
+    def _events(self) -> Iterator[dict[str, object]]:
+        for lane in sorted({span.lane for span in self.spans}):
+            yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": lane, "args": {"name": f"lane {lane}"}}
+        for span in self.spans:
+            times = {"ts": span.start * MICROSECONDS, "dur": (span.end - span.start) * MICROSECONDS}
+            kind = "wait" if span.is_wait else "work"
+            yield {"ph": "X", "name": span.name, "cat": kind, "pid": 1, "tid": span.lane, **times}
+
+
+def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> Timeline:
+    """Run a graph on some inputs several times, and give what happened in the fastest call."""
+    run, regions = graph.clocked()
+    best: Timeline | None = None
+    for number in range(WARM_CALLS + MEASURED_CALLS):
+        start = perf_counter()
+        run(inputs)
+        end = perf_counter()
+        if number >= WARM_CALLS and (best is None or end - start < best.seconds):
+            spans = [span for region in regions for span in region.spans()]
+            calls = sorted(region.calls[-1] for region in regions)
+            spans += _between(calls, start, end) if len(graph.executable.plan.steps) > len(regions) else []
+            best = Timeline(end - start, tuple(_from(span, start) for span in spans))
+    assert best is not None
+    return best
+
+
+def _between(calls: list[tuple[float, float]], start: float, end: float) -> Iterator[Span]:
+    """The time of the call that is in no region."""
+    for begin, finish in zip([start, *(call[1] for call in calls)], [*(call[0] for call in calls), end], strict=True):
+        if finish > begin:
+            yield Span(0, LIBRARY, False, begin, finish)
+
+
+def _from(span: Span, start: float) -> Span:
+    return Span(span.lane, span.name, span.is_wait, span.start - start, span.end - start)
