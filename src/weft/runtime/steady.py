@@ -135,10 +135,13 @@ def _cells_are_known() -> bool:
 @probed
 def tensor_masks() -> tuple[tuple[int, int], ...]:
     """The places of a tensor's object that say what it looks like: (offset, bits that count); none if unknown."""
-    bases = [torch.zeros(64) for _ in range(PROBES)]
-    alike = [torch.zeros(6) for _ in range(PROBES)] + [base[place : place + 6] for place, base in enumerate(bases)]
+    alike: list[torch.Tensor] = []
+    for byte in (0x00, 0xFF, 0xAA):
+        # Bytes between fields keep what was in memory before: it must not be the same everywhere.
+        _fill_idle_memory(byte)
+        bases = [torch.zeros(64) for _ in range(PROBES)]
+        alike += [torch.zeros(6) for _ in bases] + [base[place : place + 6] for place, base in enumerate(bases)]
     rows = [_bytes_of(tensor) for tensor in (*alike, torch.ones(3, 6)[1])]
-    # Bytes between fields hold anything. Of pointers, which differ, a part may be the same by chance.
     same = {at: _same_bits([int.from_bytes(row[at : at + 8], "little") for row in rows]) for at in WORDS_OF_TENSOR}
     unlike = (
         torch.zeros(6, dtype=torch.float64),
@@ -162,6 +165,13 @@ def tensor_masks() -> tuple[tuple[int, int], ...]:
             return ()
         found |= telling
     return tuple((at, same[at]) for at in sorted(found))
+
+
+def _fill_idle_memory(byte: int) -> None:
+    """Leave blocks of the sizes that tensors' objects may have with nothing but this byte."""
+    for size in range(128, 320, 16):
+        blocks = [torch.full((size,), byte, dtype=torch.uint8) for _ in range(4 * PROBES)]
+        del blocks
 
 
 def _same_bits(words: list[int]) -> int:
