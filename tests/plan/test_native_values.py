@@ -18,3 +18,9 @@ def test_a_weight_that_several_products_read_alike_is_packed_once() -> None:
         net = torch.nn.Sequential(layer, torch.nn.Tanh(), layer, torch.nn.Tanh(), layer)
         program = weft.program(net, torch.randn(4, 8))
     assert len(program._execute.regions[0].plan.packing) == 1
+
+
+def test_a_program_of_library_calls_that_ends_in_a_check_has_an_order() -> None:
+    matrix = torch.eye(3) * 2
+    for function in (torch.linalg.inv, torch.linalg.cholesky, torch.linalg.lu_factor):
+        torch.testing.assert_close(weft.hybridize(function)(matrix), function(matrix))

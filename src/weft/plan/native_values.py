@@ -26,8 +26,7 @@ def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
     arrangement = _Arrangement(graph, regions)
     waiting = list(graph.values)
     while waiting:
-        waiting = arrangement.place_checks(waiting, inside)
-        left = arrangement.place_ready(waiting, inside)
+        left = arrangement.place_ready(arrangement.place_checks(waiting, inside), inside)
         if len(left) == len(waiting):
             raise InternalError("regions and library calls wait for each other", why="a region was cut wrongly")
         waiting = left
