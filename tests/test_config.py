@@ -31,6 +31,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("WEFT_CACHE_DIR", "/somewhere", "cache_dir", Path("/somewhere")),
         ("WEFT_ENGINE", "serial", "engine", "serial"),
         ("WEFT_THREADS", "3", "threads", 3),
+        ("WEFT_CUDA_GRAPHS", "off", "cuda_graphs", "off"),
         ("WEFT_LOG", "debug", "log", "debug"),
     ],
 )
@@ -52,7 +53,8 @@ def test_a_misspelt_option_is_an_error_that_guesses_what_was_meant() -> None:
         read_config({"WEFT_THREAD": "2"})
     assert str(error.value) == (
         "WEFT_THREAD is set in the environment, but Weft has no such option\n"
-        "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_CODEGEN, WEFT_LOG\n"
+        "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_CODEGEN, "
+        "WEFT_CUDA_GRAPHS, WEFT_LOG\n"
         "  fix   did you mean WEFT_THREADS?"
     )
 

@@ -26,6 +26,7 @@ class Config:
     engine: str = "async"
     threads: int = 0
     codegen: str = "native"
+    cuda_graphs: str = "on"
     log: str = "quiet"
 
 
@@ -67,6 +68,7 @@ def folder(text: str) -> Path:
 TARGETS = ("native", "avx512", "avx2", "generic")
 ENGINES = ("async", "serial")
 CODEGENS = ("native", "library")
+SWITCHES = ("on", "off")
 LOG_LEVELS = ("quiet", "info", "debug")
 
 OPTIONS = (
@@ -75,6 +77,7 @@ OPTIONS = (
     Option("WEFT_ENGINE", "engine", one_of(*ENGINES), " | ".join(ENGINES), "serial runs each task at once, to debug"),
     Option("WEFT_THREADS", "threads", count, "a number, 0 for all cores", "how many cores Weft may use"),
     Option("WEFT_CODEGEN", "codegen", one_of(*CODEGENS), " | ".join(CODEGENS), "library runs PyTorch's operators only"),
+    Option("WEFT_CUDA_GRAPHS", "cuda_graphs", one_of(*SWITCHES), " | ".join(SWITCHES), "whether CUDA graphs are used"),
     Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
 )
 

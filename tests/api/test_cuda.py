@@ -136,3 +136,64 @@ def test_autocast_casts_as_in_eager() -> None:
         found = net(x)
     close(found, expected)
     assert found.dtype is torch.float16
+
+
+def captures(net: Any) -> str:
+    return weft.explain(net)
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), (4, 6)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 6, 5), nn.Sigmoid(), nn.AvgPool2d(2), nn.Flatten()), (2, 1, 28, 28)),
+    ],
+)
+def test_safe_programs_are_captured_and_follow_inputs_and_parameters(make: Any, sizes: tuple[int, ...]) -> None:
+    eager = make().to(CUDA).eval()
+    hybrid = weft.hybridize(copy.deepcopy(eager))
+    with torch.no_grad():
+        for number in range(12):
+            x = torch.randn(sizes, device=CUDA)
+            close(hybrid(x), eager(x))
+            if number == 6:
+                for one, other in zip(hybrid.parameters(), eager.parameters(), strict=True):
+                    one.mul_(1.5)
+                    other.mul_(1.5)
+            if number == 9:
+                hybrid[0].weight = nn.Parameter(hybrid[0].weight * 2)
+                eager[0].weight = nn.Parameter(eager[0].weight * 2)
+    assert "captured in a CUDA graph" in captures(hybrid)
+
+
+def test_results_of_earlier_replays_stay_as_they_were() -> None:
+    hybrid = weft.hybridize(nn.Linear(3, 3).to(CUDA))
+    with torch.no_grad():
+        results = []
+        for _ in range(10):
+            x = torch.randn(2, 3, device=CUDA)
+            results.append((hybrid(x), nn.functional.linear(x, hybrid.weight, hybrid.bias)))
+    for found, expected in results:
+        close(found, expected)
+
+
+def test_random_programs_are_not_captured_and_say_why() -> None:
+    net = weft.hybridize(nn.Sequential(nn.Linear(4, 4), nn.Dropout()).to(CUDA).train())
+    with torch.no_grad():
+        for _ in range(6):
+            net(torch.randn(2, 4, device=CUDA))
+    assert "not captured: " in captures(net)
+
+
+def test_training_through_captured_programs_is_eagers() -> None:
+    eager = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).to(CUDA)
+    hybrid = weft.hybridize(copy.deepcopy(eager))
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (eager, hybrid)]
+    for _ in range(12):
+        x = torch.randn(4, 6, device=CUDA)
+        for net, optimizer in zip((eager, hybrid), optimizers, strict=True):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+    for one, other in zip(hybrid.parameters(), eager.parameters(), strict=True):
+        close(one, other)

@@ -65,7 +65,8 @@ class Program:
         calls = counted(sum(step.value.op in ("library", "update") for step in steps), "call")
         values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
         regions = f"{counted(len(forward.regions), 'region')} in machine code, " if forward.regions else ""
-        text = f"{values}: {regions}{calls} of PyTorch's operators; {results}"
+        capture = f" ({forward.capture})" if forward.capture else ""
+        text = f"{values}: {regions}{calls} of PyTorch's operators{capture}; {results}"
         return text + (f", {counted(len(self.graph.writes), 'write')}" if self.graph.writes else "")
 
     @property

@@ -25,6 +25,7 @@ from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
 from weft.plan.replaceable import replaceable
 from weft.runtime.clocked import ClockedExecutable, Span
+from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.measure import machine_model
 from weft.runtime.whole_call import BoundProgram, OutputType
@@ -125,13 +126,21 @@ class CompiledGraph:
         order = tuple(position[now[root]] for root in self.roots)
         self._order = None if order == tuple(range(len(position))) else order
         self._alone = _only_region(compiled, graph)
+        lasting = [index for index, value in enumerate(self.executable.plan.inputs) if value in weights]
+        self._captured = captured(self.executable, lasting, len(self.regions))
+        self._run = self.executable if self._captured is None else self._captured
+
+    @property
+    def capture(self) -> str:
+        """Say whether the graph runs in a CUDA graph, and if not why; nothing of graphs on the CPU."""
+        return "" if self._captured is None else self._captured.describe()
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph."""
         if self._alone is not None:
             outputs = self.regions[0](*[inputs[index] for index in self._alone])
             return outputs
-        outputs = self.executable(inputs)
+        outputs = self._run(inputs)
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
 
     def clocked(self) -> tuple[LibraryExecutable, tuple[ClockedRegion, ...]]:
