@@ -78,10 +78,12 @@ _NOT_REAL = (torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
 def _real(leaf: Any) -> Any:
-    """Ones for a stand-in; a number for a symbol, whose value no stride depends on."""
+    """Ones for a stand-in; a number for a symbol, whose value no stride depends on.
+
+    Not what memory happens to hold: the degree of a polynomial may be one of these elements.
+    """
     if not isinstance(leaf, torch.Tensor):
         return 1 if isinstance(leaf, torch.SymInt) else 1.0
     if not is_stand_in(leaf):
         return leaf
-    real = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
-    return real if real.is_floating_point() else real.fill_(1)
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).fill_(1)
