@@ -179,7 +179,7 @@ def _table(block: Table, style: Style) -> list[Line]:
     count = max(map(len, shown))
     widths = [max(columns_of(row[place].text) for row in shown if place < len(row)) for place in range(count)]
     room = style.width - sum(widths[:-1]) - GAP * (count - 1)
-    widths[-1] = min(widths[-1], max(NARROWEST, room))
+    widths[-1] = max(1, min(widths[-1], max(NARROWEST, room)))  # 1 where the last column is empty
     return [line for row in shown for line in _row(row, widths, block.right)]
 
 

@@ -61,13 +61,11 @@ def _options(argument: Argument) -> dict[str, Any]:
     if not by_place and argument.shows is None:
         return {"action": "store_true"}
     options: dict[str, Any] = {"type": _reader(argument), "default": argument.default}
+    if by_place:
+        return options | ({"nargs": "+"} if argument.many else {"nargs": "?"} if argument.optional else {})
     if argument.many:
         options |= {"action": "append", "default": []}
-    if by_place:
-        options |= {"nargs": "?"} if argument.optional else {}
-    else:
-        options |= {"metavar": argument.shows}
-    return options
+    return options | {"metavar": argument.shows}
 
 
 def _reader(argument: Argument) -> Callable[[str], Any]:

@@ -14,6 +14,7 @@ STAGES = ("graph", "plan", "llvm", "asm", "draw")
 RIVALS = ("eager", "compile", "onnxruntime", "openvino", "hybrid")
 
 LANGUAGES = ("en", "zh")
+CHECKPOINT_ACTIONS = ("inspect", "verify", "diff", "convert", "clean")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,24 @@ COMMANDS = (
             Argument("FILE", "a program that Program.save wrote"),
             Argument("--input", "an argument as an .npy file, in order; else random numbers", shows="FILE", many=True),
             Argument("--output", "write the result as .npy; a list of results as FILE-0.npy, ...", shows="FILE"),
+        ),
+    ),
+    Command(
+        "ckpt",
+        "checkpoint files of anybody: what is in them, are they sound?",
+        "weft.cli.ckpt",
+        (
+            ("weft ckpt inspect model.pt", "its tensors, and what else it holds"),
+            ("weft ckpt verify runs/", "every checkpoint of a folder, byte by byte"),
+            ("weft ckpt diff old.pt new.safetensors", "names, shapes and values compared"),
+            ("weft ckpt convert model.pt --to model.safetensors", "verified after it is written"),
+            ("weft ckpt clean runs/lenet --keep 2", "what killed writers left, and older checkpoints"),
+        ),
+        (
+            Argument("ACTION", ", ".join(CHECKPOINT_ACTIONS), choices=CHECKPOINT_ACTIONS),
+            Argument("FILE", ".safetensors, .pt, .pth, or a folder", many=True),
+            Argument("--to", "convert: the new file; its ending, .safetensors or .pt, says which kind", shows="FILE"),
+            Argument("--keep", "clean: how many of the newest good checkpoints stay (all)", "COUNT", read=whole),
         ),
     ),
     Command(

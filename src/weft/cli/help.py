@@ -66,6 +66,7 @@ def help_of(command: Command) -> Document:
     by_place = [argument for argument in command.arguments if not argument.name.startswith("-")]
     options = [argument for argument in command.arguments if argument.name.startswith("-")]
     values = "".join(f" [{each.name}]" if each.optional else f" {each.name}" for each in by_place)
+    values += "..." if by_place and by_place[-1].many else ""
     return Document(
         (
             Heading(f"weft {command.name}: {command.sentence}"),

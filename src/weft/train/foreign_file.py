@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError
-from weft.train.tensor_file import file_error
+from weft.train.tensor_file import file_error, no_checksum
 
 ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"
@@ -42,12 +42,7 @@ def read_foreign(path: Path, *, verify: bool) -> dict[str, Any]:
     if archive:
         _check_archive(path, verify)
     elif verify:
-        raise file_error(
-            path,
-            "it carries no checksum",
-            why="PyTorch wrote pickles without an archive before version 1.6",
-            fix="weft.load(path, net, verify=False) loads it unchecked, if you trust it",
-        )
+        raise no_checksum(path, "it carries no checksum", "PyTorch wrote pickles without an archive before version 1.6")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -49,25 +49,27 @@ class MismatchError(CheckpointError):
     report: MatchReport
 
 
-def match(stored: Mapping[str, torch.Tensor], wanted: Mapping[str, Any]) -> tuple[dict[str, str], MatchReport]:
+def match(
+    stored: Mapping[str, torch.Tensor], wanted: Mapping[str, Any], sides: tuple[str, str] = ("the file", "the model")
+) -> tuple[dict[str, str], MatchReport]:
     """Find the name in the file for each name in the model; every way of naming is tried, the simplest first.
 
-    A way of naming counts only if it brings all names together: a part would be a guess.
+    A way of naming counts only if it brings all names together: a part would be a guess. `sides` is what the report
+    calls the two.
     """
     ways = list(_ways(stored, wanted))
     pairs = next((way for way in ways if len(way) == len(stored) == len(wanted)), None)
     if pairs is None:
         pairs = max(ways, key=len)
-    found = {name: source for name, source in pairs.items() if not _misfit(name, stored[source], wanted[name])}
+    misfits = {name: _misfit(stored[source], wanted[name], sides) for name, source in pairs.items()}
+    found = {name: source for name, source in pairs.items() if not misfits[name]}
     used = set(pairs.values())
     report = MatchReport(
         matched=tuple(found),
         renamed=tuple((source, name) for name, source in found.items() if source != name),
         missing=tuple(name for name in wanted if name not in pairs),
         unexpected=tuple(source for source in stored if source not in used),
-        shape=tuple(
-            misfit for name, source in pairs.items() if (misfit := _misfit(name, stored[source], wanted[name]))
-        ),
+        shape=tuple(f"{name}: {misfit}" for name, misfit in misfits.items() if misfit),
     )
     return found, report
 
@@ -121,17 +123,17 @@ def _without_leading(depth: int, name: str) -> str:
     return name
 
 
-def _misfit(name: str, stored: Any, wanted: Any) -> str | None:
+def _misfit(stored: Any, wanted: Any, sides: tuple[str, str]) -> str | None:
     """Say why a tensor of the file cannot be copied into one of the model; None if it can."""
     if not isinstance(stored, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         same = isinstance(stored, torch.Tensor) == isinstance(wanted, torch.Tensor)
-        return None if same else f"{name}: only one of the two is a tensor"
+        return None if same else "only one of the two is a tensor"
     if is_lazy(wanted):
         return None
     if stored.shape != wanted.shape:
-        return f"{name}: {list(stored.shape)} in the file, {list(wanted.shape)} in the model"
+        return f"{list(stored.shape)} in {sides[0]}, {list(wanted.shape)} in {sides[1]}"
     if _kind(stored.dtype) != _kind(wanted.dtype):
-        return f"{name}: {stored.dtype} in the file, {wanted.dtype} in the model"
+        return f"{stored.dtype} in {sides[0]}, {wanted.dtype} in {sides[1]}"
     return None
 
 

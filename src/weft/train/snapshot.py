@@ -47,13 +47,19 @@ def snapshot(net: nn.Module, random: bool | None, parts: Mapping[str, Any]) -> S
     """Collect what goes into a file; the tensors are still the model's own."""
     if not isinstance(net, nn.Module):
         raise UsageError(f"save takes a module, not {type(net).__name__}", fix="weft.save(path, net, optimizer=...)")
+    names = canonical_names(net)
+    model = {names[key]: value for key, value in net.state_dict(keep_vars=True).items()}
+    states = random_states() if (bool(parts) if random is None else random) else None
+    return snapshot_of(model, {name: _state_of(part, net) for name, part in parts.items()}, states)
+
+
+def snapshot_of(model: Mapping[str, Any], parts: Mapping[str, Any], random: Any) -> Snapshot:
+    """Collect what goes into a file: a model's state by name, and plain values; the tensors are shared."""
     tensors: dict[str, torch.Tensor] = {}
     ties: dict[str, str] = {}
     extra: dict[str, Any] = {}
-    state, names = net.state_dict(keep_vars=True), canonical_names(net)
     owners: dict[tuple[Any, ...], str] = {}
-    for key, value in state.items():
-        name = names[key]
+    for name, value in model.items():
         if name.startswith(MARK):
             raise UsageError(f"the tensor {name} has a name that a checkpoint gives itself")
         if not isinstance(value, torch.Tensor):
@@ -64,15 +70,14 @@ def snapshot(net: nn.Module, random: bool | None, parts: Mapping[str, Any]) -> S
             tensors[name] = value
         else:
             ties[name] = owner
-    stored = {name: encode(_state_of(part, net), MARK + name, tensors) for name, part in parts.items()}
-    states = random_states() if (bool(parts) if random is None else random) else None
+    stored = {name: encode(part, MARK + name, tensors) for name, part in parts.items()}
     description = {
         "version": VERSION,
-        "model": list(names.values()),
+        "model": list(model),
         "ties": ties,
         "extra": extra,
         "parts": stored,
-        "random": encode(states, f"{MARK}random", tensors),
+        "random": encode(random, f"{MARK}random", tensors),
         "made_by": {"weft": weft.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     blocks, pairs = to_blocks(tensors)

@@ -62,9 +62,22 @@ class Entry:
     end: int
 
 
+class NoChecksumError(CheckpointError):
+    """A file that carries nothing to check its bytes by: it may be sound, but nobody can tell."""
+
+
 def file_error(path: Path, problem: str, *, why: str | None = None, fix: str | None = None) -> CheckpointError:
     """Make the error that names the file and what is wrong with it."""
     return CheckpointError(f"{path} cannot be loaded: {problem}", why=why, fix=fix or "load another checkpoint")
+
+
+def no_checksum(path: Path, problem: str, why: str) -> NoChecksumError:
+    """Make the error that says that a file cannot be verified, and how to load it all the same."""
+    return NoChecksumError(
+        f"{path} cannot be loaded: {problem}",
+        why=why,
+        fix="weft.load(path, net, verify=False) loads it unchecked, if you trust it",
+    )
 
 
 def packed(blocks: Mapping[str, Block], description: Mapping[str, Any]) -> list[bytes | bytearray | memoryview]:
@@ -123,12 +136,7 @@ def _read_header(path: Path, file: BinaryIO, size: int, verify: bool) -> bytes:
         return header
     places = list(DIGEST_PLACE.finditer(header))
     if len(places) != 1:
-        raise file_error(
-            path,
-            "it carries no digest to check it by",
-            why="it is damaged, or another tool wrote it",
-            fix="weft.load(path, net, verify=False) loads it unchecked, if you trust it",
-        )
+        raise no_checksum(path, "it carries no digest to check it by", "it is damaged, or another tool wrote it")
     found = places[0]
     blank = header[: found.start(1)] + ZEROS + header[found.end(1) :]
     if header_digest(blank).encode() != found[1]:
