@@ -50,6 +50,14 @@ def optimizer_step(layer: torch.nn.Linear) -> None:
     torch.optim.SGD(layer.parameters(), 0.5).step()
 
 
+def fused_step(optimizer: type[torch.optim.Optimizer]) -> Write:
+    def step(layer: torch.nn.Linear) -> None:
+        layer(torch.randn(3, INNER)).sum().backward()
+        optimizer(layer.parameters(), 0.5, fused=True).step()
+
+    return step
+
+
 def replace_parameter(layer: torch.nn.Linear) -> None:
     layer.weight = torch.nn.Parameter(torch.randn(COLUMNS, INNER))
 
@@ -74,6 +82,10 @@ def write_dlpack(layer: torch.nn.Linear) -> None:
 
 WRITES: dict[str, Write] = {
     "an optimizer step": optimizer_step,
+    **{
+        f"a fused step of {optimizer.__name__}": fused_step(optimizer)
+        for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+    },
     "load_state_dict": lambda layer: layer.load_state_dict(torch.nn.Linear(INNER, COLUMNS).state_dict()),
     "load_state_dict that assigns": lambda layer: layer.load_state_dict(
         torch.nn.Linear(INNER, COLUMNS).state_dict(), assign=True

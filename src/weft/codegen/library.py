@@ -243,6 +243,16 @@ def storage_owners(tensor: torch.Tensor) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 
 
+# Optimizers with `fused=True` write parameters by these, and the parameters' versions stay as they were.
+FUSED_UPDATES = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+
+
+def wrap_fused_updates(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put what `wrap` gives in the place of each function that updates the parameters in its first argument."""
+    for name in FUSED_UPDATES:
+        setattr(torch, name, wrap(getattr(torch, name)))
+
+
 ANY_BIT, BYTE = (1 << 64) - 1, 0xFF
 # What tells a thread's modes: library, function, the number it takes, the bits of its answer that count.
 MODE_FUNCTIONS = (

@@ -1,8 +1,8 @@
 """Who could write to a tensor without its version: other owners of its memory, and what is taken of it later.
 
 Tensors have a version that in-place operators count up. Aliases that `.data`, `numpy()` and DLPack give write to the
-same memory and count nothing, or something else. From the first packing on, asking any tensor for one of these tells
-those who watch its memory.
+same memory and count nothing, or something else; fused optimizers count nothing either. From the first packing on,
+asking any tensor for one of these, and a fused update of it, tells those who watch its memory.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol
 
 import torch
 
-from weft.codegen.library import storage_owners
+from weft.codegen.library import storage_owners, wrap_fused_updates
 from weft.runtime.tensor_words import EVERY_BIT, Row
 
 # Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().
@@ -120,6 +120,7 @@ def _install() -> None:
         setattr(torch.Tensor, name, _noticing(getattr(torch.Tensor, name)))
     # Shadows the attribute of torch's base class, which stays as it is.
     torch.Tensor.data = _noticing_property(torch.Tensor.data)  # type: ignore[assignment]
+    wrap_fused_updates(_noticing_update)
 
 
 def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,6 +128,18 @@ def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         _notice(self)
         return method(self, *arguments, **keywords)
+
+    return call
+
+
+def _noticing_update(update: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(update)
+    def call(parameters: Sequence[torch.Tensor], *arguments: Any, **keywords: Any) -> Any:
+        result = update(parameters, *arguments, **keywords)
+        if not torch.compiler.is_compiling():  # what is compiled counts the versions up
+            for parameter in parameters:
+                _notice(parameter)
+        return result
 
     return call
 
