@@ -13,6 +13,7 @@ from weft.errors import CheckpointError, ExecutionError, InternalError, Unsuppor
 if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, limit, on, ready, trace_to, wait, waitall
     from weft.api.explain import explain
+    from weft.api.export import export
     from weft.api.hybrid import hybridize, program
     from weft.api.lazy import lazy
     from weft.api.program_file import load_program
@@ -54,6 +55,7 @@ __all__ = [
     "engine_statistics",
     "evaluate",
     "explain",
+    "export",
     "hybridize",
     "lazy",
     "limit",
@@ -92,6 +94,7 @@ HOMES = {
     "engine_statistics": "weft.api.asynchronous",
     "evaluate": "weft.train.evaluate",
     "explain": "weft.api.explain",
+    "export": "weft.api.export",
     "hybridize": "weft.api.hybrid",
     "lazy": "weft.api.lazy",
     "limit": "weft.api.asynchronous",

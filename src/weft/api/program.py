@@ -14,6 +14,7 @@ import torch
 from weft.api.drawing import draw
 from weft.api.program_description import Example, describe_program, named_graph, state_names
 from weft.api.program_file import save_program
+from weft.api.program_parts import ProgramParts
 from weft.api.program_plan import ProgramPlan
 from weft.api.rebuild import builder
 from weft.api.timeline import Timeline, measure_timeline
@@ -82,7 +83,12 @@ class Program:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a file that runs without the model's source (`weft.load_program`), with its tensors as now."""
-        save_program(describe_program(self.graph, self._traced, self._call()), path)
+        save_program(self.parts, path)
+
+    @property
+    def parts(self) -> ProgramParts:
+        """The program apart from this process: its graph, how it is called, its tensors as they are now."""
+        return describe_program(self.graph, self._traced, self._call())
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the graph as SVG."""

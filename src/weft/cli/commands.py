@@ -156,6 +156,20 @@ COMMANDS = (
         ),
     ),
     Command(
+        "export",
+        "a program as a C library, without Python and PyTorch",
+        "weft.cli.export",
+        (
+            ("weft export net.weft --to net", "header, source, machine code, weights, a test in C"),
+            ("weft export net.py:net --input 1,512 --to net", "of a model"),
+        ),
+        (
+            Argument("TARGET", "file.py:name, or a .weft file"),
+            INPUT,
+            Argument("--to", "the folder; its name begins the names of the C functions", shows="FOLDER"),
+        ),
+    ),
+    Command(
         "ckpt",
         "checkpoint files of anybody: what is in them, are they sound?",
         "weft.cli.ckpt",

@@ -1,0 +1,215 @@
+"""A Program -> a folder that C programs link against: header, source, machine code, weights, an example to check."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from weft.api.c_build import build_and_compare, makefile
+from weft.api.program import Program
+from weft.api.program_loaded import LoadedProgram
+from weft.api.program_parts import ProgramParts
+from weft.api.program_writing import write_atomically
+from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
+from weft.errors import ExecutionError, UnsupportedError
+from weft.ir.graph import Graph, Value
+from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
+from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse import Fused, fuse
+from weft.plan.memory import place
+from weft.plan.native_values import with_regions
+from weft.plan.region import Region, find_regions
+from weft.runtime.executable import NativeExecutable
+from weft.target import host_target
+from weft.trace.lift import lift
+
+OTHER = re.compile(r"\W", re.ASCII)
+# What the C files call something else, and C's own words: who has such a name gets another.
+WORDS = """self scratch table file data wrong count words main room set read_data prepare take differs
+auto break case char class const continue default delete do double else enum extern float for goto if inline int
+long new register restrict return short signed sizeof static struct switch template this typedef union unsigned
+void volatile while"""
+TAKEN = frozenset(WORDS.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written; `checked` says whether a C compiler was there and the compiled library gave the same bits."""
+
+    folder: Path
+    files: tuple[str, ...]
+    checked: bool
+
+
+def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> Exported:
+    """Write a program as a C library that needs neither Python nor PyTorch: header, source, object code and weights.
+
+    It runs on the thread of its caller, on processors like this one (with `WEFT_TARGET=avx2`, on more).
+    Where there is a C compiler, the shared library is linked, and a C program calls it and compares the results.
+    """
+    parts = program.parts
+    native = _native(parts)
+    target = Path(folder)
+    name = _identifier(target.resolve().name or "net")
+    interface = _interface(parts, native, name)
+    library = c_library(native.fused.plan, interface, host_target())
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExecutionError(f"the folder {target} cannot be made", why=error.strerror) from error
+    files = {
+        f"{name}.h": library.header.encode(),
+        f"{name}.c": library.source.encode(),
+        f"{name}_kernels.o": library.code,
+        f"{name}.data": _data(parts, native, interface, library),
+        f"{name}_test.c": library.test.encode(),
+        f"{name}.example": _example(parts, native, interface),
+        "Makefile": makefile(name).encode(),
+    }
+    for file, content in files.items():
+        write_atomically(target / file, [content])
+    built = build_and_compare(target, name)
+    return Exported(target, (*files, *built), bool(built))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Native:
+    """A program that is one region: the graph it was cut from, the region, its plan and the constants of that."""
+
+    graph: Graph
+    region: Region
+    fused: Fused
+
+
+def _native(parts: ProgramParts) -> _Native:
+    """Plan a program that is machine code from end to end; any other cannot do without PyTorch."""
+    if parts.graph.writes:
+        raise UnsupportedError(
+            f"{parts.graph.name} cannot be exported: it writes into tensors that it is given or keeps",
+            fix="export it in evaluation mode: net.eval()",
+        )
+    state = frozenset(parts.graph.inputs[entry.input] for entry in parts.state)
+    graph = run_pipeline(lift(parts.graph))
+    regions = find_regions(graph, state)
+    calls = Counter(
+        value.attributes["call"].target if value.op == "library" else value.op
+        for value in with_regions(graph, regions).values
+        if value.op in ("library", "update")
+    )
+    if calls or len(regions) != 1:
+        raise UnsupportedError(
+            f"{parts.graph.name} cannot be exported: not all of it is machine code of Weft's own",
+            why="by PyTorch's operators: " + (", ".join(f"{name} x {count}" for name, count in calls.items()) or "all"),
+            fix="export the part of the model without these, or run the .weft file with Weft",
+        )
+    region = regions[0]
+    for result in graph.results:
+        if result.path or result.value not in region.outputs:
+            raise UnsupportedError(
+                f"{parts.graph.name} cannot be exported: a result of it is an argument, or a view of one",
+                fix="return a copy: x.clone()",
+            )
+    if any(isinstance(value.type, NumberType) for value in region.inputs):
+        raise UnsupportedError(
+            f"{parts.graph.name} cannot be exported: it takes a Python number that changes",
+            fix="give the number as a tensor",
+        )
+    fused = fuse(region, host_target())
+    return _Native(graph, region, Fused(place(fused.plan), fused.constants))
+
+
+def _interface(parts: ProgramParts, native: _Native, name: str) -> Interface:
+    state = {entry.input for entry in parts.state}
+    numbers = {value: index for index, value in enumerate(native.graph.inputs)}
+    names = iter(_unique(_identifier(value.name or "x") for value in native.region.inputs))
+    arguments: dict[int, Port] = {}
+    data = []
+    for index, (value, unique) in enumerate(zip(native.region.inputs, names, strict=True)):
+        if numbers[value] in state:
+            data.append(index)
+        else:
+            arguments[index] = _port(unique, value)
+    count = len(native.region.outputs)
+    results = [_port("result" if count == 1 else f"result{i}", value) for i, value in enumerate(native.region.outputs)]
+    return Interface(name, f"Program {parts.graph.name}", arguments, tuple(data), tuple(results))
+
+
+def _port(name: str, value: Value) -> Port:
+    kind = value.type
+    assert isinstance(kind, TensorType)
+    dtype = DTYPE_NAMES[kind.dtype]
+    extent = 1 + sum((size - 1) * step for size, step in zip(kind.shape, kind.strides, strict=True)) if kind.size else 0
+    layout = f"{C_TYPES[dtype]}[{']['.join(map(str, kind.shape))}]" if kind.shape else C_TYPES[dtype]
+    return Port(name, dtype, extent * kind.dtype.itemsize, f"{layout}, strides {list(kind.strides)}")
+
+
+def _tensors(parts: ProgramParts, native: _Native) -> list[torch.Tensor | None]:
+    """The region's inputs that belong to the program; None for arguments."""
+    own = {parts.graph.inputs[entry.input]: entry.tensor for entry in parts.state}
+    return [own.get(value) for value in native.region.inputs]
+
+
+def _data(parts: ProgramParts, native: _Native, interface: Interface, library: CLibrary) -> bytes:
+    tensors = _tensors(parts, native)
+    stored = [tensors[index] for index in interface.data] + list(native.fused.constants)
+    content = bytearray(library.data_bytes)
+    for offset, tensor in zip(library.data_offsets, stored, strict=True):
+        assert tensor is not None
+        piece = _memory(tensor)
+        content[offset : offset + len(piece)] = piece
+    return bytes(content)
+
+
+def _example(parts: ProgramParts, native: _Native, interface: Interface) -> bytes:
+    """Arguments and the results of the very same code, run here."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = _tensors(parts, native)
+    for index in interface.arguments:
+        inputs[index] = _random(native.region.inputs[index], generator)
+    outputs = [_empty(value) for value in native.region.outputs]
+    given = [tensor for tensor in inputs if tensor is not None]
+    lasting = list(interface.data)
+    NativeExecutable(native.fused.plan, host_target(), native.fused.constants, lasting)(given, outputs)
+    return b"".join(_memory(tensor) for tensor in (*(given[index] for index in interface.arguments), *outputs))
+
+
+def _random(value: Value, generator: torch.Generator) -> torch.Tensor:
+    tensor = _empty(value)
+    if tensor.dtype.is_floating_point:
+        return tensor.normal_(generator=generator)
+    return tensor.random_(0, 2, generator=generator)
+
+
+def _empty(value: Value) -> torch.Tensor:
+    kind = value.type
+    assert isinstance(kind, TensorType)
+    return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype)
+
+
+def _memory(tensor: torch.Tensor) -> bytes:
+    """The bytes from a tensor's first element to its last, as they lie."""
+    extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = tensor.detach().as_strided((extent if tensor.numel() else 0,), (1,))
+    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+
+
+def _identifier(text: str) -> str:
+    found = OTHER.sub("_", text)
+    return f"_{found}" if not found or found[0].isdigit() or found in TAKEN else found
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for name in names:
+        unique, number = name, 1
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        found[unique] = None
+    return list(found)
