@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST_OPTIONS ?= -n 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check lint types layers conformance bench install clean
+.PHONY: help demo test check lint types layers conformance bench docs install clean
 
 help:
 	@echo "make demo         run two networks imperatively and as programs, and compare"
@@ -14,6 +14,7 @@ help:
 	@echo "make check        style, types, layers, then the tests: what CI runs"
 	@echo "make conformance  compare every PyTorch operator's samples with eager PyTorch (long)"
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
+	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
 	@echo "make clean        remove .venv and caches"
 
 demo: $(INSTALLED)
@@ -46,6 +47,11 @@ conformance: $(INSTALLED)
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	@$(PYTHON) bench/run.py
+
+docs: $(INSTALLED)
+	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,docs]'
+	@$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "build/docs/index.html"
 
 install: $(INSTALLED)
 
