@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import linecache
 import re
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,11 @@ def run(name: str, given: str = "") -> None:
     for number, (code, expected) in enumerate(blocks(name)):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, f"{name} block {number}", "exec"), names)
+            filename = f"<{name} block {number}>"
+        # As in a file or a notebook, errors can show the line.
+        linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, filename, "exec"), names)
         assert not expected or says(expected, printed.getvalue()), f"block {number} printed:\n{printed.getvalue()}"
 
 
