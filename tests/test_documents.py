@@ -43,8 +43,7 @@ def run(name: str, given: str = "") -> None:
     exec(given, names)
     for number, (code, expected) in enumerate(blocks(name)):
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            filename = f"<{name} block {number}>"
+        filename = f"<{name} block {number}>"
         # As in a file or a notebook, errors can show the line.
         linecache.cache[filename] = (len(code), None, code.splitlines(keepends=True), filename)
         with contextlib.redirect_stdout(printed):
