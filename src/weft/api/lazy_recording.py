@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -209,6 +210,7 @@ def _shown(look: Look | None) -> str:
     )
 
 
+@lru_cache(maxsize=4096)  # the same lines queue work again and again
 def place_text(code: CodeType, instruction: int) -> str:
     """A place in a function's code, in words."""
     for start, end, line in code.co_lines():
