@@ -21,17 +21,22 @@ from weft.codegen.crew_layout import (
     RUNNING,
     mailbox_offset,
 )
-from weft.codegen.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, pause, sleep_while, wake
+from weft.codegen.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, give_way, pause, sleep_while, wake
 from weft.codegen.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
 from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.pace import WORDS as PACE_WORDS
+from weft.codegen.pace import Pace
 from weft.codegen.register import Register, constant
 from weft.target import Target
 
 # A spinning worker answers within a microsecond. One that has not after so many pauses, about 3 microseconds, has lost
 # its core to something else: then the program runs faster on the calling thread alone.
 ANSWER_SPINS = 60
-# What a program's description holds: the serial function, the number of lanes, the lanes' functions.
-SERIAL_SLOT, LANES_SLOT, FIRST_LANE_SLOT = range(3)
+# A worker that sleeps is waited for as long as the system may take to wake it, about a millisecond.
+WAKING_SPINS = 20_000
+# What a program's description holds: the serial function, the number of lanes, its pace (see pace.py), the lanes'
+# functions.
+SERIAL_SLOT, LANES_SLOT, PACE_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + PACE_WORDS
 
 
 def crew_module(target: Target) -> str:
@@ -98,6 +103,9 @@ class _Worker:
         words.exchange(mailbox, IDLE, ASLEEP)
         with f.only_if(words.is_state(words.state(mailbox), ASLEEP)):
             sleep_while(f, mailbox, _word(ASLEEP))
+        # A caller that keeps it reserved may have been waiting for this very core.
+        with f.only_if(words.is_state(words.state(mailbox), RESERVED)):
+            give_way(f)
         f.branch(spin)
         f.begin_block(over)
         # A caller may have reserved the worker meanwhile: it is served first.
@@ -135,16 +143,22 @@ class _Dispatch:
         self.program = f.load("ptr", f.offset(self.frame, "i8", PROGRAM_OFFSET))
         self.crew = f.load("ptr", f.offset(self.frame, "i8", CREW_OFFSET))
         self.needed = f.add(f.load("i64", f.offset(self.program, "ptr", LANES_SLOT)), -1)
+        self.pace = Pace(f, f.offset(self.program, "i64", PACE_SLOT))
 
     def write(self) -> None:
         f = self.f
         epoch = f.offset(self.frame, "i8", EPOCH_OFFSET)
         f.store(f.add(f.load("i64", epoch), 1), epoch)
-        alone, together, end = (f.label(stem) for stem in ("alone", "together", "end"))
+        reserve, alone, together, end = (f.label(stem) for stem in ("reserve", "alone", "together", "end"))
+        resting, last = self.pace.rests()
+        f.branch_if(resting, alone, reserve)
+        f.begin_block(reserve)
         self._reserve(alone)
+        self._let_wake(last, end)
         self._post()
         self._check_answer(alone, together)
         f.begin_block(together)
+        start = self.pace.now()
         self._call(FIRST_LANE_SLOT)
         with f.loop(0, self.needed) as loop:
             # The worker is in a lane of this program. Lanes wait only for each other, in no circle, and all have begun
@@ -152,6 +166,7 @@ class _Dispatch:
             returned = f.offset(self._mailbox(loop.index), "i8", RETURNED_OFFSET)
             expected = f.load("i64", f.offset(self.returned, "i64", loop.index))
             f.emit_void(f"call void @{WAIT}({returned}, {expected})")
+        self.pace.note(start)
         f.branch(end)
         f.begin_block(alone)
         self._call(SERIAL_SLOT)
@@ -192,6 +207,29 @@ class _Dispatch:
         f.branch(alone)
         f.begin_block(enough)
 
+    def _first_asleep(self) -> Register:
+        return self.words.is_state(self.f.load("i32", self.before), ASLEEP)
+
+    def _let_wake(self, last: Register, end: str) -> None:
+        """Where a rest ends, or the first worker sleeps and the program is short: wake all, and run alone meanwhile."""
+        f, words = self.f, self.words
+        look, ask, nap, on = (f.label(stem) for stem in ("look", "ask", "nap", "on"))
+        f.branch_if(last, nap, look)
+        f.begin_block(look)
+        f.branch_if(self._first_asleep(), ask, on)
+        f.begin_block(ask)
+        f.branch_if(self.pace.short(), nap, on)
+        f.begin_block(nap)
+        # Reserved, they stay awake until this call is over; the next finds them spinning.
+        with f.loop(0, self.needed) as loop, f.only_if(words.is_state(self._before(loop.index), ASLEEP)):
+            wake(f, self._mailbox(loop.index))
+        self._call(SERIAL_SLOT)
+        with f.loop(0, self.needed) as loop:
+            words.set_state(self._mailbox(loop.index), IDLE)
+        self.pace.end_alone()
+        f.branch(end)
+        f.begin_block(on)
+
     def _post(self) -> None:
         f, words = self.f, self.words
         with f.loop(0, self.needed) as loop:
@@ -206,13 +244,16 @@ class _Dispatch:
                 wake(f, mailbox)
 
     def _check_answer(self, alone: str, together: str) -> None:
-        """Take all posts back if the first worker was spinning and still does not answer: nobody may have begun."""
+        """Take all posts back if the first worker does not answer in time: nobody may have begun.
+
+        Lane 0 begins only then. Were it to run ahead of a worker that is still being woken, it would fall asleep at its
+        first wait, the worker at its next, and each would be woken by the other, again and again.
+        """
         f, words = self.f, self.words
         first = f.load("ptr", self.taken)
-        late, back = f.label("late"), f.label("back")
-        f.branch_if(words.is_state(f.load("i32", self.before), ASLEEP), together, late)
-        f.begin_block(late)
-        with f.loop(0, ANSWER_SPINS):
+        back = f.label("back")
+        patience = f.select(self._first_asleep(), f.integer(WAKING_SPINS), f.integer(ANSWER_SPINS))
+        with f.loop(0, patience):
             still = f.label("still")
             f.branch_if(words.is_state(words.state(first), POSTED), still, together)
             f.begin_block(still)

@@ -38,6 +38,11 @@ def sleep_while(f: FunctionWriter, word: Register, value: Register) -> None:
         _futex(f, word, FUTEX_WAIT, value)
 
 
+def give_way(f: FunctionWriter) -> None:
+    """Write what lets another thread run that shares this one's core: the one that is waited for, perhaps."""
+    f.imported("sched_yield", "i32")
+
+
 def wake(f: FunctionWriter, word: Register) -> None:
     """Write what wakes all threads that sleep on a word."""
     if _number(f) is not None:

@@ -7,7 +7,7 @@ from struct import Struct
 
 import torch
 
-from weft.codegen.crew_module import FIRST_LANE_SLOT
+from weft.codegen.crew_module import FIRST_LANE_SLOT, PACE_SLOT
 from weft.codegen.frame import PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.native import NativeLibrary, compile_native
 from weft.codegen.packing import PackingChain
@@ -127,7 +127,8 @@ class NativeExecutable:
 def _program(plan: Plan, library: NativeLibrary) -> "ctypes.Array[ctypes.c_uint64]":
     """Describe a program with several lanes as `dispatch` reads it; see crew_module.py."""
     lanes = [library.address(f"lane_{number}") for number in range(len(plan.lanes))]
-    return (ctypes.c_uint64 * (FIRST_LANE_SLOT + len(lanes)))(library.address(SERIAL), len(lanes), *lanes)
+    pace = [0] * (FIRST_LANE_SLOT - PACE_SLOT)
+    return (ctypes.c_uint64 * (FIRST_LANE_SLOT + len(lanes)))(library.address(SERIAL), len(lanes), *pace, *lanes)
 
 
 class _Chain:

@@ -1,0 +1,103 @@
+"""How long a program's calls on lanes take -> whether the next call is better made on the calling thread alone.
+
+Lanes are worth their workers only where these have their cores. A call that takes much longer than usual was stalled:
+something else ran on a worker's core. Then calls run alone for about as long as the stall took: so what a single one
+costs is little more than itself, and where stall follows on stall, rests become longer, and the odd call that looks
+whether lanes work again costs little. A short program does not wait for a worker that sleeps.
+"""
+
+from weft.codegen.module import FunctionWriter
+from weft.codegen.register import Register, constant
+
+# Nanoseconds: a program that takes less is done before a sleeping worker is up. After a long pause cores sleep deeply.
+WORTH_WAKING, WORTH_WAKING_DEEPLY = 200_000, 1_500_000
+LONG_PAUSE = 5_000_000
+STALLED, STALL = 3, 20_000  # so many times the usual, and so many nanoseconds more
+UNIT = 64
+SHORTEST_REST, LONGEST_REST = UNIT // 2, 16 * UNIT  # how long a rest is, in units of the stall
+SMOOTHING = 4  # a power of two: how many calls make what is usual
+FORGETTING = 8  # likewise: how many calls without a stall make the next rest shorter
+MONOTONIC = 1
+SECOND = 1_000_000_000  # nanoseconds
+# Several callers change these numbers at once; whichever of them comes last is as good as the others.
+WORDS = 4
+# How long a call takes, 0 before the first; calls left to run alone; the next rest; when the last call ended.
+USUAL, ALONE, REST, LAST = range(WORDS)
+
+
+class Pace:
+    """Writes what a dispatcher asks and notes; `memory` has the words of one program."""
+
+    def __init__(self, f: FunctionWriter, memory: Register) -> None:
+        self.f = f
+        self.memory = memory
+        self.time = f.scratch("i64", 2)
+
+    def rests(self) -> tuple[Register, Register]:
+        """Tell whether this call should run alone, and count it; and whether it is the last one of a rest."""
+        f = self.f
+        left = self._number(ALONE)
+        resting = f.compare("icmp sgt", left, f.integer(0))
+        with f.only_if(resting):
+            self._set_number(ALONE, f.add(left, -1))
+        return f.compare("icmp sgt", left, f.integer(1)), f.compare("icmp eq", left, f.integer(1))
+
+    def short(self) -> Register:
+        """Tell whether the program is known to be done before a sleeping worker is up."""
+        f = self.f
+        pause = f.binary("sub", self.now(), self._number(LAST))
+        deep = f.compare("icmp sgt", pause, f.integer(LONG_PAUSE))
+        worth = f.select(deep, f.integer(WORTH_WAKING_DEEPLY), f.integer(WORTH_WAKING))
+        # As an unsigned number, one less than 0 is the largest: nothing is known before the first call.
+        return f.compare("icmp ult", f.add(self._number(USUAL), -1), worth)
+
+    def end_alone(self) -> None:
+        """Note when a call has ended that did not run on lanes."""
+        self._set_number(LAST, self.now())
+
+    def now(self) -> Register:
+        """Read the clock, in nanoseconds."""
+        f = self.f
+        f.imported("clock_gettime", "i32", constant("i32", MONOTONIC), self.time)
+        seconds, rest = f.load("i64", self.time), f.load("i64", f.offset(self.time, "i64", 1))
+        return f.add(f.multiply(seconds, SECOND), rest)
+
+    def note(self, start: Register) -> None:
+        """Learn from a call on lanes that has just ended."""
+        f = self.f
+        now = self.now()
+        self._set_number(LAST, now)
+        taken = f.binary("sub", now, start)
+        usual, rest = self._number(USUAL), self._number(REST)
+        first, known, stalled, well, done = (f.label(stem) for stem in ("first", "known", "stalled", "well", "done"))
+        f.branch_if(f.compare("icmp eq", usual, f.integer(0)), first, known)
+        f.begin_block(first)
+        self._set_number(USUAL, taken)
+        self._set_number(REST, f.integer(SHORTEST_REST))
+        f.branch(done)
+        f.begin_block(known)
+        limit = f.add(f.multiply(usual, STALLED), STALL)
+        f.branch_if(f.compare("icmp sgt", taken, limit), stalled, well)
+        f.begin_block(stalled)
+        self._set_number(ALONE, f.binary("sdiv", f.binary("mul", taken, rest), f.multiply(usual, UNIT)))
+        self._set_number(REST, f.minimum(f.multiply(rest, 2), f.integer(LONGEST_REST)))
+        # What is usual may have changed for good: then a call like this is no stall after a few.
+        self._set_number(USUAL, f.add(usual, self._part(usual, SMOOTHING)))
+        f.branch(done)
+        f.begin_block(well)
+        least = f.integer(SHORTEST_REST)
+        self._set_number(USUAL, f.add(usual, self._part(f.binary("sub", taken, usual), SMOOTHING)))
+        shorter = f.binary("sub", rest, self._part(f.add(rest, (1 << FORGETTING) - 1), FORGETTING))
+        self._set_number(REST, f.select(f.compare("icmp sgt", shorter, least), shorter, least))
+        f.branch(done)
+        f.begin_block(done)
+
+    def _part(self, number: Register, power: int) -> Register:
+        return self.f.binary("ashr", number, self.f.integer(power))
+
+    def _number(self, word: int) -> Register:
+        return self.f.emit("i64", f"load atomic i64, {self.f.offset(self.memory, 'i64', word)} monotonic, align 8")
+
+    def _set_number(self, word: int, number: Register) -> None:
+        place = self.f.offset(self.memory, "i64", word)
+        self.f.emit_void(f"store atomic {number}, {place} monotonic, align 8")
