@@ -108,3 +108,30 @@ def test_writing_what_was_only_read_before_is_an_error():
     weft.wait(weft.spawn(maybe, x, False))
     with pytest.raises(ExecutionError, match="wrote a tensor"):
         weft.wait(weft.spawn(maybe, x, True))
+
+
+def test_what_is_waited_for_stays_what_it_is() -> None:
+    size = torch.Size([2, 3])
+    assert weft.wait(size) is size
+    with weft.lazy():
+        assert type(weft.wait(torch.broadcast_shapes((2, 1), (3,)))) is torch.Size
+
+
+def test_sparse_tensors_are_computed_in_order_with_others() -> None:
+    x = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
+    with weft.lazy():
+        y = x * 2
+        sparse = y.to_sparse()
+        result = torch.sparse.mm(sparse, y + 1)
+        weft.wait([sparse, result])
+    assert torch.equal(weft.wait(result), (x * 2) @ (x * 2 + 1))
+    assert torch.equal(weft.wait(weft.spawn(torch.Tensor.to_dense, sparse)), x * 2)
+
+
+def test_named_results_are_waited_for_and_keep_their_names() -> None:
+    x = torch.tensor([[1.0, 5.0], [4.0, 2.0]])
+    with weft.lazy():
+        found = weft.wait((x + 1).max(dim=1))
+    assert type(found) is torch.return_types.max
+    assert found.values.tolist() == [6.0, 5.0]
+    assert type(found.values) is torch.Tensor

@@ -114,7 +114,7 @@ def lazily(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     try:
         with weft.lazy():
             result = function(*args, **kwargs)
-        return pytree.tree_map(lambda leaf: weft.wait(leaf) if isinstance(leaf, torch.Tensor) else leaf, result)
+        return weft.wait(result)
     except ExecutionError as error:
         raise error.__cause__ or error from None
 

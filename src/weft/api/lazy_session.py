@@ -361,6 +361,8 @@ class Session:
             return type(thing)(self.settled(item) for item in thing)
         if type(thing) is dict:
             return {key: self.settled(item) for key, item in thing.items()}
+        if isinstance(thing, (list, tuple, dict)) and any(True for _ in tensors_in(thing)):
+            return tree_map_only(torch.Tensor, self._real, thing)  # named ones, such as torch.max gives
         return thing
 
 

@@ -63,7 +63,8 @@ class Spawned:
 
 def resolved(item: Any) -> Any:
     """Nested arguments with results in the place of what stands for them."""
-    return tree_map_only(Spawned, Spawned.result, item)
+    # Others stay the very objects they are: what PyTorch builds anew may be of another class (a tuple for a Size).
+    return tree_map_only(Spawned, Spawned.result, item) if _results_in(item) else item
 
 
 def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:

@@ -205,8 +205,14 @@ make_placeholder: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """A number that two tensors share exactly when they share memory (while either lives)."""
-    return int(tensor.untyped_storage()._cdata)
+    """A number that two tensors share exactly when they share memory (while either lives).
+
+    A tensor of another layout (sparse, say) keeps its memory to itself, as far as anybody can tell.
+    """
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:
+        return -id(tensor)
 
 
 def generator_key(generator: torch.Generator) -> int:
