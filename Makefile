@@ -43,6 +43,7 @@ layers: $(INSTALLED)
 
 conformance: $(INSTALLED)
 	@$(PYTHON) -m tests.conformance
+	@$(PYTHON) -m tests.conformance values inplace gradients --contestant lazy --report docs/conformance-lazy.md
 
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'

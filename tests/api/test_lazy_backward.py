@@ -66,3 +66,14 @@ def test_a_graph_beside_the_one_used_up_stays() -> None:
             assert second.grad is not None
             assert torch.equal(first.grad * 1, second.grad * 1)
             assert first.grad.sum().item() == 8 * 64 * 8
+
+
+def test_a_backward_that_cannot_be_traced_runs_by_operators() -> None:
+    x = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
+    value = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    places = torch.tensor([0, 2])
+    expected = torch.autograd.grad(x.index_fill(0, places, value).sum(), (x, value))
+    for _ in range(4):
+        with weft.lazy():
+            found = weft.wait(torch.autograd.grad(x.index_fill(0, places, value).sum(), (x, value)))
+        assert all(torch.equal(mine, right) for mine, right in zip(found, expected, strict=True))

@@ -124,7 +124,7 @@ def main() -> int:
     whole = wanted == known and filters == (None, None, None, None, "0/1")
     target = options.report or (REPORT if whole and options.contestant == "hybridize" else None)
     if target is not None:
-        target.write_text(page(records, every), encoding="utf-8")
+        target.write_text(page(records, every, options.contestant), encoding="utf-8")
         print(f"wrote {target}")
     if not records:
         print("nothing matched: see --help for the sections, and the report for the names of entries")

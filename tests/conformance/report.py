@@ -6,13 +6,22 @@ from collections.abc import Iterable, Sequence
 import torch
 from tests.conformance.cases import Record, Section, Status
 
-HEAD = """# Conformance
+HEADS = {
+    "hybridize": """# Conformance
 
 What `make conformance` writes: every sample of PyTorch's own operator and module databases, and random programs, run
 twice through `weft.hybridize` on fresh inputs (the first call traces, the second runs the program) and compared with
 eager PyTorch after each call. All of it is run with programs of PyTorch's operators (library), and what computes
 numbers again with programs in machine code (native).
+""",
+    "lazy": """# Conformance of lazy code
 
+What `make conformance` writes: samples of PyTorch's own operator database, run under `weft.lazy()` after some rounds on
+copies, in which operators are learned and segments compiled, and compared with eager PyTorch. All of it is run with
+segments of PyTorch's operators (library), and again with segments in machine code (native).
+""",
+}
+MEANING = """
 Equal means: values bit by bit (any NaN equals any other), dtype, shape, stride, device, `requires_grad`, the structure
 of the result, what it aliases, what happened to every argument, parameter and buffer, the random generator's state
 afterwards, gradients, and the type of the exception where eager raises one. "Within bound" are values, mutated
@@ -107,11 +116,16 @@ def notes(records: Sequence[Record]) -> str:
     return "".join(f"- {section}: {number:,} with {note}\n" for (section, note), number in sorted(counts.items()))
 
 
-def page(records: Sequence[Record], sections: Sequence[Section]) -> str:
+def page(records: Sequence[Record], sections: Sequence[Section], contestant: str = "hybridize") -> str:
     """Write the whole page."""
     records = sorted(records, key=lambda record: (record.codegen, record.section, record.entry, record.index))
     version = torch.__version__.split("+")[0]
-    parts = [HEAD, f"PyTorch {version}.\n", table(records, sections), ""]
+    parts = [
+        HEADS.get(contestant, f"# Conformance of {contestant}\n") + MEANING,
+        f"PyTorch {version}.\n",
+        table(records, sections),
+        "",
+    ]
     parts += ["## Unsupported samples, by section, reason and operator\n", listing(records, Status.UNSUPPORTED)]
     if any(record.status is Status.BOUNDED and record.codegen == "library" for record in records):
         parts += ["## Within bound as library calls, by section and entry\n", bounded(records)]

@@ -80,6 +80,7 @@ class LazyPrograms:
             except Exception as error:
                 raise UnsupportedError("a lazy segment cannot be traced", why=str(error)) from error
             found = _known(traced, tensors, numbers, self._lock)
+            found.program.prepare_backward()  # in the backward itself it is too late to run the segment otherwise
             self._known.append(found)
             return found
 

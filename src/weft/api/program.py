@@ -120,6 +120,11 @@ class Program:
             found.save(path)
         return found
 
+    def prepare_backward(self) -> None:
+        """Make the backward, where there is one, before it is asked for: what is in its way is raised here."""
+        if isinstance(self._execute, DifferentiableExecutable):
+            self._execute.prepare_backward()
+
     def _forward(self) -> CompiledGraph:
         return self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
 

@@ -57,6 +57,7 @@ class DifferentiableExecutable:
         self.saved = tuple(position[result.value] for result in graph.results[count:])
         self.wanted = tuple(forward.wanted)
         self._backward_of = backward_of
+        self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
         self._backwards: dict[Tangents, _BackwardRun] = {}
 
     @property
@@ -68,6 +69,13 @@ class DifferentiableExecutable:
         """Run the forward."""
         fresh = iter(_Node.apply(self, *inputs))  # type: ignore[no-untyped-call]
         return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
+
+    def prepare_backward(self) -> None:
+        """Find the backward for gradients of every result that look as the results do: what is in its way shows now."""
+        made = [self._forward.roots[index].type for index in self.roots]
+        carrying = [kind for kind, carries in zip(made, self.carries, strict=True) if carries]
+        types: Tangents = tuple(kind if isinstance(kind, TensorType) else None for kind in carrying)
+        self._found[types] = self._backward_of(types)
 
     def forward(self, context: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The forward below autograd."""
@@ -87,14 +95,18 @@ class DifferentiableExecutable:
         """The backward below autograd: a gradient, or None, for every input."""
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
         types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
-        run = self._backwards.get(types)
-        if run is None:
-            run = self._backwards.setdefault(types, _BackwardRun(*self._backward_of(types)))
-        found = run(saved, [tangent for tangent in present if tangent is not None])
+        found = self._backward(types)(saved, [tangent for tangent in present if tangent is not None])
         gradients: list[Any] = [None] * (max(self.wanted) + 1)
         for position, gradient in zip(self.wanted, found, strict=True):
             gradients[position] = gradient
         return gradients
+
+    def _backward(self, types: Tangents) -> _BackwardRun:
+        run = self._backwards.get(types)
+        if run is None:
+            found = self._found.pop(types, None) or self._backward_of(types)
+            run = self._backwards.setdefault(types, _BackwardRun(*found))
+        return run
 
 
 class _BackwardRun:
