@@ -15,6 +15,7 @@ from weft.api.lazy_call import Call, Refused
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
 from weft.api.lazy_questions import as_given, in_task, look_at, tensors_in, user_place
+from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Recording, Segment
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
@@ -54,7 +55,10 @@ class Session:
         # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
         self.lock = threading.RLock()
         self._recordings: dict[Recording, None] = {}
-        self._special: dict[Callable[..., Any], Callable[..., Any]] = dict(self.gradients.functions())
+        self._special: dict[Callable[..., Any], Callable[..., Any]] = {
+            **dict(self.gradients.functions()),
+            **dict(Dropout(self).functions()),
+        }
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function of PyTorch inside a lazy block."""

@@ -68,7 +68,7 @@ NETWORKS = words("""
     layer_norm leaky_relu local_response_norm logsigmoid lp_pool1d lp_pool2d margin_ranking_loss max_pool1d max_pool2d
     max_pool3d mish mse_loss multi_margin_loss multilabel_margin_loss nll_loss normalize pairwise_distance
     poisson_nll_loss prelu relu6 rms_norm selu silu smooth_l1_loss soft_margin_loss softmin softplus softshrink
-    softsign tanhshrink threshold triplet_margin_loss upsample dropout
+    softsign tanhshrink threshold triplet_margin_loss upsample
     lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
 """)
 OPERATORS = words("""
