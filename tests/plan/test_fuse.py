@@ -56,7 +56,21 @@ def grouped_convolution(x):
     return F.conv2d(images, x.reshape(-1)[:72].reshape(8, 1, 3, 3), groups=4)
 
 
+def convolution_and_gradients(x):
+    images, weight = x.reshape(2, 2, 8, 8), x.reshape(-1)[:36].reshape(2, 2, 3, 3) * 0.5
+    y = torch.tanh(F.conv2d(images, weight, stride=2, padding=1))
+    back = (torch.nn.grad.conv2d_input, torch.nn.grad.conv2d_weight)
+    given = ((images.shape, weight), (images, weight.shape))
+    return y, *(f(*g, y * 2, stride=2, padding=1) + 1 for f, g in zip(back, given, strict=True))
+
+
+def transposed_convolution(x):
+    weight = x.reshape(-1)[:72].reshape(4, 2, 3, 3)
+    return torch.relu(F.conv_transpose2d(x.reshape(2, 4, 4, 8), weight, stride=2, padding=1, output_padding=1))
+
+
 FUNCTIONS = (
+    convolution_and_gradients, transposed_convolution,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
     grouped_convolution,
 )  # fmt: skip

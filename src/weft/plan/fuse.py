@@ -14,7 +14,9 @@ import torch
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.plan.assembly import declared
-from weft.plan.fuse_products import Product, convolve, multiply
+from weft.plan.fuse_conv_gradients import convolve_back, weigh
+from weft.plan.fuse_convolutions import convolve
+from weft.plan.fuse_products import Product, multiply
 from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
@@ -188,6 +190,8 @@ RULES: Mapping[str, Rule] = {
     "concat": concatenate,
     "matmul": multiply,
     "convolution": convolve,
+    "convolution_input_gradient": convolve_back,
+    "convolution_weight_gradient": weigh,
     "average_pool": lambda fuser, value: pool(fuser, value)[0],
     **dict.fromkeys(REDUCTIONS, reduce_rows),
 }

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions -> kernels, each waiting for the elementwise code that follows it."""
+"""Matrix products -> kernels; each, as convolutions do, waits for the elementwise code that follows it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
-from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images
-from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
-from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
 from weft.plan.schedule_gemm import choose_schedule
-from weft.plan.window import Window, in_order_of, plain
+from weft.plan.window import Window, plain
 
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
 Steps = Callable[[Window], Operand | None]
@@ -186,82 +183,6 @@ def _right_operand(
     place = Location(fusion.assembly.buffer("arena", elements, dtype))
     fusion.assembly.call(kernel, (place,), (source,))
     return PackedMatrix(steps), place
-
-
-def convolve(fusion: Fusion, value: Value) -> Lazy:
-    """A convolution of images; inside, channels lie side by side."""
-    images, dtype = fusion.assembly.in_memory(fusion.operand(value)), dtype_of(value)
-    weight = fusion.assembly.in_memory(fusion.operand(value, 1))
-    count, channels, *in_size = images.window.shape
-    out_channels, in_channels, *window_size = weight.window.shape
-    groups = value.attributes["groups"]
-    given = {name: _pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
-    window = ConvWindow(_pair(window_size), given["stride"], given["padding"], given["dilation"])
-    depthwise = groups == channels == out_channels and groups > 1
-    if images.window.strides[1] != 1 and (channels > 1 or window.padding != (0, 0) or depthwise):
-        images = _channels_last(fusion, images)
-    dense = images.window.strides[3] == in_channels and (images.window.strides[1] == 1 or in_channels == 1)
-    out_shape = tensor_type(value).shape
-    home = in_order_of(out_shape, _channels_last_strides(out_shape))
-    own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
-    sizes = ConvSizes(dtype, count, own_inputs, own_outputs, _pair(in_size), window, dense=dense)
-    choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
-    plain_kernel = ConvKernel(
-        "convolution", dtype, count, 1 if depthwise else groups, own_inputs, own_outputs, _pair(in_size),
-        _pair(out_shape[2:]), window, _images(images.window), _images(home), Epilogue(),
-        choose(sizes, fusion.assembly.target), depthwise,
-    )  # fmt: skip
-    packed = _packed_weights(fusion, plain_kernel, weight)
-
-    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
-        name = fusion.assembly.name("convolution")
-        kernel = replace(plain_kernel, name=name, output=_images(out.window), epilogue=epilogue)
-        places = [fusion.assembly.location(leaf) for leaf in inputs]
-        reads = (fusion.assembly.location(images), packed, *places)
-        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
-
-    def steps(seen: Window) -> Operand | None:
-        image, channel, row, column = seen.strides
-        _, _, height, width = out_shape
-        per_pixel = column if width > 1 else row if height > 1 else image
-        uneven = (height > 1 and row != width * per_pixel) or (count > 1 and image != height * width * per_pixel)
-        if uneven or (channel not in (0, 1) and out_shape[1] > 1):
-            return None
-        return Operand((), per_pixel, channel)
-
-    return Product(fusion, home, dtype, emit, steps, out_channels).lazy()
-
-
-def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
-    strides = weight.window.strides
-    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (strides[0], strides[1], strides[2], strides[3]))
-    source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
-    if fusion.is_weight(weight):
-        return fusion.assembly.pack(pack, source, size, kernel.element)
-    place = Location(fusion.assembly.buffer("arena", size, kernel.element))
-    fusion.assembly.call(pack, (place,), (source,))
-    return place
-
-
-def _channels_last(fusion: Fusion, images: Leaf) -> Leaf:
-    out = fusion.arena(in_order_of(images.window.shape, _channels_last_strides(images.window.shape)), images.dtype)
-    fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
-    return out
-
-
-def _channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    _, channels, height, width = shape
-    return (height * width * channels, 1, width * channels, channels)
-
-
-def _images(window: Window) -> Images:
-    image, channel, row, column = window.strides
-    return Images(image, row, column, channel)
-
-
-def _pair(sizes: object) -> tuple[int, int]:
-    assert isinstance(sizes, (list, tuple))
-    return (int(sizes[0]), int(sizes[-1]))
 
 
 def _matrix(window: Window) -> Matrix:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.plan.kernel_conv import ConvKernel
+from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
 
-Kernel = LoopKernel | RowKernel | GemmKernel | PackKernel | ConvKernel | PoolKernel
+Kernel = LoopKernel | RowKernel | GemmKernel | PackKernel | ConvKernel | WeightGradientKernel | PoolKernel
 BufferKind = Literal["input", "output", "arena", "constant", "packed"]
 
 

@@ -15,6 +15,7 @@ FLOATS = frozenset({"f32", "f64"})
 MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 PRODUCTS = frozenset({"matmul", "convolution"})
+CONVOLUTION_GRADIENTS = frozenset({"convolution_input_gradient", "convolution_weight_gradient"})
 POOLING = frozenset({"max_pool", "average_pool"})
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
@@ -94,6 +95,8 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
         return False
     if value.op in PRODUCTS | POOLING:
         return _is_supported_window(value, kinds)
+    if value.op in CONVOLUTION_GRADIENTS:
+        return _is_supported_window(value, kinds) and _is_one_group(value, kinds)
     return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
 
 
@@ -108,6 +111,12 @@ def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
     if not isinstance(first, TensorType) or DTYPE_NAMES[first.dtype] not in FLOATS:
         return False
     return value.op == "matmul" or first.rank == 4
+
+
+def _is_one_group(value: Value, kinds: Sequence[Type]) -> bool:
+    """Whether a gradient is of a convolution of one group, and of some numbers from some numbers."""
+    sizes = [kind.size for kind in (value.type, *kinds) if isinstance(kind, TensorType)]
+    return value.attributes["groups"] == 1 and all(sizes)
 
 
 def _crops(value: Value) -> bool:

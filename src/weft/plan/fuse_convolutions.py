@@ -1,0 +1,96 @@
+"""Convolutions of images -> kernels; each waits for the elementwise code that follows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.ir.graph import Value
+from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.fuse_products import Product
+from weft.plan.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images
+from weft.plan.kernel_conv import Window as ConvWindow
+from weft.plan.lazy import Lazy, Leaf
+from weft.plan.plan import Location
+from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
+from weft.plan.window import Window, in_order_of
+
+
+def convolve(fusion: Fusion, value: Value) -> Lazy:
+    """A convolution of images; inside, channels lie side by side."""
+    images, dtype = fusion.assembly.in_memory(fusion.operand(value)), dtype_of(value)
+    weight = fusion.assembly.in_memory(fusion.operand(value, 1))
+    count, channels, *in_size = images.window.shape
+    out_channels, in_channels, *window_size = weight.window.shape
+    groups = value.attributes["groups"]
+    given = {name: pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
+    window = ConvWindow(pair(window_size), given["stride"], given["padding"], given["dilation"])
+    depthwise = groups == channels == out_channels and groups > 1
+    if images.window.strides[1] != 1 and (channels > 1 or window.padding != (0, 0) or depthwise):
+        images = channels_last(fusion, images)
+    dense = images.window.strides[3] == in_channels and (images.window.strides[1] == 1 or in_channels == 1)
+    out_shape = tensor_type(value).shape
+    home = in_order_of(out_shape, channels_last_strides(out_shape))
+    own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
+    sizes = ConvSizes(dtype, count, own_inputs, own_outputs, pair(in_size), window, dense=dense)
+    choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
+    plain_kernel = ConvKernel(
+        "convolution", dtype, count, 1 if depthwise else groups, own_inputs, own_outputs, pair(in_size),
+        pair(out_shape[2:]), window, images_of(images.window), images_of(home), Epilogue(),
+        choose(sizes, fusion.assembly.target), depthwise,
+    )  # fmt: skip
+    packed = _packed_weights(fusion, plain_kernel, weight)
+
+    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        name = fusion.assembly.name("convolution")
+        kernel = replace(plain_kernel, name=name, output=images_of(out.window), epilogue=epilogue)
+        places = [fusion.assembly.location(leaf) for leaf in inputs]
+        reads = (fusion.assembly.location(images), packed, *places)
+        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+
+    def steps(seen: Window) -> Operand | None:
+        image, channel, row, column = seen.strides
+        _, _, height, width = out_shape
+        per_pixel = column if width > 1 else row if height > 1 else image
+        uneven = (height > 1 and row != width * per_pixel) or (count > 1 and image != height * width * per_pixel)
+        if uneven or (channel not in (0, 1) and out_shape[1] > 1):
+            return None
+        return Operand((), per_pixel, channel)
+
+    return Product(fusion, home, dtype, emit, steps, out_channels).lazy()
+
+
+def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
+    strides = weight.window.strides
+    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (strides[0], strides[1], strides[2], strides[3]))
+    source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
+    if fusion.is_weight(weight):
+        return fusion.assembly.pack(pack, source, size, kernel.element)
+    place = Location(fusion.assembly.buffer("arena", size, kernel.element))
+    fusion.assembly.call(pack, (place,), (source,))
+    return place
+
+
+def channels_last(fusion: Fusion, images: Leaf) -> Leaf:
+    """The same images with their channels side by side."""
+    out = fusion.arena(in_order_of(images.window.shape, channels_last_strides(images.window.shape)), images.dtype)
+    fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
+    return out
+
+
+def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of images whose channels lie side by side."""
+    _, channels, height, width = shape
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def images_of(window: Window) -> Images:
+    """Where the images of a window lie."""
+    image, channel, row, column = window.strides
+    return Images(image, row, column, channel)
+
+
+def pair(sizes: object) -> tuple[int, int]:
+    """A size down and across; one number, or that of a single dimension, is both."""
+    assert isinstance(sizes, (list, tuple))
+    return (int(sizes[0]), int(sizes[-1]))
