@@ -17,7 +17,8 @@ GAP = 2
 INDENT = 2
 NARROWEST = 12
 # What is written without Unicode; anything else that ASCII lacks is written as an escape.
-ASCII = {"±": "+-", "×": "x", "…": "...", "µ": "u", "█": "#", "→": "->", "\u2013": "-", "✓": "ok", "✗": "x"}
+ASCII = {"±": "+-", "×": "x", "…": "...", "µ": "u", "█": "#", "→": "->", "\u2013": "-", "✓": "ok", "✗": "x", "░": "."}
+ASCII |= dict(zip("▁▂▃▄▅▆▇", "._-=+*%", strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,15 @@ class Table:
     right: frozenset[int] = frozenset()
 
 
-Block = Heading | Paragraph | Code | Table
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Something drawn: a piece of HTML for pages, made by weft.picture; lines of text for a terminal, maybe none."""
+
+    html: str
+    text: str = ""
+
+
+Block = Heading | Paragraph | Code | Table | Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +111,10 @@ def lines_of(document: Document, style: Style) -> list[Line]:
     """Lay a document out."""
     lines: list[Line] = []
     for block in document.blocks:
-        if lines:
+        found = LAYOUTS[type(block)](block, style)
+        if lines and found:
             lines.append(())
-        lines += LAYOUTS[type(block)](block, style)
+        lines += found
     return [tuple(Span(written(span.text, style), span.tone) for span in line) for line in lines]
 
 
@@ -170,6 +180,11 @@ def _code(block: Code, style: Style) -> list[Line]:
     return [(Span(" " * INDENT + line),) for line in block.text.rstrip().splitlines()]
 
 
+def _picture(block: Picture, style: Style) -> list[Line]:
+    del style  # as above
+    return [(Span(" " * INDENT + line),) for line in block.text.splitlines()]
+
+
 def _table(block: Table, style: Style) -> list[Line]:
     rows = [tuple(_span(cell, style) for cell in row) for row in block.rows]
     titles = [tuple(Span(title, "faint") for title in block.columns)] if block.columns else []
@@ -208,4 +223,5 @@ LAYOUTS: dict[type, Callable[..., list[Line]]] = {
     Paragraph: _paragraph,
     Code: _code,
     Table: _table,
+    Picture: _picture,
 }

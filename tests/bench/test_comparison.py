@@ -10,9 +10,11 @@ import pytest
 
 from weft.bench.comparison import _reference, compare
 from weft.bench.figures import error_of, ratio, spread, time_text
+from weft.bench.portrait import portrait
 from weft.bench.result import Comparison, Entry
 from weft.bench.rivals import RIVALS
 from weft.bench.settings import Settings
+from weft.bench.subject import load_subject
 from weft.cli.commands import RIVALS as NAMES
 from weft.errors import UsageError
 
@@ -23,6 +25,16 @@ ENTRIES = (
     Entry("hybrid", (10e-6, 10.1e-6, 10e-6, 10e-6), 0.05, 1e-7, agrees=True),
 )
 FOUND = Comparison("net.py:net", 2, ENTRIES, {"openvino": "openvino not installed"})
+
+TRAINED = Comparison(
+    "net.py:step",
+    2,
+    (
+        Entry("eager", (20e-6, 21e-6), 300e-6, 1e-7, agrees=True, losses=(2.0, 1.0, 0.5)),
+        Entry("step", (10e-6, 10e-6), 300e-6, 1e-7, agrees=True, losses=(2.0, 1.0, 0.5)),
+    ),
+    {},
+)
 
 MODEL = """import torch
 from torch import nn
@@ -105,6 +117,47 @@ def test_the_command_line_offers_every_rival() -> None:
 def test_an_unknown_rival_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no rival 'mxnet'"):
         compare("net.py:net", settings=Settings(against=("mxnet",)))
+
+
+def test_pictures_have_a_bar_a_rival_and_curves_where_something_is_learned() -> None:
+    (picture,) = FOUND.pictures()
+    assert picture.html.count("wp-fill") == 4
+    assert "onnxruntime" in picture.html
+    assert len(TRAINED.pictures()) == 2
+    shown = TRAINED._repr_html_()
+    assert "<polyline" in shown
+    assert "step ran 2.0" in shown
+
+
+STEP = """import torch
+from torch import nn
+import weft
+net = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+step = weft.step(net, nn.CrossEntropyLoss(), torch.optim.Adam(net.parameters(), lr=0.01), clip_norm=1.0)
+example_inputs = (torch.randn(4, 16), torch.randint(0, 2, (4,)))
+hybrid = weft.hybridize(nn.Linear(16, 2))
+"""
+
+
+@pytest.mark.slow
+def test_training_steps_are_compared_by_losses_and_parameters(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "train.py").write_text(STEP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    few = Settings(("lazy", "hybrid", "openvino"), threads=1, warmup=1, runs=2)
+    found = compare("train.py:step", settings=few)
+    assert [entry.name for entry in found.entries] == ["eager", "hybrid", "step", "lazy"]
+    assert found.agrees
+    assert found.skipped == {"openvino": "it does not train"}
+    assert all(len(entry.losses) == 20 and entry.losses[-1] < entry.losses[0] for entry in found.entries)
+    shown = portrait(found, trace=tmp_path / "call.json")
+    assert "Memory over one call" in str(shown)
+    assert "traceEvents" in (tmp_path / "call.json").read_text(encoding="utf-8")
+
+
+def test_what_a_file_has_hybridized_is_compared_imperatively(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "train.py").write_text(STEP, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert "forward" not in vars(load_subject("train.py:hybrid", ["1,16"]).thing)
 
 
 @pytest.mark.slow

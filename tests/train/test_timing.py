@@ -57,3 +57,9 @@ def test_a_timer_sums_up(monkeypatch: pytest.MonkeyPatch) -> None:
     timer.start()
     timer.stop()
     assert (timer.times, timer.sum(), timer.avg(), timer.cumsum()) == ([2.0, 1.0], 3.0, 1.5, [2.0, 3.0])
+
+
+def test_a_notebook_is_shown_the_time_of_the_last_block() -> None:
+    with weft.Benchmark("<copy>") as clock:
+        pass
+    assert clock._repr_html_() == f"<code>&lt;copy&gt; time: {clock.seconds:.4f} sec</code>"

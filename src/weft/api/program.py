@@ -15,12 +15,14 @@ from weft.api.drawing import draw
 from weft.api.program_description import Example, describe_program, named_graph, state_names
 from weft.api.program_file import save_program
 from weft.api.program_parts import ProgramParts
+from weft.api.program_picture import program_card
 from weft.api.program_plan import ProgramPlan
 from weft.api.rebuild import builder
 from weft.api.timeline import Timeline, measure_timeline
 from weft.errors import UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.printer import print_graph
+from weft.markup import notebook
 from weft.passes.pipeline import run_pipeline
 from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Tangents
@@ -58,6 +60,11 @@ class Program:
 
     def __str__(self) -> str:
         return print_graph(self._named())
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: in a line, as a picture, and as text."""
+        state = {} if self._example is None else state_names(self._traced, self._example)
+        return notebook(program_card(self.summary(), self._named(), state, self.plan.regions))
 
     def summary(self) -> str:
         """One line: how many values, how they are computed, what is written."""

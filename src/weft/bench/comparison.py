@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from weft.bench.figures import error_of
 from weft.bench.process import RivalProcess
@@ -25,6 +24,7 @@ Say = Callable[[str], None]
 TIMES_EAGER, FLOOR = 2.0, 1e-6
 ROUNDING = 1e-3  # a relative error above it is none of rounding
 WITHOUT_DOUBLE = 1e-4  # what float32 may differ by, where float64 cannot tell
+UNABLE = {True: "it does not train", False: "it trains: name what weft.step(net, loss, optimizer) gives as the target"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,13 @@ class _Started:
     process: RivalProcess
     first_call: float
     answers: list[np.ndarray]
+    losses: tuple[float, ...]
 
 
 def compare(
     target: str, sizes: Sequence[str] = (), settings: Settings | None = None, say: Say = lambda _: None
 ) -> Comparison:
-    """Time a module or function, `file.py:name`, beside its rivals; `say` is told how it goes.
+    """Time a module, a function or a step of `weft.step`, `file.py:name`, beside its rivals; `say` is told how it goes.
 
     Each rival has a process of its own, with the same weights and inputs. They are timed in turn, one turn a round.
     """
@@ -46,8 +47,6 @@ def compare(
     if unknown := sorted(set(chosen.against) - names):
         raise UsageError(f"there is no rival {unknown[0]!r}", why="the rivals are " + ", ".join(sorted(names)))
     subject = load_subject(target, sizes)
-    with torch.no_grad():
-        call(subject)
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as name:
         return _compare(target, tuple(sizes), (subject, chosen, say), Path(name))
 
@@ -55,14 +54,21 @@ def compare(
 def _compare(target: str, sizes: tuple[str, ...], given: tuple[Subject, Settings, Say], folder: Path) -> Comparison:
     subject, settings, say = given
     shared = folder / "shared.pt"
-    state = subject.thing.state_dict() if isinstance(subject.thing, nn.Module) else {}
+    module = subject.module
+    state = {} if module is None else module.state_dict()
     torch.save({"state": state, "inputs": list(subject.inputs)}, shared)
+    with torch.no_grad():
+        call(subject)
     threads = settings.threads or cpu_count()
     started: dict[str, _Started] = {}
     skipped: dict[str, str] = {}
     try:
         for rival in RIVALS:
-            if settings.against and rival.name not in (*settings.against, EAGER, "hybrid"):
+            if settings.against and rival.name not in (*settings.against, EAGER, subject.ours):
+                continue
+            if not rival.able(subject.thing):
+                if rival.name in settings.against:
+                    skipped[rival.name] = UNABLE[subject.trains]
                 continue
             say(f"preparing {rival.name}")
             task = Task(
@@ -100,7 +106,7 @@ def _start(task: Task, folder: Path) -> _Started | str:
     if "failed" in told:
         process.close()
         return str(told["failed"])
-    return _Started(process, float(told["first_call"]), _arrays(Path(task.answers)))
+    return _Started(process, float(told["first_call"]), _arrays(Path(task.answers)), tuple(told["losses"]))
 
 
 def _entries(started: dict[str, _Started], times: dict[str, list[float]], folder: Path) -> tuple[Entry, ...]:
@@ -108,7 +114,7 @@ def _entries(started: dict[str, _Started], times: dict[str, list[float]], folder
     entries = []
     for name, found in started.items():
         error = error_of(found.answers, truth)
-        entries.append(Entry(name, tuple(times[name]), found.first_call, error, error <= allowed))
+        entries.append(Entry(name, tuple(times[name]), found.first_call, error, error <= allowed, found.losses))
     return tuple(entries)
 
 

@@ -8,20 +8,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.bench.figures import Spread, ratio, spread, time_text
-from weft.document import Block, Cell, Document, Heading, Paragraph, Span, Table, bar
+from weft.bench.settings import EAGER
+from weft.document import Block, Cell, Document, Heading, Paragraph, Picture, Span, Table, bar
+from weft.markup import notebook
+from weft.picture.bars import Bar, bars
+from weft.picture.curves import Axes, curves
 
 BAR = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One rival: seconds of a call in each round, of the first call, its error and whether that is small enough."""
+    """One rival: seconds of a call in each round, of the first call, its error and whether that is small enough.
+
+    `losses` are those of the first steps, where it trains.
+    """
 
     name: str
     rounds: tuple[float, ...]
     first_call: float
     error: float
     agrees: bool
+    losses: tuple[float, ...] = ()
 
     @property
     def time(self) -> Spread:
@@ -115,6 +123,25 @@ class Comparison:
 
     def __str__(self) -> str:
         return str(self.document())
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        return notebook(Document((*self.pictures(), *self.document().blocks)))
+
+    def pictures(self) -> list[Block]:
+        """Draw how many times as fast as eager each is, and what was learned where they train."""
+        rows = []
+        for entry in self.entries:
+            times = self.ratio(EAGER, entry.name)
+            told = f"{times.median:.2f} ± {times.half:.2f}" + ("" if entry.agrees else ", differs")
+            low, high = times.median - times.half, times.median + times.half
+            rows.append(Bar(entry.name, times.median, low, high, told, entry is self.fastest))
+        drawn: list[Block] = [Picture(bars(rows, "times as fast as eager; the thin line is the spread", 1.0))]
+        curves_of = {entry.name: list(enumerate(entry.losses)) for entry in self.entries if entry.losses}
+        if curves_of:
+            axes = Axes(lambda x: f"step {x + 1:.0f}", lambda y: f"{y:.3g}")
+            drawn.append(Picture(curves(curves_of, axes, "the loss of the first steps, all on one and the same batch")))
+        return drawn
 
     def _row(self, entry: Entry, slowest: float) -> tuple[Cell, ...]:
         time = entry.time

@@ -14,25 +14,46 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.api.asynchronous import wait
 from weft.api.hybrid import hybridize
+from weft.api.lazy import lazy
+from weft.api.step import Step
+from weft.bench.training import Run, compiled_loop, eager_loop, hybrid_loop, lazy_loop, whole_step
 from weft.errors import UnsupportedError
 
-Run = Callable[[], Any]
+Prepare = Callable[[Callable[..., Any], tuple[Any, ...], int], Run]
+Train = Callable[[Step, tuple[Any, ...]], Run]
 COMPILERS = ("c++", "g++", "clang++")
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """One way to run; `prepare` takes the thing, its inputs and the threads, and gives a call of no arguments."""
+    """One way to run: `compute` takes a module or function, its inputs and the threads, `train` a step and its inputs.
+
+    Each gives a call of no arguments, and is None where the rival has no such way.
+    """
 
     name: str
-    prepare: Callable[[Callable[..., Any], tuple[Any, ...], int], Run]
+    compute: Prepare | None
+    train: Train | None
     needs: tuple[str, ...] = ()
 
     def missing(self) -> str | None:
         """Say which package is not installed."""
         absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
         return f"{' and '.join(absent)} not installed" if absent else None
+
+    def able(self, thing: Callable[..., Any]) -> bool:
+        """Tell whether it has a way to run this."""
+        return (self.train if isinstance(thing, Step) else self.compute) is not None
+
+    def prepare(self, thing: Callable[..., Any], inputs: tuple[Any, ...], threads: int) -> Run:
+        """Give the call that is timed."""
+        if isinstance(thing, Step):
+            assert self.train is not None, "only those that are able are asked"
+            return self.train(thing, inputs)
+        assert self.compute is not None, "as above"
+        return self.compute(thing, inputs, threads)
 
 
 class Wrapped(nn.Module):
@@ -54,16 +75,36 @@ def _eager(thing: Callable[..., Any], inputs: tuple[Any, ...], threads: int) -> 
 
 def _compile(thing: Callable[..., Any], inputs: tuple[Any, ...], threads: int) -> Run:
     del threads  # as above
-    if not any(map(shutil.which, COMPILERS)):
-        raise UnsupportedError("there is no C++ compiler on this machine")
+    _need_compiler()
     compiled = torch.compile(thing)
     return lambda: compiled(*inputs)
+
+
+def _compile_step(trained: Step, inputs: tuple[Any, ...]) -> Run:
+    _need_compiler()
+    return compiled_loop(trained, inputs)
+
+
+def _need_compiler() -> None:
+    if not any(map(shutil.which, COMPILERS)):
+        raise UnsupportedError("there is no C++ compiler on this machine")
 
 
 def _hybrid(thing: Callable[..., Any], inputs: tuple[Any, ...], threads: int) -> Run:
     del threads  # by WEFT_THREADS, in the environment of the process
     hybridized = hybridize(thing)
     return lambda: hybridized(*inputs)
+
+
+def _lazy(thing: Callable[..., Any], inputs: tuple[Any, ...], threads: int) -> Run:
+    del threads  # as for hybrid
+
+    def run() -> Any:
+        with lazy():
+            found = thing(*inputs)
+        return wait(found)
+
+    return run
 
 
 def _onnxruntime(thing: Callable[..., Any], inputs: tuple[Any, ...], threads: int) -> Run:
@@ -96,9 +137,11 @@ def _module(thing: Callable[..., Any]) -> nn.Module:
 
 
 RIVALS = (
-    Rival("eager", _eager),
-    Rival("compile", _compile),
-    Rival("onnxruntime", _onnxruntime, ("onnxruntime", "onnx", "onnxscript")),
-    Rival("openvino", _openvino, ("openvino",)),
-    Rival("hybrid", _hybrid),
+    Rival("eager", _eager, eager_loop),
+    Rival("compile", _compile, _compile_step),
+    Rival("onnxruntime", _onnxruntime, None, ("onnxruntime", "onnx", "onnxscript")),
+    Rival("openvino", _openvino, None, ("openvino",)),
+    Rival("hybrid", _hybrid, hybrid_loop),
+    Rival("step", None, whole_step),
+    Rival("lazy", _lazy, lazy_loop),
 )

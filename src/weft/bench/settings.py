@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EAGER, HYBRID = "eager", "hybrid"
+EAGER, HYBRID, STEP = "eager", "hybrid", "step"
+STEPS = 20  # of training, whose losses are kept
 LEAST_SECONDS = 0.004  # of one turn: a clock is read twice a turn, and a call may take some microseconds
 
 

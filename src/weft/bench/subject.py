@@ -15,6 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.api.hybrid import HybridFunction, hybridize
+from weft.api.step import Step
+from weft.bench.settings import HYBRID, STEP
+from weft.bench.training import losses_function
 from weft.errors import UsageError, source_line
 
 EXAMPLES = "example_inputs"
@@ -33,7 +37,7 @@ SIZES = re.compile(r"(\d+(?:,\d+)*|scalar)(?::(\w+))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was named: a module in evaluation mode or a function, and what to call it with.
+    """What was named: a module in evaluation mode, a function or a training step, and what to call it with.
 
     `caller(function, *arguments)` calls a function from the line of the file that defines the name, so that a trace has
     a line of the user's also where all of the model's code is PyTorch's.
@@ -44,10 +48,27 @@ class Subject:
     inputs: tuple[Any, ...]
     caller: Callable[..., Any]
 
+    @property
+    def trains(self) -> bool:
+        """Tell whether it is a step that `weft.step` made."""
+        return isinstance(self.thing, Step)
+
+    @property
+    def ours(self) -> str:
+        """Name the rival that is always among them."""
+        return STEP if self.trains else HYBRID
+
+    @property
+    def module(self) -> nn.Module | None:
+        """Give the module whose tensors it uses, where it is one."""
+        thing = self.thing.task.net if isinstance(self.thing, Step) else self.thing
+        return thing if isinstance(thing, nn.Module) else None
+
 
 def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
     """Run a Python file and take a module or function out of it, with inputs of these sizes, else its own examples.
 
+    What the file has hybridized is imperative again: comparisons are with that, and programs are made when asked for.
     Random numbers start from one seed before the file runs and before inputs are made, so that it is the same model
     with the same inputs each time.
     """
@@ -111,8 +132,9 @@ def one_line(error: BaseException) -> str:
 
 def call(subject: Subject) -> Any:
     """Call a subject as the user wrote it; an exception of its own is the user's to see, with the line."""
+    function = losses_function(subject.thing) if isinstance(subject.thing, Step) else subject.thing
     try:
-        return subject.thing(*subject.inputs)
+        return function(*subject.inputs)
     except Exception as error:
         sizes = ", ".join(map(describe_input, subject.inputs))
         raise UsageError(
@@ -165,11 +187,22 @@ def _thing(names: dict[str, Any], name: str, path: str) -> Callable[..., Any]:
             ) from error
     if not callable(thing) or isinstance(thing, type):
         raise UsageError(f"{path}:{name} is a {type(thing).__name__}", why="a target is a module or a function")
-    return thing.eval() if isinstance(thing, nn.Module) else thing
+    return _imperative(thing)
+
+
+def _imperative(thing: Callable[..., Any]) -> Callable[..., Any]:
+    """Take back what the file has hybridized."""
+    net = thing.task.net if isinstance(thing, Step) else thing
+    if isinstance(net, nn.Module):
+        for module in net.modules():
+            hybridize(module, False)
+    if isinstance(thing, nn.Module):
+        return thing.eval()
+    return hybridize(thing, False) if isinstance(thing, HybridFunction) else thing
 
 
 def _is_candidate(value: Any, names: dict[str, Any]) -> bool:
-    if isinstance(value, nn.Module):
+    if isinstance(value, nn.Module | Step | HybridFunction):
         return True
     is_made = isinstance(value, types.FunctionType) or (isinstance(value, type) and issubclass(value, nn.Module))
     return is_made and value.__module__ == names["__name__"]

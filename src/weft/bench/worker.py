@@ -12,6 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -19,9 +20,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.bench.rivals import RIVALS, Run
-from weft.bench.settings import EAGER, LEAST_SECONDS, Task
+from weft.api.step import Step
+from weft.bench.rivals import RIVALS
+from weft.bench.settings import EAGER, LEAST_SECONDS, STEPS, Task
 from weft.bench.subject import SEED, Subject, load_subject, one_line
+from weft.bench.training import Run, eager_loop, in_double, parameters_of
 from weft.trace.capture import tree_flatten, tree_map_only
 
 
@@ -35,9 +38,9 @@ class Ready:
 
 def serve(task: Task, requests: TextIO, answers: TextIO) -> None:
     """Make ready, say so, and answer every line with the seconds of one call, until there are no more."""
-    with torch.no_grad():
+    with ExitStack() as modes:
         try:
-            ready, told = _prepare(task)
+            ready, told = _prepare(task, modes)
         except Exception as error:  # noqa: BLE001  # whatever a rival raises is why it does not compete, and is said
             _tell(answers, {"failed": one_line(error)})
             return
@@ -46,9 +49,10 @@ def serve(task: Task, requests: TextIO, answers: TextIO) -> None:
             _tell(answers, {"seconds": _turn(ready.run, ready.calls)})
 
 
-def _prepare(task: Task) -> tuple[Ready, dict[str, Any]]:
+def _prepare(task: Task, modes: ExitStack) -> tuple[Ready, dict[str, Any]]:
     torch.set_num_threads(task.threads)
     subject = _with_shared(load_subject(task.target, task.sizes), task.shared)
+    modes.enter_context(torch.set_grad_enabled(subject.trains))
     rival = next(each for each in RIVALS if each.name == task.rival)
     # Every answer starts from the same random numbers, also the one in float64: a model may draw some.
     if task.rival == EAGER:
@@ -59,20 +63,27 @@ def _prepare(task: Task) -> tuple[Ready, dict[str, Any]]:
     run = rival.prepare(subject.thing, subject.inputs, task.threads)
     result = run()
     first_call = time.perf_counter() - start
-    np.savez(task.answers, *arrays_of(result))
+    np.savez(task.answers, *arrays_of((result, _changed(subject))))
+    steps = (result, *(run() for _ in range(STEPS - 1))) if subject.trains else ()
+    losses = [sum(float(array.sum()) for array in arrays_of(found)) for found in steps]
     for _ in range(task.warmup):
         run()
     calls = 1
     while _turn(run, calls) * calls < LEAST_SECONDS:
         calls *= 2
-    return Ready(run, calls), {"first_call": first_call, "calls": calls}
+    return Ready(run, calls), {"first_call": first_call, "calls": calls, "losses": losses}
+
+
+def _changed(subject: Subject) -> list[torch.Tensor]:
+    """What a call changes, as far as it belongs to the answer: the parameters, where it trains."""
+    return parameters_of(subject.thing) if isinstance(subject.thing, Step) else []
 
 
 def _with_shared(subject: Subject, path: str) -> Subject:
     """Take the weights and inputs that every rival gets, where the file makes them at random."""
     shared = torch.load(path, weights_only=True)
-    if isinstance(subject.thing, nn.Module):
-        subject.thing.load_state_dict(shared["state"])
+    if subject.module is not None:
+        subject.module.load_state_dict(shared["state"])
     # In memory as PyTorch gives it out: that of a file just read cannot be resized, and is not what models are given.
     inputs = tree_map_only(torch.Tensor, torch.clone, shared["inputs"])
     return Subject(subject.name, subject.thing, tuple(inputs), subject.caller)
@@ -81,9 +92,12 @@ def _with_shared(subject: Subject, path: str) -> Subject:
 def _in_double(subject: Subject) -> list[Any]:
     """The answer in float64, or nothing where the model cannot be computed so."""
     thing: Callable[..., Any] = subject.thing
+    inputs = tree_map_only(torch.Tensor, _doubled, subject.inputs)
     try:
+        if isinstance(thing, Step):
+            double = in_double(thing)
+            return arrays_of((eager_loop(double, inputs)(), parameters_of(double)))
         thing = copy.deepcopy(thing).double() if isinstance(thing, nn.Module) else thing
-        inputs = tree_map_only(torch.Tensor, _doubled, subject.inputs)
         return arrays_of(thing(*inputs))
     except (RuntimeError, TypeError, ValueError):
         return []

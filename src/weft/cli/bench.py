@@ -7,34 +7,56 @@ from pathlib import Path
 
 from weft.api.program_writing import write_atomically
 from weft.bench.comparison import compare, settings_text
+from weft.bench.portrait import portrait
 from weft.bench.settings import Settings
 from weft.cli.outcome import CLAIM_FAILED, OK, Outcome, as_json
 from weft.cli.progress import Progress
+from weft.document import Document, Heading
+from weft.report.environment import environment
+from weft.report.page import page
 
 
 def code(given: Namespace) -> str:
     """Give the Python call that does the same."""
     sizes = f", {given.input!r}" if given.input else ""
     settings = settings_text(_settings(given))
-    imports = "from weft.bench.comparison import compare\n"
-    if settings == "Settings()":
-        return f"{imports}\nprint(compare({given.TARGET!r}{sizes}))"
-    return (
-        f"{imports}from weft.bench.settings import Settings\n\n"
-        f"print(compare({given.TARGET!r}{sizes}, settings={settings}))"
-    )
+    imports = ["from weft.bench.comparison import compare"]
+    call = f"compare({given.TARGET!r}{sizes})"
+    if settings != "Settings()":
+        imports.append("from weft.bench.settings import Settings")
+        call = f"compare({given.TARGET!r}{sizes}, settings={settings})"
+    if given.html is None and given.trace is None:
+        return "\n".join([*imports, "", f"print({call})"])
+    imports.insert(1, "from weft.bench.portrait import portrait")
+    trace = f", trace=Path({given.trace!r})" if given.trace is not None else ""
+    lines = [f"found = {call}", "print(found)", f"shown = portrait(found{sizes}{trace})"]
+    if given.html is not None:
+        imports.append("from weft.report.page import page")
+        lines.append(f"Path({given.html!r}).write_text(page({_title(given)!r}, shown), encoding='utf-8')")
+    return "\n".join(["from pathlib import Path", "", *imports, "", *lines])
 
 
 def run(given: Namespace) -> Outcome:
     """Measure, and write what is asked for."""
     with Progress() as progress:
         found = compare(given.TARGET, given.input, _settings(given), progress.say)
-    data = found.as_dict()
-    if given.export_json is not None:
-        write_atomically(Path(given.export_json), [as_json("bench", data).encode("utf-8"), b"\n"])
-    if given.export_markdown is not None:
-        write_atomically(Path(given.export_markdown), [found.markdown().encode("utf-8")])
+        data = found.as_dict()
+        if given.export_json is not None:
+            write_atomically(Path(given.export_json), [as_json("bench", data).encode("utf-8"), b"\n"])
+        if given.export_markdown is not None:
+            write_atomically(Path(given.export_markdown), [found.markdown().encode("utf-8")])
+        if given.html is not None or given.trace is not None:
+            progress.say("looking at one call")
+            shown = portrait(found, given.input, None if given.trace is None else Path(given.trace))
+            if given.html is not None:
+                here = (Heading("This machine"), *environment().document().blocks)
+                text = page(_title(given), Document((*shown.blocks, *here)))
+                write_atomically(Path(given.html), [text.encode("utf-8")])
     return Outcome(found.document(), data, OK if found.agrees else CLAIM_FAILED)
+
+
+def _title(given: Namespace) -> str:
+    return f"{given.TARGET} beside its rivals"
 
 
 def _settings(given: Namespace) -> Settings:

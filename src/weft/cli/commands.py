@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 STAGES = ("graph", "plan", "llvm", "asm", "draw")
-RIVALS = ("eager", "compile", "onnxruntime", "openvino", "hybrid")
+RIVALS = ("eager", "compile", "onnxruntime", "openvino", "hybrid", "step", "lazy")
 
 LANGUAGES = ("en", "zh")
 CHECKPOINT_ACTIONS = ("inspect", "verify", "diff", "convert", "clean")
@@ -105,6 +105,8 @@ COMMANDS = (
         (
             ("weft bench net.py:net --input 1,512", "eager and hybrid, and the rivals that are installed"),
             ("weft bench net.py:net --vs eager --vs compile", "hybrid against these two"),
+            ("weft bench net.py:net --html net.html", "also a page: ratios, the program, one call, memory"),
+            ("weft bench net.py:step", "a training step that weft.step made"),
             ("weft bench net.py:net --export-markdown net.md", "the table to paste into an issue"),
         ),
         (
@@ -112,7 +114,7 @@ COMMANDS = (
             INPUT,
             Argument(
                 "--vs",
-                f"beside eager and hybrid: {', '.join(RIVALS)}; may be repeated",
+                f"beside eager and ours: {', '.join(RIVALS)}; may be repeated",
                 "NAME",
                 choices=RIVALS,
                 many=True,
@@ -122,6 +124,8 @@ COMMANDS = (
             Argument("--runs", "rounds, in each of which every rival is timed once", "COUNT", default=20, read=whole),
             Argument("--export-json", "also write the result, with all times", shows="FILE"),
             Argument("--export-markdown", "also write the table", shows="FILE"),
+            Argument("--html", "also write a page with pictures, to keep or send", shows="FILE"),
+            Argument("--trace", "also write one call's timeline, for Chrome's viewer", shows="FILE"),
         ),
     ),
     Command(

@@ -53,6 +53,11 @@ def live_bytes(plan: Plan) -> int:
 
     The difference to `arena_bytes` is what lanes and gaps cost.
     """
+    return max(bytes_in_use(plan), default=0)
+
+
+def bytes_in_use(plan: Plan) -> list[int]:
+    """Count, call by call, the bytes of the arena's buffers that are in use if calls run in order."""
     spans: dict[int, tuple[int, int]] = {}
     for position, call in enumerate(plan.calls):
         for argument in call.arguments:
@@ -63,7 +68,8 @@ def live_bytes(plan: Plan) -> int:
             first, last = spans[number]
             change[first] += aligned(buffer.bytes)
             change[last + 1] -= aligned(buffer.bytes)
-    return int(np.cumsum(change).max())
+    found: list[int] = np.cumsum(change)[:-1].tolist()
+    return found
 
 
 def aligned(size: int) -> int:

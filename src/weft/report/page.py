@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 
-from weft.document import Block, Cell, Code, Document, Heading, Paragraph, Span, Table
+from weft.document import Document
+from weft.markup import fragment
+from weft.picture.style import STYLE
 
 PAGE = """<!doctype html>
 <html lang="{language}">
@@ -30,10 +31,10 @@ pre {{ background: var(--box); padding: .8rem 1rem; border-radius: .4rem; overfl
 table {{ border-collapse: collapse; font-size: .92rem; }}
 td, th {{ padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }}
 th {{ color: var(--faint); font-weight: 500; border-top: 0; }}
-.right {{ text-align: right; font-variant-numeric: tabular-nums; }}
+.right {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .faint {{ color: var(--faint); }} .good {{ color: var(--good); }} .bad {{ color: var(--bad); }}
 .strong {{ font-weight: 600; }}
-</style>
+{style}</style>
 </head>
 <body>
 <main>
@@ -47,44 +48,4 @@ th {{ color: var(--faint); font-weight: 500; border-top: 0; }}
 
 def page(title: str, document: Document, language: str = "en") -> str:
     """Make a page of a document."""
-    body = "\n".join(ELEMENTS[type(block)](block) for block in document.blocks)
-    return PAGE.format(language=escape(language), title=escape(title), body=body)
-
-
-def _heading(block: Heading) -> str:
-    return f"<h2>{escape(block.text)}</h2>"
-
-
-def _paragraph(block: Paragraph) -> str:
-    lines = "<br>".join(map(escape, block.text.splitlines()))
-    return f'<p class="{block.tone}">{lines}</p>'
-
-
-def _code(block: Code) -> str:
-    return f'<pre tabindex="0"><code>{escape(block.text.rstrip())}</code></pre>'
-
-
-def _table(block: Table) -> str:
-    head = "".join(f"<th{_side(place, block)}>{escape(title)}</th>" for place, title in enumerate(block.columns))
-    rows = "\n".join(
-        "<tr>" + "".join(_cell(cell, place, block) for place, cell in enumerate(row)) + "</tr>" for row in block.rows
-    )
-    return f'<div class="table"><table>{f"<tr>{head}</tr>" if head else ""}\n{rows}\n</table></div>'
-
-
-def _cell(cell: Cell, place: int, block: Table) -> str:
-    if isinstance(cell, Span):
-        return f'<td{_side(place, block)}><span class="{cell.tone}">{escape(cell.text)}</span></td>'
-    return f"<td{_side(place, block)}>{escape(cell)}</td>"
-
-
-def _side(place: int, block: Table) -> str:
-    return ' class="right"' if place in block.right else ""
-
-
-ELEMENTS: dict[type[Block], Callable[..., str]] = {
-    Heading: _heading,
-    Paragraph: _paragraph,
-    Code: _code,
-    Table: _table,
-}
+    return PAGE.format(language=escape(language), title=escape(title), style=STYLE, body=fragment(document))

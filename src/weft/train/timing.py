@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from html import escape
 from types import TracebackType
 
 import torch
@@ -41,6 +42,10 @@ class Benchmark:
             wait_for_devices()
             self.seconds = time.perf_counter() - start
             print(f"{self.prefix}time: {self.seconds:.4f} sec")  # noqa: T201 - printing is what it is for
+
+    def _repr_html_(self) -> str:
+        """Show the time of the last block in a notebook."""
+        return f"<code>{escape(self.prefix)}time: {self.seconds:.4f} sec</code>"
 
 
 class BenchMark(Benchmark):

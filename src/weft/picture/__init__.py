@@ -1,0 +1,1 @@
+"""Figures -> pictures: pieces of HTML that need no script, no network and no other file, and text for a terminal."""
