@@ -1,5 +1,7 @@
 """Gradients of convolutions equal torch's for any window."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
@@ -62,30 +64,35 @@ def test_the_input_gradient_equals_autograd(target: Target, groups: int, window:
 
 
 def weight_gradient(
-    target: Target, conv: ConvSizes, groups: int, tensors: tuple[torch.Tensor, torch.Tensor]
+    target: Target, conv: ConvSizes, groups: int, tensors: tuple[torch.Tensor, torch.Tensor], images: int = 1
 ) -> torch.Tensor:
     """Compute the gradient of a weight tile by tile."""
     x, gradient = tensors
     layouts = channels_last(x.shape[1], conv.in_size), channels_last(gradient.shape[1], conv.out_size)
-    kernel = WeightGradientKernel("weight", conv, groups, *layouts, choose_weight_gradient_schedule(conv, target))
+    schedule = replace(choose_weight_gradient_schedule(conv, target), images=images)
+    kernel = WeightGradientKernel("weight", conv, groups, *layouts, schedule)
     call = compiled(target, lambda module: emit_weight_gradient(module, kernel))
     out, whole = guarded(groups, *conv.window.size, conv.in_channels, conv.out_channels)
     memory = [tensor.permute(0, 2, 3, 1).contiguous() for tensor in (x, gradient)]
     for tile in reversed(range(kernel.tile_count)):
         call("weight", out, *memory, begin=tile, end=tile + 1)
     assert_untouched(whole)
-    return out.permute(0, 4, 3, 1, 2).flatten(0, 1)
+    shape = (groups, conv.out_channels, conv.in_channels, *conv.window.size)
+    return out.flatten().as_strided(shape, (kernel.group_size, 1, *kernel.steps)).flatten(0, 1)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("channels", [(18, 21, 1), (1, 20, 1), (12, 9, 3)], ids=str)
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_the_weight_gradient_equals_autograd(target: Target, channels: tuple[int, int, int], window: Window) -> None:
+@pytest.mark.parametrize("images", [1, 2, 9])
+def test_the_weight_gradient_equals_autograd(
+    target: Target, channels: tuple[int, int, int], window: Window, images: int
+) -> None:
     (in_channels, out_channels, groups), size = channels, (11, 13)
     per_group = in_channels // groups, out_channels // groups
     conv = ConvSizes("f32", 3, *per_group, size, window, dense=groups == 1)
     x, gradient = torch.randn(3, in_channels, *size), torch.randn(3, out_channels, *conv.out_size)
-    out = weight_gradient(target, conv, groups, (x, gradient))
+    out = weight_gradient(target, conv, groups, (x, gradient), images)
     shape = (out_channels, per_group[0], *window.size)
     options = (window.stride, window.padding, window.dilation, groups)
     eager = conv2d_weight(x, shape, gradient, *options)

@@ -52,7 +52,7 @@ class WeightGradientEmitter:
         """Call the function of a shape for every place of the window."""
         writer, kernel, moved = self.writer, self.kernel, self.vectors.moved
         out, image, gradient = self.pointers
-        (down, across), columns = kernel.places, kernel.conv.out_channels
+        (down, across), (channel, line, column) = kernel.places, kernel.steps
         # Rows of a merged run go on through columns of the image; its numbers are side by side.
         apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
         image = moved(image, (place.first, kernel.input.image), (place.row, apart))
@@ -60,31 +60,32 @@ class WeightGradientEmitter:
         if shape not in self.blocks:
             self.blocks[shape] = WeightBlockEmitter(writer.module, kernel, shape).emit()
         with writer.loop(0, down) as rows, writer.loop(0, across) as along:
-            tap = writer.add(writer.multiply(rows.index, across), along.index)
-            to = moved(out, (tap, kernel.rows * columns), (place.row, columns), (place.column, 1))
-            arguments = ", ".join(map(str, (to, image, gradient, rows.index, along.index, place.phase)))
+            to = moved(out, (place.row, channel), (rows.index, line), (along.index, column), (place.column, 1))
+            arguments = ", ".join(map(str, (to, image, gradient, rows.index, along.index, place.turns, place.phase)))
             writer.emit_void(f"call void @{self.blocks[shape]}({arguments})")
 
 
 class WeightBlockEmitter:
-    """Emits the function of one register block: void block(out*, input*, of_output*, row, column, phase).
+    """Emits the function of one register block: void block(out*, input*, of_output*, row, column, images, phase).
 
-    It adds up what one image gives for one place of the window. Pointers are at the image and at the block's channels.
+    It adds up what some images give for one place of the window. Pointers are at the first image and at the block's
+    channels.
     """
 
     def __init__(self, module: Module, kernel: WeightGradientKernel, shape: BlockShape) -> None:
         self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
-        self.writer = begin_block_function(module, self.name, ["ptr", "ptr", "ptr", "i64", "i64", "i64"])
+        self.writer = begin_block_function(module, self.name, ["ptr", "ptr", "ptr", "i64", "i64", "i64", "i64"])
         self.kernel = kernel
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
         self.block = RegisterBlock(self.vectors, shape)
-        self.out, self.image, self.gradient, self.row, self.column, phase = self.writer.parameters
-        self.phase = phase if kernel.conv.images > 1 else None
+        self.out, self.image, self.gradient, self.row, self.column, self.images, phase = self.writer.parameters
+        self.phase = phase if kernel.walk.parts.count > 1 else None
 
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
-        rows = [self.vectors.address(self.out, row * self.kernel.conv.out_channels) for row in range(self.shape.rows)]
+        apart, _, _ = self.kernel.steps
+        rows = [self.vectors.address(self.out, row * apart) for row in range(self.shape.rows)]
         ending = Ending(rows, EpilogueEmitter(self.vectors, Epilogue(), []))
         BlockFunction(self.block, self.writer, ending, self.phase).emit(self._pixels)
         return self.name
@@ -103,13 +104,18 @@ class WeightBlockEmitter:
             (left, window.stride[1] * image.column),
         )
         gradient = moved(self.gradient, (left, kernel.of_output.column))
-        with writer.loop(top, bottom, carried=sums) as loop:
-            line = moved(seen, (loop.index, window.stride[0] * image.row))
-            pixels = moved(gradient, (loop.index, kernel.of_output.row))
-            panel = PanelAddress(pixels, kernel.of_output.column, whole=False)
-            turns = Turns(count)
-            loop.carry(*self.block.loop(list(loop.carried), turns, panel, lambda turn, _: self._numbers(line, turn)))
-        return list(loop.carried)
+        with writer.loop(0, self.images, carried=sums) as each:
+            first, last = moved(seen, (each.index, image.image)), moved(gradient, (each.index, kernel.of_output.image))
+            with writer.loop(top, bottom, carried=list(each.carried)) as loop:
+                line = moved(first, (loop.index, window.stride[0] * image.row))
+                pixels = moved(last, (loop.index, kernel.of_output.row))
+                panel = PanelAddress(pixels, kernel.of_output.column, whole=False)
+                added = self.block.loop(
+                    list(loop.carried), Turns(count), panel, lambda turn, _, line=line: self._numbers(line, turn)
+                )
+                loop.carry(*added)
+            each.carry(*loop.carried)
+        return list(each.carried)
 
     def _seen(self, axis: int, tap: Register) -> tuple[Register, Register]:
         """Give the first output row or column whose window has a place inside the image, and the one after the last."""

@@ -141,12 +141,24 @@ def lazy_size(lazy: Lazy) -> int:
 
 
 def preferred(lazy: Lazy) -> Window:
-    """The layout of the whole leaves of an expression; row by row where there are none, or they disagree."""
+    """The layout of the whole leaves of an expression, or of one that is repeated along some dimensions; else plain."""
+    repeated = None
     for leaf in lazy.leaves():
         steps = leaf.window.strides
-        if all(step > 0 or extent == 1 for step, extent in zip(steps, lazy.shape, strict=True)) and len(steps) > 1:
+        own = [step > 0 or extent == 1 for step, extent in zip(steps, lazy.shape, strict=True)]
+        if len(steps) > 1 and all(own):
             return in_order_of(lazy.shape, steps)
-    return plain(lazy.shape)
+        if repeated is None and min(steps, default=-1) >= 0 and sum(step > 0 for step in steps) > 1:
+            repeated = steps
+    return in_order_of(lazy.shape, _filled(repeated)) if repeated else plain(lazy.shape)
+
+
+def _filled(strides: tuple[int, ...]) -> list[int]:
+    """Strides in which a repeated dimension goes with the one before it, as the halves of an enlarged image do."""
+    found: list[int] = []
+    for step in strides:
+        found.append(step or (found[-1] if found else 0))
+    return found
 
 
 def declared(kind: TensorType) -> Window:

@@ -13,7 +13,7 @@ import torch
 
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.plan.assembly import declared
+from weft.plan.assembly import declared, preferred
 from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_products import Product, multiply
@@ -139,8 +139,11 @@ def view(change: Callable[[Window, Value], Window | None]) -> Rule:
         found = lazy.viewed(lambda window: change(window, value), shape)
         if found is not None:
             return found
-        home = plain(lazy.shape)
-        memory = fuser.place_for(value, plain(shape)) if value.op == "reshape" else fuser.arena(home, lazy.dtype)
+        home = preferred(lazy)
+        if change(home, value) is None:
+            home = plain(lazy.shape)
+        handed = value.op == "reshape" and home == plain(lazy.shape)
+        memory = fuser.place_for(value, plain(shape)) if handed else fuser.arena(home, lazy.dtype)
         memory = Leaf(memory.source, home, lazy.dtype)
         fuser.assembly.store(lazy, memory)
         again = Lazy(lazy.shape, memory).viewed(lambda window: change(window, value), shape)

@@ -21,7 +21,7 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     shape, dtype = tensor_type(value).shape, dtype_of(value)
     home = in_order_of(shape, channels_last_strides(shape))
     out = fusion.place_for(value, home)
-    conv = _sizes(value, dtype, shape, weight.window.shape, dense=True)
+    conv = _sizes(value, dtype, shape, weight.window.shape)
     strides = weight.window.strides
     asked = InputGradient(
         fusion.assembly.name("input_gradient"), conv, value.attributes["groups"],
@@ -45,26 +45,24 @@ def weigh(fusion: Fusion, value: Value) -> Lazy:
     images = _side_by_side(fusion, fusion.assembly.in_memory(fusion.operand(value)))
     gradient = _side_by_side(fusion, fusion.assembly.in_memory(fusion.operand(value, 1)))
     shape, dtype = tensor_type(value).shape, dtype_of(value)
-    conv = _sizes(value, dtype, images.window.shape, shape, dense=True)
-    # As the kernel gives it: places of the window, input channels, output channels.
-    out_channels, in_channels, _, across = shape
-    home = Window(shape, (1, out_channels, across * in_channels * out_channels, in_channels * out_channels))
-    out = fusion.place_for(value, home)
+    conv = _sizes(value, dtype, images.window.shape, shape)
     kernel = WeightGradientKernel(
         fusion.assembly.name("weight_gradient"), conv, 1, images_of(images.window), images_of(gradient.window),
         choose_weight_gradient_schedule(conv, fusion.assembly.target),
     )  # fmt: skip
+    home = Window(shape, (1, *kernel.steps))
+    out = fusion.place_for(value, home)
     reads = (fusion.assembly.location(images), fusion.assembly.location(gradient))
     fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
     return Lazy(shape, out)
 
 
-def _sizes(value: Value, dtype: str, images: tuple[int, ...], weight: tuple[int, ...], *, dense: bool) -> ConvSizes:
+def _sizes(value: Value, dtype: str, images: tuple[int, ...], weight: tuple[int, ...]) -> ConvSizes:
     """The convolution that the gradient is of."""
     given = {name: pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
     window = ConvWindow(pair(weight[2:]), given["stride"], given["padding"], given["dilation"])
     groups = value.attributes["groups"]
-    return ConvSizes(dtype, images[0], weight[1], weight[0] // groups, pair(images[2:]), window, dense=dense)
+    return ConvSizes(dtype, images[0], weight[1], weight[0] // groups, pair(images[2:]), window)
 
 
 def _side_by_side(fusion: Fusion, images: Leaf) -> Leaf:

@@ -7,7 +7,7 @@ the output channels.
 from dataclasses import dataclass
 from math import prod
 
-from weft.plan.blocks import Blocks, cut
+from weft.plan.blocks import cut
 from weft.plan.kernel_conv import ConvSizes, Images
 from weft.plan.kernel_gemm import ELEMENT_BITS
 from weft.plan.schedule_conv import LONGEST_UNROLLED_RUN
@@ -16,6 +16,9 @@ from weft.plan.walk import Walk
 from weft.target import Target
 
 MOST_TILES = 4  # tiles that a gradient of full size is cut into; each reads all pixels
+# Of small images several are added up while the sums are in registers: as many as these pixels (longer chains of
+# additions round worse) and bytes of both tensors (every block reads them again) allow.
+MOST_PIXELS, MOST_BYTES = 1024, 512 * 1024
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class WeightGradientSchedule:
     """How the gradient is computed: a register block is `block_rows` by `block_vectors` vectors of `lanes`.
 
     `merge_columns` takes the columns of the window and their channels as one run of rows; no window may then see
-    outside the image. A tile is `tile_row_blocks` by `tile_panels` register blocks, for all places of the window.
+    outside the image. A tile is `tile_row_blocks` by `tile_panels` register blocks, for all places of the window;
+    `images` are added up at a time.
     """
 
     lanes: int
@@ -32,13 +36,15 @@ class WeightGradientSchedule:
     tile_row_blocks: int
     tile_panels: int
     merge_columns: bool
+    images: int = 1
 
 
 @dataclass(frozen=True)
 class WeightGradientKernel:
     """One gradient; arguments are out, input, gradient of the output, begin, end.
 
-    What comes out lies densely as groups, rows and columns of the window, input channels, output channels. The output
+    What comes out lies densely as groups, input channels, rows and columns of the window, output channels; where
+    columns are merged, as groups, rows and columns of the window, input channels, output channels. The output
     gradient's channels lie side by side. Channels are counted per group.
     """
 
@@ -61,13 +67,22 @@ class WeightGradientKernel:
         return down, 1 if self.schedule.merge_columns else across
 
     @property
+    def steps(self) -> tuple[int, int, int]:
+        """Give how far apart numbers of neighbouring input channels, window rows and window columns come out."""
+        (down, across), conv = self.conv.window.size, self.conv
+        if self.schedule.merge_columns:
+            column = conv.in_channels * conv.out_channels
+            return conv.out_channels, across * column, column
+        return down * across * conv.out_channels, across * conv.out_channels, conv.out_channels
+
+    @property
     def group_size(self) -> int:
         """Count the numbers of one group's gradient."""
         return prod(self.conv.window.size) * self.conv.in_channels * self.conv.out_channels
 
     @property
     def walk(self) -> Walk:
-        """Give the blocks and tiles; the parts of the sum are images."""
+        """Give the blocks and tiles; the turns of the sum are images."""
         schedule, conv = self.schedule, self.conv
         return Walk(
             matrices=self.groups,
@@ -76,7 +91,7 @@ class WeightGradientKernel:
             panels=cut(-(-conv.out_channels // schedule.lanes), schedule.block_vectors),
             columns=conv.out_channels,
             lanes=schedule.lanes,
-            parts=Blocks(size=1, large=conv.images, small=0),
+            parts=cut(conv.images, schedule.images),
             part_step=1,
             tile_row_blocks=schedule.tile_row_blocks,
             tile_panels=schedule.tile_panels,
@@ -99,6 +114,8 @@ def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGr
     height, width = register_block(rows, vectors, prod(conv.out_size), vector_registers(target))
     row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
     most_rows = max(1, row_blocks * panels // MOST_TILES)
+    pixels, bytes_each = max(prod(conv.out_size), 1), ELEMENT_BITS[conv.element] // 8
+    numbers = prod(conv.in_size) * conv.in_channels + prod(conv.out_size) * conv.out_channels
     return WeightGradientSchedule(
         lanes=lanes,
         block_rows=height,
@@ -106,4 +123,5 @@ def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGr
         tile_row_blocks=cut(row_blocks, most_rows).size,
         tile_panels=cut(panels, max(1, most_rows // max(row_blocks, 1))).size,
         merge_columns=merge,
+        images=max(1, min(MOST_PIXELS // pixels, MOST_BYTES // max(numbers * bytes_each, 1))),
     )
