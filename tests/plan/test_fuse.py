@@ -7,7 +7,11 @@ from tests.plan.compiled_regions import disagreements, random_graphs
 
 import weft
 from weft.passes.pipeline import run_pipeline
+from weft.plan.epilogue import Epilogue
+from weft.plan.fuse import fuse
+from weft.plan.kernel_gemm import GemmKernel
 from weft.plan.region import find_regions
+from weft.target import host_target
 from weft.trace.lift import lift
 
 SEEDS = 12
@@ -69,7 +73,17 @@ def transposed_convolution(x):
     return torch.relu(F.conv_transpose2d(x.reshape(2, 4, 4, 8), weight, stride=2, padding=1, output_padding=1))
 
 
+def product_in_another_order(x):
+    heads = (x[0] @ x[1].t() + x[0, 0, :8]).reshape(8, 2, 4).permute(1, 0, 2)
+    return heads[0], heads[1] * 2
+
+
+def product_used_twice_by_what_follows(x):
+    return F.gelu(x[0] @ x[1].t())
+
+
 FUNCTIONS = (
+    product_in_another_order, product_used_twice_by_what_follows,
     convolution_and_gradients, transposed_convolution,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
     grouped_convolution,
@@ -82,6 +96,18 @@ def test_what_networks_are_made_of_gives_the_interpreters_answer(function, dtype
     graph = run_pipeline(lift(weft.program(weft.hybridize(function), torch.randn(2, 8, 16, dtype=dtype)).graph))
     assert find_regions(graph, frozenset())
     assert not disagreements(graph)
+
+
+@pytest.mark.parametrize(
+    "function", [product_in_another_order, product_used_twice_by_what_follows], ids=lambda function: function.__name__
+)
+def test_what_follows_a_product_is_done_in_its_registers(function):
+    graph = run_pipeline(lift(weft.program(weft.hybridize(function), torch.randn(2, 8, 16)).graph))
+    (region,) = find_regions(graph, frozenset())
+    calls = fuse(region, host_target()).plan.calls
+    at = next(index for index, call in enumerate(calls) if isinstance(call.kernel, GemmKernel))
+    assert calls[at].kernel.epilogue != Epilogue()
+    assert len(calls) - at == (3 if function is product_in_another_order else 1)
 
 
 @pytest.mark.slow

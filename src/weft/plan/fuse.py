@@ -32,6 +32,7 @@ CHEAP = frozenset({"cast", "neg", "abs", "add", "sub", "mul", "relu", "select", 
 }  # fmt: skip
 MOST_REPEATED = 2
 LONGEST_EXPRESSION = 48
+MOST_LOOKED_AHEAD = 32  # values, to see whether all that is made of one meets again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,9 +93,31 @@ class Fuser(Fusion):
         dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or _is_product(lazy)
         if value in self.region.outputs:
             return lazy
-        if (self.uses[value] > 1 and dear) or len(nodes) > LONGEST_EXPRESSION:
+        several = self.uses[value] > 1 and dear and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
+        if several or len(nodes) > LONGEST_EXPRESSION:
             return Lazy(lazy.shape, self.assembly.in_memory(lazy))
         return lazy
+
+    def _meets_again(self, value: Value, most: int) -> bool:
+        """Whether all that is made of a value is elementwise, at most so many ops, and meets in one of them.
+
+        That one computes the value once, however many of its operands need it.
+        """
+        inside, open_uses = {value}, self.uses[value]
+        for later in self.region.values[self.position + 1 : self.position + 1 + MOST_LOOKED_AHEAD]:
+            found = sum(operand in inside for operand in later.operands)
+            if not found:
+                continue
+            if later.op in RULES or later.op == "item" or not isinstance(later.type, TensorType):
+                return False
+            open_uses -= found
+            if not open_uses:
+                return True
+            inside.add(later)
+            open_uses += self.uses[later]
+            if len(inside) > most:
+                return False
+        return False
 
 
 def _is_product(lazy: Lazy) -> bool:

@@ -54,7 +54,7 @@ class Product:
         """Compute an expression of the product while it is in registers, if that can be."""
         if self.memory >= 0 or out.dtype != self.dtype or plain(lazy.shape).size != self.home.size:
             return False
-        lazy = self._others_in_memory(lazy)
+        lazy, out = self._in_own_order(self._others_in_memory(lazy), out)
         own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
         if own is None or target is None or not self._can_write(target):
             return False
@@ -72,6 +72,15 @@ class Product:
     def _others_in_memory(self, lazy: Lazy) -> Lazy:
         others = [leaf for leaf in lazy.leaves() if leaf.source.pending not in (None, self)]
         return read_from_memory(lazy, others)
+
+    def _in_own_order(self, lazy: Lazy, out: Leaf) -> tuple[Lazy, Leaf]:
+        """An expression that sees the product with its dimensions in another order, in the product's order."""
+        steps = next(leaf.window.strides for leaf in lazy.leaves() if leaf.source.pending is self)
+        order = sorted(range(len(steps)), key=lambda i: -steps[i])
+        if not self.home.is_plain or order == list(range(len(steps))):
+            return lazy, out
+        turned = lazy.viewed(lambda window: window.permuted(order), tuple(lazy.shape[i] for i in order))
+        return (lazy, out) if turned is None else (turned, replace(out, window=out.window.permuted(order)))
 
     def _in_own_shape(self, lazy: Lazy) -> Lazy | None:
         if lazy.shape != self.home.shape:
