@@ -12,8 +12,9 @@ import pytest
 
 import weft
 from weft.cli import main
-from weft.document import columns_of
+from weft.document import Picture, columns_of
 from weft.errors import UsageError
+from weft.report.page import page
 from weft.tour.alone import visit_alone
 from weft.tour.stop import Claim, Stop
 from weft.tour.texts import FOLDER, read_texts
@@ -21,7 +22,7 @@ from weft.tour.tour import LANGUAGES, Tour, tour
 from weft.tour.visit import ALL_STOPS, Visit, stops_here, visit
 
 # Whether one thing is faster than another is measured by the tour, not by tests, which share a machine.
-TIMED = {"async_queued", "hybrid_faster", "hybrid_soon", "step_faster"}
+TIMED = {"async_queued", "hybrid_faster", "hybrid_soon", "step_faster", "parallel_faster", "overlap_faster"}
 HERE = stops_here()
 
 
@@ -82,6 +83,17 @@ def test_a_claim_is_shown_beside_the_chapters_figure(golden) -> None:
     golden("cli", "tour", texts)
 
 
+def test_times_and_curves_are_drawn_for_pages_and_terminals() -> None:
+    claims = (Claim("hybrid_faster", "-", "-", holds=True, times=(0.2, 0.1)),)
+    shown = Tour((Visit("hybridize", "code", "", claims, Picture("<figure></figure>", "▁█")),), read_texts("en"))
+    assert "  ▁█\n" in str(shown)
+    assert f"  before {'█' * 40} 200.0 ms\n  after  {'█' * 20} 100.0 ms\n" in str(shown)
+    text = page(shown.title, shown.document())
+    assert "<figure></figure>" in text
+    assert "width:50.0%" in text
+    assert "picture" not in json.dumps(shown.as_dict())
+
+
 def test_unknown_stops_and_languages_are_refused() -> None:
     with pytest.raises(UsageError, match="no stop 'lunch'"):
         tour(only=["lunch"])
@@ -117,6 +129,9 @@ def test_a_claim_that_does_not_hold_ends_the_command_with_one(monkeypatch, capsy
 @pytest.mark.slow
 def test_a_stop_has_a_process_of_its_own_and_one_that_dies_is_told(monkeypatch) -> None:
     assert visit_alone("imperative") == by_name("imperative")
+    drawn = visit_alone("memory")
+    assert drawn.picture is not None
+    assert "with_limit" in drawn.picture.text
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert [claim.here for claim in visit_alone("imperative").claims] == ["exit 1"]
 

@@ -11,7 +11,9 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from typing import Any
 
+from weft.document import Picture
 from weft.tour.stop import Claim
 from weft.tour.visit import ALL_STOPS, Visit, visit
 
@@ -27,7 +29,13 @@ def visit_alone(name: str) -> Visit:
         claims = (Claim("runs", "-", f"exit {found.returncode}", holds=False),)
         return Visit(name, stop.code, found.stderr.strip()[-LAST_WORDS:], claims)
     told = json.loads(found.stdout)
-    return Visit(name, stop.code, told["output"], tuple(Claim(**claim) for claim in told["claims"]))
+    picture = None if told["picture"] is None else Picture(**told["picture"])
+    return Visit(name, stop.code, told["output"], tuple(map(_claim, told["claims"])), picture)
+
+
+def _claim(told: dict[str, Any]) -> Claim:
+    times = told.pop("times")
+    return Claim(**told, times=None if times is None else (times[0], times[1]))
 
 
 def main() -> None:

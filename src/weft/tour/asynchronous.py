@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from weft.document import Picture
+from weft.picture.curves import Axes, curve_text, curves
 from weft.tour.stop import Claim, Names, Stop
 
 MOST_QUEUED = 0.5  # of the time until it is finished
 CLOSE = 1e-4
+LIMIT = 8_000_000  # as in the code below
 
 ASYNCHRONOUS = """\
 import time
@@ -29,6 +32,49 @@ queued, finished, value = min(run() for turn in range(3))
 print(f"queued after {queued:.4f} s, finished after {finished:.4f} s")"""
 
 
+MEMORY = """\
+import torch
+from torch import nn
+import weft
+
+net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1))
+
+def predict():
+    losses, waiting = [], []
+    with torch.no_grad(), weft.lazy():
+        for number in range(100):
+            x = torch.full((1024, 512), number / 100)
+            losses.append(net(x).mean())
+            waiting.append(weft.engine_statistics().bytes_in_flight)
+        return sum(map(float, losses)), waiting
+
+free, without_limit = predict()
+weft.limit(bytes=8_000_000)  # past it, whoever queues more waits
+bounded, with_limit = predict()
+print(f"{max(without_limit) / 1e6:.0f} MB and {max(with_limit) / 1e6:.0f} MB")"""
+
+
+def _check_memory(names: Names, printed: str) -> tuple[Claim, ...]:
+    del printed
+    without, within = max(names["without_limit"]), max(names["with_limit"])
+    difference = abs(names["bounded"] - names["free"]) / abs(names["free"])
+    return (
+        Claim("memory_grows", "+196.608 MB", f"+{without / 1e6:.1f} MB", without > LIMIT),
+        Claim("memory_bounded", "+0.256 MB", f"+{within / 1e6:.1f} MB", within <= LIMIT),
+        Claim("memory_same", "-", f"{difference:.1e}", difference < CLOSE),
+    )
+
+
+def _draw_memory(names: Names) -> Picture:
+    """Draw the bytes that wait, batch after batch."""
+    without, within = names["without_limit"], names["with_limit"]
+    axes = Axes(lambda batch: f"{batch + 1:.0f}", lambda size: f"{size / 1e6:.0f} MB")
+    series = {"without_limit": list(enumerate(without)), "with_limit": list(enumerate(within))}
+    most = float(max(without))
+    lines = (f"{name:<14} {curve_text([size for _, size in curve], 50, most)}" for name, curve in series.items())
+    return Picture(curves(series, axes), "\n".join(lines))
+
+
 def _check_asynchronous(names: Names, printed: str) -> tuple[Claim, ...]:
     del printed
     queued, finished = names["queued"], names["finished"]
@@ -41,4 +87,7 @@ def _check_asynchronous(names: Names, printed: str) -> tuple[Claim, ...]:
     )
 
 
-QUEUED = (Stop("asynchronous", ASYNCHRONOUS, _check_asynchronous, ("lazy",)),)
+QUEUED = (
+    Stop("asynchronous", ASYNCHRONOUS, _check_asynchronous, ("lazy",)),
+    Stop("memory", MEMORY, _check_memory, ("lazy", "limit", "engine_statistics"), _draw_memory),
+)

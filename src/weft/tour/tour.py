@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from weft.document import Block, Code, Document, Heading, Paragraph, Span, Table, Tone
+from weft.document import Block, Code, Document, Heading, Paragraph, Picture, Span, Table, Tone, bar, columns_of
 from weft.errors import UsageError
+from weft.picture.bars import Bar, bars
 from weft.tour.alone import visit_alone
 from weft.tour.stop import Claim
 from weft.tour.texts import Texts, read_texts
 from weft.tour.visit import Visit, stops_here
 
 LANGUAGES = ("en", "zh")
+BAR = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Tour:
     def as_dict(self) -> dict[str, Any]:
         """Give it as data."""
         stops = [{**asdict(visit), "title": self.texts.stops[visit.name]["title"]} for visit in self.visits]
+        for stop in stops:
+            del stop["picture"]  # it is to be looked at
         return {"stops": stops, "claims": len(self.claims), "hold": sum(claim.holds for claim in self.claims)}
 
     def document(self) -> Document:
@@ -61,12 +65,29 @@ class Tour:
             blocks += [Heading(f"{number}. {told['title']}"), Paragraph(told["text"]), Code(visit.code)]
             if visit.output:
                 blocks += [Paragraph(self.texts.words["output"], "faint"), Code(visit.output)]
+            blocks += [visit.picture] if visit.picture is not None else []
+            blocks += [self._bars(claim.times) for claim in visit.claims if claim.times is not None]
             blocks.append(Table((), tuple(row for claim in visit.claims for row in self._rows(claim))))
         tone: Tone = "good" if self.holds else "bad"
         return Document((*blocks, Paragraph(self.summary(), tone)))
 
     def __str__(self) -> str:
         return str(self.document())
+
+    def _bars(self, times: tuple[float, float]) -> Picture:
+        """Draw two times under each other."""
+        names = self.texts.words["before"], self.texts.words["after"]
+        longest, wide = max(times), max(map(columns_of, names))
+        told = [f"{1000 * seconds:.1f} ms" for seconds in times]
+        drawn = [
+            Bar(name, seconds, seconds, seconds, text, marked=place == 1)
+            for place, (name, seconds, text) in enumerate(zip(names, times, told, strict=True))
+        ]
+        lines = (
+            f"{name}{' ' * (wide - columns_of(name))} {bar(seconds / longest, BAR)} {text}"
+            for name, seconds, text in zip(names, times, told, strict=True)
+        )
+        return Picture(bars(drawn), "\n".join(lines))
 
     def _rows(self, claim: Claim) -> Sequence[tuple[str | Span, ...]]:
         words = self.texts.words

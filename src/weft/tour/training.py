@@ -97,7 +97,7 @@ def _check_step(names: Names, printed: str) -> tuple[Claim, ...]:
     found = before_and_after(names["eager_step"], lambda: step(x, target), CALLS)
     return (
         Claim("step_same", "-", f"{worst:.1e}", worst < 1e-5),
-        Claim("step_faster", "torch.compile: 1.84 ms → 1.28 ms, × 1.44", change_text(*found), found[2] > 1),
+        Claim("step_faster", "torch.compile: 1.84 ms → 1.28 ms, × 1.44", change_text(*found), found[2] > 1, found[:2]),
     )
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 import weft
+from weft.document import Picture
 from weft.tour.asynchronous import QUEUED
+from weft.tour.parallel import PARALLEL
 from weft.tour.programming import PROGRAMMING
 from weft.tour.stop import Claim, Stop
 from weft.tour.training import TRAINING
 
-ALL_STOPS = (*PROGRAMMING, *QUEUED, *TRAINING)
+ALL_STOPS = (*PROGRAMMING, *QUEUED, *PARALLEL, *TRAINING)
 SEED = 0
 
 
@@ -29,6 +31,7 @@ class Visit:
     code: str
     output: str
     claims: tuple[Claim, ...]
+    picture: Picture | None = None
 
     @property
     def holds(self) -> bool:
@@ -48,12 +51,14 @@ def visit(stop: Stop) -> Visit:
     linecache.cache[filename] = (len(stop.code), None, stop.code.splitlines(keepends=True), filename)
     names: dict[str, Any] = {"__name__": f"weft_tour_{stop.name}"}
     printed = io.StringIO()
+    drawn = None
     torch.manual_seed(SEED)
     try:
         with contextlib.redirect_stdout(printed):
             exec(compile(stop.code, filename, "exec", dont_inherit=True), names)
         claims = stop.check(names, printed.getvalue())
+        drawn = stop.draw(names) if stop.draw is not None else None
     except Exception as error:  # noqa: BLE001  # a self-test tells what failed, and goes on
         printed.write("".join(traceback.format_exception(error)[-3:]))
         claims = (Claim("runs", "-", type(error).__name__, holds=False),)
-    return Visit(stop.name, stop.code, printed.getvalue().rstrip(), claims)
+    return Visit(stop.name, stop.code, printed.getvalue().rstrip(), claims, drawn)
