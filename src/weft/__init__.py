@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
     from weft.api.step import step
+    from weft.train.callbacks import Callback, EarlyStop
     from weft.train.checkpoint import load, save
     from weft.train.checkpoint_folder import Checkpoints
     from weft.train.choose_devices import try_all_gpus, try_gpu
@@ -39,9 +40,11 @@ __all__ = [
     "Animator",
     "BenchMark",
     "Benchmark",
+    "Callback",
     "CheckpointError",
     "Checkpoints",
     "DataParallel",
+    "EarlyStop",
     "ExecutionError",
     "InternalError",
     "Timer",
@@ -84,8 +87,10 @@ HOMES = {
     "Animator": "weft.train.metrics",
     "BenchMark": "weft.train.timing",
     "Benchmark": "weft.train.timing",
+    "Callback": "weft.train.callbacks",
     "Checkpoints": "weft.train.checkpoint_folder",
     "DataParallel": "weft.train.data_parallel",
+    "EarlyStop": "weft.train.callbacks",
     "Timer": "weft.train.timing",
     "Trainer": "weft.train.trainer",
     "allreduce": "weft.train.collective",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from weft.devices import Device, cpu_count, parse
+from weft.train.peers import Peers
 
 
 def try_gpu(index: int = 0) -> torch.device:
@@ -26,3 +29,11 @@ def find_devices(devices: str | torch.device | Device | list[str] | None = "all"
     if isinstance(devices, str | torch.device | Device):
         return [parse(devices)]
     return [parse(device) for device in devices]
+
+
+def devices_of_rank(devices: Any, peers: Peers | None) -> list[Device]:
+    """Find the devices of this process: alone, all that are named; among others, "all" is its own GPU, or the CPU."""
+    if peers is None or devices not in (None, "all"):
+        return find_devices(devices)
+    gpus = torch.cuda.device_count()
+    return [Device("cuda", peers.local_rank % gpus)] if gpus else [Device("cpu", 0)]

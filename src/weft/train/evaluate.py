@@ -36,6 +36,19 @@ def evaluate(
     `measure` gives a sum over samples; only sums travel between devices. A module is evaluated in evaluation mode, and
     each of its parts is in the mode that it was in afterwards.
     """
+    total, count = sums_over(net, batches, devices, measure=measure, shares=shares)
+    return total / count if count else float("nan")
+
+
+def sums_over(
+    net: Callable[[torch.Tensor], torch.Tensor],
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    devices: Any = None,
+    *,
+    measure: Measure = correct,
+    shares: Shares = "equal",
+) -> tuple[float, int]:
+    """Give the sum of a measure over all samples, and their number."""
     if devices is not None and isinstance(net, nn.Module):
         net = unwrapped(net)  # a wrapper would split each device's part again
     places = find_devices(devices) if devices is not None else [_home(net)]
@@ -55,7 +68,7 @@ def evaluate(
     finally:
         for part, training in modes:
             part.training = training
-    return total / count if count else float("nan")
+    return total, count
 
 
 def _measured(measure: Measure, net: Any, x: torch.Tensor, y: torch.Tensor) -> float:

@@ -59,10 +59,11 @@ class Replicas:
                 if copied.requires_grad != own.requires_grad:
                     copied.requires_grad_(own.requires_grad)
 
-    def collect_gradients(self) -> None:
-        """Add the gradients of the replicas to those of the module, in the order of devices, and forget them."""
+    def collect_gradients(self, indices: Sequence[int]) -> None:
+        """Add gradients of the replicas to those of the module, in the order of devices, and forget them."""
         with torch.no_grad():
-            for index, own in enumerate(self.parameters[0]):
+            for index in indices:
+                own = self.parameters[0][index]
                 for parameters in self.parameters[1:]:
                     gradient = parameters[index].grad
                     parameters[index].grad = None

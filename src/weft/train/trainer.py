@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,36 +13,33 @@ from torch import nn
 from weft.api.hybrid import hybridize
 from weft.errors import UsageError
 from weft.train.checkpoint_folder import Checkpoints
-from weft.train.choose_devices import find_devices
-from weft.train.device_threads import run_on
-from weft.train.evaluate import evaluate
-from weft.train.measured_shares import MeasuredShares, finish
+from weft.train.choose_devices import devices_of_rank
+from weft.train.device_work import DeviceWork, Numbers
+from weft.train.evaluate import sums_over
+from weft.train.fit_progress import FitProgress
+from weft.train.gradient_sums import GradientSums
+from weft.train.history import History, line_of
+from weft.train.measured_shares import MeasuredShares
+from weft.train.peers import find_peers
+from weft.train.prefetch import Prefetched
+from weft.train.rank_states import states_of_all, take_state
 from weft.train.replicas import Replicas
-from weft.train.split import Shares, resolved_shares, split_batch
-from weft.train.summed_loss import summed_loss
+from weft.train.split import resolved_shares, split_sizes
+from weft.train.trainer_options import TrainerOptions
+from weft.train.whole_step import WholeStep, whole_step
 
-Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class TrainerOptions:
-    """What of training may be chosen: see `Trainer`."""
-
-    shares: Shares = "equal"
-    accumulate: int = 1
-    clip_norm: float | None = None
-    scheduler: Any = None
-    checkpoints: Checkpoints | None = None
-    hybridize: bool = False
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Trainer:
     """Trains a module on one or many devices: `trainer.step(x, y)`, `trainer.fit(train, test, epochs=4)`.
 
-    The gradient is the sum of all devices' summed losses, divided once by the global count: over devices, whatever
-    their shares, and over `accumulate` batches. A batch is always the global one. `loss_fn` gives a mean over samples,
-    or a pair of a sum and a count. Options: see `TrainerOptions`. Batch norm takes its running statistics from the
-    first device's part of the batch, and dropout draws on each device.
+    The gradient is the sum of all devices' summed losses, divided once by the global count: over devices and processes,
+    whatever their shares, and over `accumulate` batches. A batch is always the global one. `loss_fn` gives a mean over
+    samples, or a pair of a sum and a count. Options: see `TrainerOptions`. Batch norm takes its running statistics from
+    the first device's part of the batch, and dropout draws on each device.
+
+    Under `torchrun`, or `weft train --processes`, each process takes its share of every batch.
     """
 
     def __init__(
@@ -53,86 +49,143 @@ class Trainer:
         self.optimizer = optimizer
         self.loss_fn = loss_fn
         self.options = TrainerOptions(**options)
-        if self.options.accumulate < 1:
-            raise UsageError(f"accumulate is {self.options.accumulate}")
-        places = find_devices(devices)
+        self.peers = find_peers()
+        places = devices_of_rank(devices, self.peers)
         self.devices = places
         self.measured = MeasuredShares(len(places)) if self.options.shares == "measured" else None
         self._shares = [1.0] * len(places) if self.measured else resolved_shares(places, self.options.shares)
-        self.replicas = Replicas(net, places, hybridize if self.options.hybridize else _as_it_is)
+        self._whole: WholeStep | None = whole_step(self)
+        prepared = self.options.hybridize and self._whole is None
+        self.replicas = Replicas(net, places if self._whole is None else places[:1], hybridize if prepared else _as_is)
+        self._work = DeviceWork(self.replicas, self.options, self.measured)
+        self._sums = GradientSums(self.replicas, self.peers, overlap=self.options.overlap and not prepared)
         self.steps = 0  # updates of the parameters
         self.epoch = 0
-        self.history: list[dict[str, float]] = []
+        self.history = History()
         self._waiting = 0  # batches since the last update
-        self._count: Any = 0.0  # samples in them
+        self._count = 0.0  # samples in them
+        self._stopped: str | None = None
+        self._ending = False  # some process was asked to stop, and all know
+        if self.peers is not None:
+            self.peers.patience = self.options.patience
+            self._same_everywhere([*net.parameters(), *net.buffers()])
 
     @property
     def shares(self) -> Sequence[float]:
         """The share of each device in the next batch; with "measured", by its speed on this model so far."""
         return self._shares if self.measured is None else self.measured.shares()
 
+    def stop(self, why: str = "it was asked to") -> None:
+        """End `fit` after this batch, on all processes."""
+        self._stopped = why
+
     def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Train on one global batch, and give its mean loss; every `accumulate` batches, the parameters change."""
-        self.replicas.match()
-        places = self.devices
-        pieces = zip(*split_batch(x, y, places, self.shares), strict=True)
-        busy = [(index, part, labels) for index, (part, labels) in enumerate(pieces) if len(labels)]
-        work = [partial(self._backward, index, part, labels) for index, part, labels in busy]
-        try:
-            results = run_on(work, [places[index] for index, _, _ in busy])
-        except BaseException:
-            self._forget()  # some devices have gradients of this batch, others have not
-            raise
-        home = places[0].torch_device
-        loss = torch.stack([part.to(home) for part, _ in results]).sum() if results else torch.zeros((), device=home)
-        count = sum(float(number) for _, number in results)
+        if self._whole is not None:
+            loss = self._whole(self.loss_fn, x, y)
+            self.steps += 1
+            return loss
+        loss, _ = self._round((x, y))
+        return loss
+
+    def _round(self, batch: Batch | None) -> tuple[torch.Tensor, bool]:
+        """Train on a batch, or help the other processes with theirs; tells whether any process had one."""
+        last = self._waiting + 1 == self.options.accumulate
+        with self._guarded():
+            try:
+                numbers = self._gradients(batch, collect=last)
+                if last:
+                    self._sums.finish()
+                loss, count, there = self._totals(numbers, there=batch is not None)
+            except BaseException:
+                self._forget()  # some devices have gradients of this batch, others have not
+                raise
+            if there:
+                self._count += count
+                self._waiting += 1
+            if last and self._waiting:
+                self._update()
+            elif last:
+                self._forget()  # zeros were summed, as no process had a batch
+        return loss / count if count else loss, there
+
+    def _gradients(self, batch: Batch | None, *, collect: bool) -> Numbers:
+        if self.peers is not None:
+            self.peers.enter(self.steps + 1)
+        busy: list[tuple[int, Any, Any]] = []
+        if batch is not None:
+            self.replicas.match()
+            busy = self._work.pieces(*self._own_part(batch), self.shares)
+        self._sums.begin([index for index, _, _ in busy], collect=collect)
+        numbers = self._work.run(self.loss_fn, busy)
         if self.measured is not None:
             self.measured.end_of_step()
-        self._count += count
-        self._waiting += 1
-        if self._waiting == self.options.accumulate:
-            self._update()
-        return loss / count if count else loss
+        return numbers
 
-    def _backward(self, index: int, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        start = time.perf_counter()
-        with torch.enable_grad():
-            loss, count = summed_loss(self.loss_fn, self.replicas.nets[index](x), y)
-        loss.backward()
-        if self.measured is not None:
-            finish(self.devices[index])
-            self.measured.note(index, len(y), time.perf_counter() - start)
-        return loss.detach(), count
+    def _own_part(self, batch: Batch) -> Batch:
+        """This process's part of a global batch."""
+        if self.peers is None or self.options.batches == "local":
+            return batch
+        x, y = batch
+        sizes = split_sizes(len(y), [1.0] * self.peers.world)
+        start = sum(sizes[: self.peers.rank])
+        stop = start + sizes[self.peers.rank]
+        return x[start:stop], y[start:stop]
+
+    def _totals(self, numbers: Numbers, *, there: bool) -> tuple[torch.Tensor, float, bool]:
+        """Sum loss and count over all processes; also whether any has a batch, and whether any wants to stop."""
+        if self.peers is None:
+            return torch.as_tensor(numbers.loss, device=self.devices[0].torch_device), numbers.count, there
+        own = [float(numbers.loss), numbers.count, float(there), float(self._stopped is not None)]
+        loss, count, batches, stops = self.peers.sum(torch.tensor(own, dtype=torch.float64)).tolist()
+        self._ending = bool(stops)
+        self.peers.enter(self.steps + 1, "between steps")
+        return torch.tensor(loss, dtype=torch.float32, device=self.devices[0].torch_device), count, bool(batches)
 
     def _update(self) -> None:
-        self.replicas.collect_gradients()
-        parameters = self.replicas.parameters[0]
+        parameters = [one for one in self.replicas.parameters[0] if one.grad is not None]
         for parameter in parameters:
-            if parameter.grad is not None and self._count:
-                parameter.grad.div_(self._count)
+            if self._count:
+                parameter.grad.div_(self._count)  # type: ignore[union-attr]
+        scaler = self.options.scaler
+        if scaler is not None and self.options.clip_norm is not None:
+            scaler.unscale_(self.optimizer)
         if self.options.clip_norm is not None:
             nn.utils.clip_grad_norm_(parameters, self.options.clip_norm)
-        self.optimizer.step()
-        if self.options.scheduler is not None:
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
+        if self.options.scheduler is not None and self.options.schedule == "update":
             self.options.scheduler.step()
         self._forget()
         self.steps += 1
 
+    def _flush(self) -> None:
+        """Make an update of what is accumulated at an epoch's end."""
+        if self._waiting:
+            with self._guarded():
+                self._sums.begin([], collect=True)
+                self._sums.finish()
+                self._update()
+
     def _forget(self) -> None:
         """Begin anew to accumulate."""
+        self._sums.forget()
         for net in self.replicas.nets:
             net.zero_grad()
         self._waiting, self._count = 0, 0.0
 
     def fit(
         self,
-        train: Batches,
-        test: Batches | None = None,
+        train: Iterable[Batch],
+        test: Iterable[Batch] | None = None,
         *,
         epochs: int = 1,
         resume: str | None = None,
         say: Callable[[str], None] = print,
-    ) -> list[dict[str, float]]:
+    ) -> History:
         """Train for so many epochs in all, and give the history: loss, seconds, and accuracy where there is `test`.
 
         With `checkpoints`, each epoch is saved; `resume="auto"` goes on from the newest one, if there is one.
@@ -140,53 +193,137 @@ class Trainer:
         if resume not in (None, "auto"):
             raise UsageError(f"resume={resume!r}", fix='resume="auto", or trainer.load(checkpoints) before')
         checkpoints = self.options.checkpoints
-        if resume == "auto" and checkpoints is not None and checkpoints.latest() is not None:
-            self.load(checkpoints, train)
-        while self.epoch < epochs:
-            start = time.perf_counter()
-            self.net.train()
-            loss = self._train_epoch(train)
-            self.epoch += 1
-            row = {"epoch": self.epoch, "loss": loss}
-            row["seconds"] = time.perf_counter() - start
-            if test is not None:
-                row["test_acc"] = evaluate(self.net, test, self.devices)
-            self.history.append(row)
-            say(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
-            if checkpoints is not None:
-                self.save(checkpoints, train)
+        data = Prefetched(train, self.options.prefetch)
+        with self._guarded():
+            if resume == "auto" and checkpoints is not None and checkpoints.latest() is not None:
+                self.load(checkpoints, data)
+            speaks = say if self.peers is None or self.peers.rank == 0 else None
+            while self.epoch < epochs and self._stopped is None:
+                row = self._epoch(data, test, speaks)
+                if speaks is not None:
+                    speaks(line_of(row))
+                if checkpoints is not None:
+                    self.save(checkpoints, data)
+            if self._stopped is not None and speaks is not None:
+                speaks(f"training ends after epoch {self.epoch}: {self._stopped}")
         return self.history
 
-    def _train_epoch(self, train: Batches) -> float:
+    def _epoch(
+        self, data: Prefetched, test: Iterable[Batch] | None, say: Callable[[str], None] | None
+    ) -> dict[str, float]:
+        start = time.perf_counter()
+        self.net.train()
+        row = {"epoch": self.epoch + 1, "loss": self._train_epoch(data, say)}
+        self.epoch += 1
+        row["seconds"] = time.perf_counter() - start
+        if test is not None:
+            row["test_acc"] = self._accuracy(test)
+        self.history.append(row)
+        for callback in self.options.callbacks:
+            callback.after_epoch(self, row)
+        if self.options.scheduler is not None and self.options.schedule == "epoch":
+            _step_epoch(self.options.scheduler, row)
+        if self.peers is not None and self.peers.sum(torch.tensor(float(self._stopped is not None))):
+            self._stopped = self._stopped or "another process was asked to"
+        return row
+
+    def _train_epoch(self, data: Prefetched, say: Callable[[str], None] | None) -> float:
         """Give the mean loss over the epoch; what is accumulated at its end is an update too."""
         total: Any = 0.0
         count = 0
-        for x, y in train:
-            total += self.step(x, y) * len(y)
-            count += len(y)
-        if self._waiting:
-            self._update()
+        progress = FitProgress(self.epoch + 1, data.total, say)
+        for done, (loss, samples) in enumerate(self._losses(data), 1):
+            total += loss * samples
+            count += samples
+            for callback in self.options.callbacks:
+                callback.after_step(self, loss)
+            progress.after_batch(done, loss)
+            if self._stopped is not None and self.peers is None:
+                break
+        self._flush()
+        progress.end()
         return float(total) / count if count else float("nan")
 
+    def _losses(self, data: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, int]]:
+        """Train on all batches; a process that has no more goes on with none, until no process has one."""
+        batches = iter(data)
+        for x, y in batches:
+            if self.peers is None:
+                yield self.step(x, y), len(y)
+                continue
+            loss, _ = self._round((x, y))
+            yield loss, len(y)
+            if self._ending:
+                return
+        while self.peers is not None:
+            loss, there = self._round(None)
+            if not there or self._ending:
+                return
+            yield loss, 0
+
+    def _accuracy(self, test: Iterable[Batch]) -> float:
+        """Evaluate: each process takes every so many batches, only sums travel."""
+        if self.peers is None:
+            total, count = sums_over(self.net, test, self.devices)
+            return total / count if count else float("nan")
+        self._same_everywhere(list(self.net.buffers()))
+        self.peers.enter(self.steps, "evaluating")
+        turn = (batch for index, batch in enumerate(test) if index % self.peers.world == self.peers.rank)
+        found = torch.tensor(sums_over(self.net, turn, self.devices), dtype=torch.float64)
+        total, count = self.peers.sum(found).tolist()
+        return total / count if count else float("nan")
+
     def save(self, checkpoints: Checkpoints, data: Any = None) -> None:
-        """Save the module, and all that training needs to go on; between updates only."""
+        """Save the module, and all that training needs to go on; between updates only. Rank 0 writes."""
         if self._waiting:
             raise UsageError(
                 f"{self._waiting} of {self.options.accumulate} batches are accumulated",
                 why="their gradients are not part of a checkpoint",
                 fix="save after an update",
             )
-        checkpoints.save(self.net, self.steps, epoch=self.epoch, history=self.history, **self._parts(data))
+        states: list[str] = []
+        if self.peers is not None:
+            self.peers.enter(self.steps, "saving")
+            states = states_of_all(self.peers)
+        if self.peers is None or self.peers.rank == 0:
+            parts = {**self._parts(data), "epoch": self.epoch, "history": list(self.history), "ranks": states}
+            checkpoints.save(self.net, self.steps, **parts)
+        if self.peers is not None:
+            self.peers.enter(self.steps, "between steps")
 
     def load(self, checkpoints: Checkpoints, data: Any = None) -> None:
         """Go on from the newest good checkpoint."""
         found = checkpoints.load(self.net, **self._parts(data))
-        self.steps, self.epoch, self.history = found["step"], found["epoch"], found["history"]
+        self.steps, self.epoch, self.history = found["step"], found["epoch"], History(found["history"])
+        if self.peers is not None:
+            take_state(self.peers, found["ranks"])
 
     def _parts(self, data: Any) -> dict[str, Any]:
-        parts = {"optimizer": self.optimizer, "scheduler": self.options.scheduler, "data": data}
+        data = data.data if isinstance(data, Prefetched) and not hasattr(data.data, "state_dict") else data
+        parts = {
+            "optimizer": self.optimizer,
+            "scheduler": self.options.scheduler,
+            "scaler": self.options.scaler,
+            "data": data,
+            **{f"callback{index}": callback for index, callback in enumerate(self.options.callbacks)},
+        }
         return {name: part for name, part in parts.items() if hasattr(part, "state_dict")}
 
+    def _same_everywhere(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self.peers is not None:
+            self.peers.send_all([tensor.data for tensor in tensors])
 
-def _as_it_is(net: nn.Module) -> nn.Module:
+    def _guarded(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.peers is None else self.peers.guard()
+
+
+def _as_is(net: nn.Module) -> nn.Module:
     return net
+
+
+def _step_epoch(scheduler: Any, row: dict[str, float]) -> None:
+    """Step a schedule of epochs; one that waits for a plateau looks at the loss."""
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        scheduler.step(row["loss"])
+    else:
+        scheduler.step()

@@ -1,0 +1,138 @@
+"""A training run, a number of processes -> its history: the processes are started, watched, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not said to be
+
+from weft.errors import ExecutionError, UsageError
+from weft.train.history import History
+from weft.train.peers import PATIENCE
+from weft.train.rank_watch import NOBODY, Failure, own_part, publish, read_failure, signs
+from weft.train.training_run import RunOptions, load_run
+
+LOOK = 0.05  # seconds between two looks at the processes
+GRACE = 3.0  # seconds in which the other processes end by themselves when one has failed
+RESULT = "history"
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What every process is told to do."""
+
+    target: str
+    devices: Any = "all"
+    epochs: int = 1
+    resume: str | None = None
+    checkpoints: str | None = None
+    patience: float = PATIENCE
+    values: dict[str, Any] | None = None
+
+
+def train(target: str, *, processes: int = 1, **order: Any) -> History:
+    """Train what a word names, `file.py:name` or `examples.lenet`, in this process or in several; gives the history.
+
+    Keywords: `devices`, `epochs`, `resume` ("auto" or None), `checkpoints` (a folder), `patience`, and in `values` what
+    is given to the run itself.
+    """
+    if processes < 1:
+        raise UsageError(f"processes is {processes}")
+    told = Order(target, **order)
+    if told.resume is not None and told.checkpoints is None:
+        told = Order(**{**asdict(told), "checkpoints": "checkpoints"})
+    return run_here(told) if processes == 1 else _Processes(told, processes).run()
+
+
+def run_here(told: Order) -> History:
+    """Train in this process."""
+    run = load_run(told.target, RunOptions(told.devices, told.checkpoints, told.values or {}))
+    if run.trainer.peers is not None:
+        run.trainer.peers.patience = told.patience
+    return run.trainer.fit(run.train, run.test, epochs=told.epochs, resume=told.resume)
+
+
+class _Processes:
+    """The processes of one run, one a rank; this process holds their store, so that it outlives any of them."""
+
+    def __init__(self, told: Order, count: int) -> None:
+        self.count = count
+        # Here and not in rank 0: when a rank is killed, the others must still be able to say and read which.
+        self.store = TCPStore(HOST, 0, None, True, timeout=timedelta(seconds=300), wait_for_workers=False)
+        self.own = own_part(self.store)
+        text = json.dumps(asdict(told))
+        self.processes = [
+            subprocess.Popen([*_command(), str(rank), str(count), str(self.store.port), text]) for rank in range(count)
+        ]
+
+    def run(self) -> History:
+        """Wait for all; raise the error of the first that fails, after the others have ended."""
+        former = signal.signal(signal.SIGTERM, _terminated) if _in_main_thread() else None
+        try:
+            while any(process.poll() is None for process in self.processes):
+                failed = [rank for rank, process in enumerate(self.processes) if process.poll()]
+                if failed:
+                    raise self._failure(failed[0])
+                time.sleep(LOOK)
+            failed = [rank for rank, process in enumerate(self.processes) if process.returncode]
+            if failed:
+                raise self._failure(failed[0])
+            return History(json.loads(self.own.get(RESULT)))
+        finally:
+            self._end_all()
+            if former is not None:
+                signal.signal(signal.SIGTERM, former)
+
+    def _failure(self, rank: int) -> ExecutionError:
+        """Tell the others which rank has failed, wait for them, and say it here too."""
+        found = read_failure(self.own) or publish(self.own, self._described(rank))
+        limit = time.monotonic() + GRACE
+        while time.monotonic() < limit and any(process.poll() is None for process in self.processes):
+            time.sleep(LOOK)
+        return ExecutionError(
+            f"rank {found.rank} of {self.count} failed in step {found.step}: training has ended",
+            where=found.line,
+            why=found.reason,
+            fix='start again with --resume auto (resume="auto") to go on from the newest checkpoint',
+        )
+
+    def _described(self, rank: int) -> Failure:
+        code = self.processes[rank].returncode
+        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        sign = signs(self.own, self.count).get(rank)
+        reason = f"process {self.processes[rank].pid} {ended}"
+        return Failure(rank, sign.step if sign else 0, reason, sign.line if sign else None)
+
+    def _end_all(self) -> None:
+        """Leave no process behind: first ask, then make them."""
+        if any(process.poll() is None for process in self.processes):
+            publish(self.own, Failure(NOBODY, 0, "the process that started this one ends"))
+        for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+            alive = [process for process in self.processes if process.poll() is None]
+            for process in alive:
+                process.send_signal(number)
+            limit = time.monotonic() + seconds
+            while time.monotonic() < limit and any(process.poll() is None for process in alive):
+                time.sleep(LOOK)
+
+
+def _command() -> Sequence[str]:
+    return [sys.executable, "-m", "weft.train.worker"]
+
+
+def _terminated(number: int, _frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

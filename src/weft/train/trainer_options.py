@@ -1,0 +1,47 @@
+"""What of training may be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.errors import UsageError
+from weft.train.callbacks import Callback
+from weft.train.checkpoint_folder import Checkpoints
+from weft.train.peers import PATIENCE
+from weft.train.split import Shares
+
+CHOICES = {"batches": ("global", "local"), "schedule": ("update", "epoch")}
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """What of training may be chosen; docs/many-devices.md explains each.
+
+    `batches="local"` says that each process of `torchrun` is given its own part of a batch, not the whole of it.
+    """
+
+    shares: Shares = "equal"
+    accumulate: int = 1
+    clip_norm: float | None = None
+    scheduler: Any = None
+    schedule: str = "update"
+    scaler: Any = None
+    autocast: torch.dtype | None = None
+    checkpoints: Checkpoints | None = None
+    callbacks: Sequence[Callback] = ()
+    hybridize: bool = False
+    prefetch: int | None = None
+    overlap: bool = True
+    batches: str = "global"
+    patience: float = PATIENCE
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise UsageError(f"accumulate is {self.accumulate}")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UsageError(f"{name}={getattr(self, name)!r}", fix=" or ".join(map(repr, choices)))

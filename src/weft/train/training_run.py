@@ -1,0 +1,97 @@
+"""A word for a training run, `file.py:name` or `examples.lenet` -> its trainer and data."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weft.errors import UsageError
+from weft.train.builtin_runs import RUNS
+from weft.train.checkpoint_folder import Checkpoints
+from weft.train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What is trained, and on what data."""
+
+    trainer: Trainer
+    train: Iterable[Any]
+    test: Iterable[Any] | None = None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is given: where it computes, where its checkpoints are, and the values of its own parameters."""
+
+    devices: Any = "all"
+    checkpoints: str | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def load_run(target: str, options: RunOptions) -> TrainingRun:
+    """Call what a word names: it gives a trainer, data to train on, and perhaps data to test on.
+
+    It is given `devices`, `checkpoints` (a `weft.Checkpoints` or None) and the other values, where it has such
+    parameters. A trainer with the attributes `train_data` and `test_data` may be given alone: so a class will do.
+    """
+    make = _maker(target)
+    folder = options.checkpoints
+    given = {"devices": options.devices, "checkpoints": Checkpoints(folder) if folder is not None else None}
+    parameters = inspect.signature(make).parameters
+    anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    strange = [name for name in options.values if name not in parameters and not anything]
+    if strange:
+        raise UsageError(f"{target} takes no {strange[0]!r}", why="its parameters are " + ", ".join(parameters))
+    found = make(**{name: value for name, value in given.items() if name in parameters}, **options.values)
+    if isinstance(found, Trainer):
+        found = (found, getattr(found, "train_data", None), getattr(found, "test_data", None))
+    if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[0], Trainer) or not found[1]:
+        raise UsageError(
+            f"{target} gives {type(found).__name__}, which is no training run",
+            fix="return (trainer, train) or (trainer, train, test), or a trainer with train_data",
+        )
+    return TrainingRun(*found)
+
+
+def _maker(target: str) -> Callable[..., Any]:
+    if target in RUNS:
+        return RUNS[target]
+    file, colon, name = target.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        raise UsageError(f"{target!r} names no training run", fix="file.py:name, or one of " + ", ".join(RUNS))
+    path = Path(file)
+    if not path.is_file():
+        raise UsageError(f"there is no file {file}")
+    sys.path.insert(0, str(path.parent.resolve()))  # what the file imports may lie beside it
+    names = runpy.run_path(str(path), run_name="weft_training")
+    make = names.get(name)
+    if not callable(make):
+        known = [known for known, value in names.items() if callable(value) and not known.startswith("_")]
+        raise UsageError(f"{file} has no function or class {name!r}", why="it has " + (", ".join(known) or "none"))
+    return make  # type: ignore[no-any-return]
+
+
+def parsed_values(words: Sequence[str]) -> dict[str, Any]:
+    """Read `name=value` words: a value is JSON where it is some, else a text."""
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"{word!r} sets nothing", fix="--set name=value")
+        try:
+            values[name] = json.loads(text)
+        except json.JSONDecodeError:
+            values[name] = text
+    return values
+
+
+def parsed_devices(word: str) -> Any:
+    """Read names of devices with commas between them."""
+    return word if word == "all" else word.split(",")

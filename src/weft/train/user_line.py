@@ -1,0 +1,60 @@
+"""A traceback or a running thread -> the line of the user's code in it."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+import weft
+from weft.errors import source_line
+
+# Code that is nobody's mistake when a run stops in it: of Weft, of PyTorch, of Python itself.
+OTHERS = tuple(
+    str(Path(folder).resolve())
+    for folder in (Path(weft.__file__).parent, Path(torch.__file__).parent, sysconfig.get_paths()["stdlib"])
+)
+# Threads that wait for another one which runs the user's code: by identity, from who waits to who works.
+HELPERS: dict[int, int] = {}
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def line_of_error(error: BaseException) -> str | None:
+    """Name the last line of the user's that an error came through."""
+    return _line([(frame, line) for frame, line in _walk_traceback(error.__traceback__)][::-1])
+
+
+def line_of_thread(identity: int) -> str | None:
+    """Name the line of the user's that a thread is in now, or that whom it waits for is in."""
+    frame = sys._current_frames().get(HELPERS.get(identity, identity))
+    places = []
+    while frame is not None:
+        places.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return _line(places)
+
+
+def _walk_traceback(traceback: TracebackType | None) -> Iterable[tuple[FrameType, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
+
+
+def _line(places: list[tuple[FrameType, int]]) -> str | None:
+    """The first of these places, innermost first, that is the user's."""
+    for frame, line in places:
+        name = frame.f_code.co_filename
+        if not name.startswith("<") and _is_users(name):
+            return source_line(name, line)
+    return None
+
+
+def _is_users(name: str) -> bool:
+    path = Path(name)
+    if any(part in INSTALLED for part in path.parts):
+        return False
+    return not str(path.resolve()).startswith(OTHERS)

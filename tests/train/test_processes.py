@@ -1,0 +1,66 @@
+"""Several processes train as one device would; when one fails, the others say which, and none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train import failing_run, laws_run
+from tests.train.failing import IN_TIME, end_parent, fail_once
+
+import weft
+from weft.train.launch import train
+from weft.train.tensor_file import read_tensor_file
+
+
+@pytest.fixture(autouse=True)
+def _same_weft(monkeypatch: Any) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_three_processes_give_what_one_device_gives(tmp_path: Path) -> None:
+    history = train(f"{laws_run.__file__}:run", processes=3, values={"folder": str(tmp_path)})
+    assert [row["epoch"] for row in history] == [1]
+    checked = {f"{law.__name__}-{rank}" for law in laws_run.LAWS for rank in range(3)}
+    assert {path.name for path in tmp_path.iterdir()} == checked
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way, how, place", [("launcher", "stop", "data"), ("torchrun", "kill", "callback")])
+def test_when_a_process_fails_the_others_say_so_within_two_seconds(way: str, how: str, place: str) -> None:
+    assert fail_once(way, 2, {"how": how, "rank": 1, "step": 5, "place": place}) < IN_TIME
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_no_process_outlives_its_parent() -> None:
+    end_parent("launcher", signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_run_of_processes_that_failed_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    target = f"{failing_run.__file__}:run"
+    never = {"folder": str(tmp_path), "how": "fail", "rank": 1, "step": 10**6, "place": "loss"}
+    straight, stopped = str(tmp_path / "straight"), str(tmp_path / "stopped")
+    train(target, processes=2, epochs=3, checkpoints=straight, values=never)
+    with pytest.raises(weft.ExecutionError, match="rank 1 of 2 failed in step 9"):
+        train(target, processes=2, epochs=3, checkpoints=stopped, values={**never, "step": 9})
+    assert len(train(target, processes=2, epochs=3, checkpoints=stopped, resume="auto", values=never)) == 3
+    one, other = (read_tensor_file(Path(folder) / "step-0000000018.safetensors") for folder in (straight, stopped))
+    assert one.blocks == other.blocks
+
+
+def test_a_run_that_is_none_is_refused() -> None:
+    with pytest.raises(weft.UsageError, match="names no training run"):
+        train("nothing", processes=1)
+    with pytest.raises(weft.UsageError, match="takes no 'wrong'"):
+        train("examples.lenet", values={"wrong": 1})
