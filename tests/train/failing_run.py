@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -91,6 +93,8 @@ def run(
             perhaps("callback")
 
     torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 3))
     images, labels = torch.randint(256, (STEPS * 8, 4, 4), dtype=torch.uint8), torch.randint(3, (STEPS * 8,))
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)

@@ -1,0 +1,145 @@
+"""What `fit` does around the steps: progress, history, callbacks, early stop, prefetch, schedules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import weft
+from weft.train import fit_progress
+from weft.train.data import Batches, Images
+from weft.train.fit_progress import FitProgress
+from weft.train.history import History
+from weft.train.prefetch import Prefetched
+
+
+def data(count: int = 40) -> Batches:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, 4, 4), dtype=torch.uint8, generator=generator)
+    return Batches(Images(images, torch.randint(3, (count,), generator=generator), "small"), 8)
+
+
+def trainer(devices: Any = "cpu:0", **options: Any) -> weft.Trainer:
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    return weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), functional.cross_entropy, devices, **options)
+
+
+def quiet(_line: str) -> None:
+    pass
+
+
+def test_a_callback_stops_training_after_a_batch_and_fit_says_so() -> None:
+    class Stop(weft.Callback):
+        def after_step(self, trainer: Any, loss: Any) -> None:
+            if trainer.steps == 3:
+                trainer.stop("three are enough")
+
+    said: list[str] = []
+    stopped = trainer(callbacks=[Stop()])
+    stopped.fit(data(), epochs=5, say=said.append)
+    assert stopped.steps == 3
+    assert said[-1] == "training ends after epoch 1: three are enough"
+
+
+def test_early_stop_ends_when_a_figure_stays_and_goes_on_from_a_checkpoint() -> None:
+    stop = weft.EarlyStop("loss", 2, larger=False)
+    asked: list[str] = []
+    fake = type("Fake", (), {"stop": lambda self, why: asked.append(why)})()
+    for loss in (3.0, 2.0, 2.5):
+        stop.after_epoch(fake, {"loss": loss})
+    again = weft.EarlyStop("loss", 2, larger=False)
+    again.load_state_dict(stop.state_dict())
+    assert asked == []
+    again.after_epoch(fake, {"loss": 2.0})
+    assert asked == ["loss has not become better for 2 epochs"]
+    with pytest.raises(weft.UsageError, match="no 'test_acc'"):
+        weft.EarlyStop().after_epoch(fake, {"loss": 1.0})
+
+
+def test_history_is_a_list_that_a_notebook_shows_with_curves() -> None:
+    history = trainer().fit(data(), data(16), epochs=2, say=quiet)
+    assert [row["epoch"] for row in history] == [1, 2]
+    shown = history._repr_html_()
+    assert "<th>test_acc</th>" in shown
+    assert shown.count("<polyline") == 2
+    assert History()._repr_html_().startswith("<table>")
+
+
+def test_a_long_epoch_says_a_line_every_tenth(monkeypatch: Any) -> None:
+    monkeypatch.setattr(fit_progress, "QUIET", -1.0)
+    said: list[str] = []
+    progress = FitProgress(1, 40, said.append)
+    for done in range(1, 41):
+        progress.after_batch(done, torch.tensor(0.5))
+    progress.end()
+    assert len(said) == 9
+    assert re.fullmatch(r"epoch 1: batch 4/40 \(10 %\), loss 0.5, .* batches/s", said[0])
+
+
+def test_a_short_epoch_says_nothing_before_its_end() -> None:
+    said: list[str] = []
+    progress = FitProgress(1, 10, said.append)
+    for done in range(1, 11):
+        progress.after_batch(done, 0.0)
+    assert said == []
+
+
+def test_batches_made_ahead_are_the_same_and_tell_the_position_of_training() -> None:
+    plain, ahead = data(), Prefetched(data(), 3)
+    positions = []
+    for (x, y), (own_x, own_y) in zip(ahead, plain, strict=True):
+        assert torch.equal(x, own_x)
+        assert torch.equal(y, own_y)
+        positions.append((ahead.state_dict()["position"], plain.position))
+    assert [one for one, _ in positions] == [other for _, other in positions]
+    assert ahead.state_dict()["epoch"] == 1
+
+
+def test_an_error_of_the_data_reaches_fit_as_it_is() -> None:
+    class Broken(Batches):
+        def batch(self, epoch: int, position: int) -> Any:
+            if position == 16:
+                raise OSError("the disk is gone")
+            return super().batch(epoch, position)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        trainer().fit(Broken(data().data, 8), say=quiet)
+
+
+def test_autocast_computes_in_the_other_type() -> None:
+    seen = []
+
+    def loss(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(scores.dtype)
+        return functional.cross_entropy(scores.float(), y)
+
+    cast = trainer(autocast=torch.bfloat16)
+    cast.loss_fn = loss
+    cast.fit(data(), say=quiet)
+    assert set(seen) == {torch.bfloat16}
+
+
+def test_a_schedule_of_epochs_steps_once_an_epoch(tmp_path: Path) -> None:
+    made = trainer()
+    schedule = torch.optim.lr_scheduler.StepLR(made.optimizer, 1)
+    trained = weft.Trainer(made.net, made.optimizer, made.loss_fn, "cpu:0", scheduler=schedule, schedule="epoch")
+    trained.fit(data(), epochs=2, say=quiet)
+    assert made.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+    with pytest.raises(weft.UsageError, match="schedule='batch'"):
+        trainer(schedule="batch")
+
+
+@pytest.mark.parametrize("devices", ["cpu:0", ["cpu:0", "cpu:1"]])
+def test_whole_steps_train_as_steps_on_devices_do(devices: Any) -> None:
+    whole, plain = trainer(devices, hybridize=True, clip_norm=0.5), trainer(clip_norm=0.5)
+    one, other = whole.fit(data(), epochs=2, say=quiet), plain.fit(data(), epochs=2, say=quiet)
+    assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in other], rel=1e-4)
+    for ours, theirs in zip(whole.net.parameters(), plain.net.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
