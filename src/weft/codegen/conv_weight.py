@@ -4,6 +4,8 @@ Contract of the emitted function: void name(out*, input*, of_output*, begin, end
 overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
 """
 
+from functools import partial
+
 from weft.codegen.block_function import BlockFunction, Ending
 from weft.codegen.epilogue import EpilogueEmitter
 from weft.codegen.module import FunctionWriter, Module
@@ -110,9 +112,8 @@ class WeightBlockEmitter:
                 line = moved(first, (loop.index, window.stride[0] * image.row))
                 pixels = moved(last, (loop.index, kernel.of_output.row))
                 panel = PanelAddress(pixels, kernel.of_output.column, whole=False)
-                added = self.block.loop(
-                    list(loop.carried), Turns(count), panel, lambda turn, _, line=line: self._numbers(line, turn)
-                )
+                numbers = partial(self._numbers, line)
+                added = self.block.loop(list(loop.carried), Turns(count), panel, numbers)
                 loop.carry(*added)
             each.carry(*loop.carried)
         return list(each.carried)
@@ -135,7 +136,7 @@ class WeightBlockEmitter:
         stop = writer.minimum(last, writer.integer(out_length))
         return writer.minimum(first, stop), stop
 
-    def _numbers(self, line: Register, turn: Register) -> list[Register]:
+    def _numbers(self, line: Register, turn: Register, _: int) -> list[Register]:
         """Load what the rows of the block see at a pixel."""
         kernel, vectors = self.kernel, self.vectors
         apart = 1 if kernel.schedule.merge_columns else kernel.input.channel

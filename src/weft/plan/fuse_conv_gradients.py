@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft.ir.graph import Value
 from weft.plan.conv_gradient import InputGradient, input_gradient
-from weft.plan.fuse_convolutions import channels_last, channels_last_strides, images_of, pair
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule

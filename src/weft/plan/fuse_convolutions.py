@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from weft.ir.graph import Value
-from weft.plan.epilogue import Epilogue, Operand
+from weft.plan.epilogue import Epilogue
 from weft.plan.fuse_products import Product
+from weft.plan.fuse_winograd import convolve_by_winograd, winograd_block
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images
+from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair, pixel_steps
+from weft.plan.kernel_conv import ConvKernel, ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.lazy import Lazy, Leaf
 from weft.plan.plan import Location
 from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
-from weft.plan.window import Window, in_order_of
+from weft.plan.window import in_order_of
 
 
 def convolve(fusion: Fusion, value: Value) -> Lazy:
@@ -33,6 +36,8 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     home = in_order_of(out_shape, channels_last_strides(out_shape))
     own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
     sizes = ConvSizes(dtype, count, own_inputs, own_outputs, pair(in_size), window, dense=dense)
+    if groups == 1 and images.window.strides[1] == 1 and winograd_block(sizes, fusion.assembly.target):
+        return convolve_by_winograd(fusion, value, sizes, images, weight)
     choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
     plain_kernel = ConvKernel(
         "convolution", dtype, count, 1 if depthwise else groups, own_inputs, own_outputs, pair(in_size),
@@ -48,16 +53,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
         reads = (fusion.assembly.location(images), packed, *places)
         fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
 
-    def steps(seen: Window) -> Operand | None:
-        image, channel, row, column = seen.strides
-        _, _, height, width = out_shape
-        per_pixel = column if width > 1 else row if height > 1 else image
-        uneven = (height > 1 and row != width * per_pixel) or (count > 1 and image != height * width * per_pixel)
-        if uneven or (channel not in (0, 1) and out_shape[1] > 1):
-            return None
-        return Operand((), per_pixel, channel)
-
-    return Product(fusion, home, dtype, emit, steps, out_channels).lazy()
+    return Product(fusion, home, dtype, emit, partial(pixel_steps, out_shape), out_channels).lazy()
 
 
 def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
@@ -69,28 +65,3 @@ def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Locatio
     place = Location(fusion.assembly.buffer("arena", size, kernel.element))
     fusion.assembly.call(pack, (place,), (source,))
     return place
-
-
-def channels_last(fusion: Fusion, images: Leaf) -> Leaf:
-    """The same images with their channels side by side."""
-    out = fusion.arena(in_order_of(images.window.shape, channels_last_strides(images.window.shape)), images.dtype)
-    fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
-    return out
-
-
-def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of images whose channels lie side by side."""
-    _, channels, height, width = shape
-    return (height * width * channels, 1, width * channels, channels)
-
-
-def images_of(window: Window) -> Images:
-    """Where the images of a window lie."""
-    image, channel, row, column = window.strides
-    return Images(image, row, column, channel)
-
-
-def pair(sizes: object) -> tuple[int, int]:
-    """A size down and across; one number, or that of a single dimension, is both."""
-    assert isinstance(sizes, (list, tuple))
-    return (int(sizes[0]), int(sizes[-1]))

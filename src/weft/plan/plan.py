@@ -18,8 +18,19 @@ from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
+from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
 
-Kernel = LoopKernel | RowKernel | GemmKernel | PackKernel | ConvKernel | WeightGradientKernel | PoolKernel
+Kernel = (
+    LoopKernel
+    | RowKernel
+    | GemmKernel
+    | PackKernel
+    | ConvKernel
+    | WeightGradientKernel
+    | WinogradKernel
+    | WinogradWeightKernel
+    | PoolKernel
+)
 BufferKind = Literal["input", "output", "arena", "constant", "packed"]
 
 

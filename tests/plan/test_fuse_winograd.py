@@ -1,0 +1,91 @@
+"""Convolutions computed Winograd's way inside of programs: packed weights, what follows them, gradients, exactness."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.plan.fuse_winograd import winograd_block
+from weft.plan.kernel_conv import ConvSizes, Window
+from weft.target import host_target
+
+CHANNELS = 32
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+        self.second = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.second(torch.relu(self.first(x))) * 0.5 + x)
+
+
+def error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+
+def assert_exact(net: nn.Module, found: torch.Tensor, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        eager = net(x)
+        exact = net.double()(x.double())
+        net.float()
+    assert error(found, exact) <= 2 * error(eager, exact) + 1e-7
+    assert found.stride() == eager.stride()
+
+
+def kernels(net: nn.Module, x: torch.Tensor) -> list[str]:
+    with torch.no_grad():
+        plans = weft.program(net, x).plan.regions
+    return [type(call.kernel).__name__ for plan in plans for call in plan.calls]
+
+
+@pytest.mark.parametrize("size", [(9, 11), (14, 14), (1, 40)], ids=str)
+def test_a_block_of_convolutions_is_as_exact_as_eager_and_sees_new_weights(size: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    net, x = Block(), torch.randn(3, CHANNELS, *size)
+    assert kernels(net, x).count("WinogradKernel") == 2
+    program = weft.hybridize(net)
+    plain = Block()
+    for _ in range(2):
+        with torch.no_grad():
+            found = program(x)
+            plain.load_state_dict(net.state_dict())
+            assert_exact(plain, found, x)
+            net.second.weight.mul_(-0.5)
+
+
+def test_gradients_through_it_are_those_of_eager() -> None:
+    torch.manual_seed(0)
+    net, x = Block(), torch.randn(2, CHANNELS, 10, 10, requires_grad=True)
+    expected = torch.autograd.grad(net(x).square().sum(), [x, *net.parameters()])
+    found = torch.autograd.grad(weft.hybridize(net)(x).square().sum(), [x, *net.parameters()])
+    for mine, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4 * float(right.abs().max()))
+
+
+def test_weights_that_are_computed_are_transformed_in_the_call() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, CHANNELS, 12, 12), torch.randn(CHANNELS, CHANNELS, 3, 3)
+
+    def convolve(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(x, weight * 2, padding=1)
+
+    found = weft.hybridize(convolve)(x, weight)
+    exact = convolve(x.double(), weight.double())
+    assert error(found, exact) <= 2 * error(convolve(x, weight), exact) + 1e-7
+
+
+def test_it_is_taken_for_windows_of_three_by_three_and_float32_alone() -> None:
+    target, size = host_target(), (28, 28)
+    assert winograd_block(ConvSizes("f32", 8, 64, 64, size, Window((3, 3), padding=(1, 1))), target)
+    for element, window in (
+        ("f64", Window((3, 3), padding=(1, 1))),
+        ("f32", Window((5, 5), padding=(2, 2))),
+        ("f32", Window((3, 3), stride=(2, 2))),
+        ("f32", Window((3, 3), dilation=(2, 2))),
+    ):
+        assert not winograd_block(ConvSizes(element, 8, 64, 64, size, window), target)
