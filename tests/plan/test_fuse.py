@@ -10,6 +10,7 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.epilogue import Epilogue
 from weft.plan.fuse import fuse
 from weft.plan.kernel_gemm import GemmKernel
+from weft.plan.kernel_loop import LoopKernel
 from weft.plan.region import find_regions
 from weft.target import host_target
 from weft.trace.lift import lift
@@ -82,7 +83,15 @@ def product_used_twice_by_what_follows(x):
     return F.gelu(x[0] @ x[1].t())
 
 
+def branches(x):
+    images = x.reshape(1, 4, 8, 8)
+    weights = x.reshape(-1)[:144].reshape(4, 4, 3, 3), x.reshape(-1)[144:208].reshape(4, 4, 2, 2)[:, :, :1, :1]
+    ways = F.conv2d(images, weights[0], padding=1), F.conv2d(images, weights[1]), F.max_pool2d(images, 3, 1, 1)
+    return F.conv2d(torch.cat([torch.relu(way) for way in ways], 1), x.reshape(-1)[:48].reshape(4, 12, 1, 1))
+
+
 FUNCTIONS = (
+    branches,
     product_in_another_order, product_used_twice_by_what_follows,
     convolution_and_gradients, transposed_convolution,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
@@ -108,6 +117,13 @@ def test_what_follows_a_product_is_done_in_its_registers(function):
     at = next(index for index, call in enumerate(calls) if isinstance(call.kernel, GemmKernel))
     assert calls[at].kernel.epilogue != Epilogue()
     assert len(calls) - at == (3 if function is product_in_another_order else 1)
+
+
+def test_branches_share_one_copy_of_their_image_and_are_joined_where_they_are_computed():
+    graph = run_pipeline(lift(weft.program(weft.hybridize(branches), torch.randn(2, 8, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    loops = [call for call in fuse(region, host_target()).plan.calls if isinstance(call.kernel, LoopKernel)]
+    assert len(loops) == 3  # the copy of the image, relu behind pooling, and the result in its caller's layout
 
 
 @pytest.mark.slow

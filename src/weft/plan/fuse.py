@@ -6,6 +6,7 @@ operand there, where a costly value is read more than once, and where the region
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import torch
 
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.plan.assembly import declared, preferred
+from weft.plan.assembly import declared, lazy_size, preferred
 from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_products import Product, multiply
@@ -23,7 +24,7 @@ from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
 from weft.plan.lazy import Computed, Counted, Fixed, Lazy, Leaf, walk
 from weft.plan.plan import Plan
 from weft.plan.region import REDUCTIONS, Region
-from weft.plan.window import Window, plain
+from weft.plan.window import Window, in_order_of, plain
 from weft.target import Target
 
 # Ops that cost less to do twice than to store and load.
@@ -192,7 +193,7 @@ def concatenate(fuser: Fusion, value: Value) -> Lazy:
     """Each operand is computed into its part."""
     shape, dimension = tensor_type(value).shape, value.attributes["dimension"]
     dtype = dtype_of(value)
-    out = fuser.place_for(value, plain(shape))
+    out = fuser.place_for(value, _in_layout_of_most(shape, [fuser.lazies[operand] for operand in value.operands]))
     first = 0
     for operand in value.operands:
         lazy = fuser.lazies[operand]
@@ -202,6 +203,14 @@ def concatenate(fuser: Fusion, value: Value) -> Lazy:
         part = out.window.sliced(start, stop, (1,) * len(shape))
         fuser.assembly.store(lazy, Leaf(out.source, part, dtype))
     return Lazy(shape, out)
+
+
+def _in_layout_of_most(shape: tuple[int, ...], parts: list[Lazy]) -> Window:
+    """The layout that most elements of the parts have: images with channels side by side stay so."""
+    votes: Counter[tuple[int, ...]] = Counter()
+    for part in parts:
+        votes[in_order_of(shape, preferred(part).strides).strides] += lazy_size(part)
+    return Window(shape, votes.most_common(1)[0][0]) if shape else plain(shape)
 
 
 RULES: Mapping[str, Rule] = {

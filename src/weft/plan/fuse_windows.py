@@ -17,6 +17,7 @@ NO_DILATION = (1, 1)
 def pool(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
     """A pooling; its results are laid out as its input is."""
     images = fusion.assembly.in_memory(fusion.operand(value))
+    images = fusion.copies.get((images.source.buffer, images.window), images)
     given = value.attributes
     items = value.type.items if isinstance(value.type, TupleType) else (value.type,)
     shape = items[0].shape if isinstance(items[0], TensorType) else ()

@@ -28,6 +28,7 @@ class Fusion:
         self.position = 0
         self.outputs: dict[Value, Leaf] = {}
         self.open_groups: list[object] = []
+        self.copies: dict[tuple[int, Window], Leaf] = {}
 
     def operand(self, value: Value, index: int = 0) -> Lazy:
         """The expression of an operand."""

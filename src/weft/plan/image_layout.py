@@ -10,10 +10,13 @@ from weft.plan.window import Window, in_order_of
 
 
 def channels_last(fusion: Fusion, images: Leaf) -> Leaf:
-    """The same images with their channels side by side."""
-    out = fusion.arena(in_order_of(images.window.shape, channels_last_strides(images.window.shape)), images.dtype)
-    fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
-    return out
+    """The same images with their channels side by side; all that read them so share one copy."""
+    key = images.source.buffer, images.window
+    if key not in fusion.copies:
+        out = fusion.arena(in_order_of(images.window.shape, channels_last_strides(images.window.shape)), images.dtype)
+        fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
+        fusion.copies[key] = out
+    return fusion.copies[key]
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
