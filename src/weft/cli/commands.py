@@ -174,6 +174,27 @@ COMMANDS = (
         ),
     ),
     Command(
+        "train",
+        "train on all devices, in one process or several; go on after a stop",
+        "weft.cli.train",
+        (
+            ("weft train examples.lenet --synthetic", "the chapter's LeNet, on made-up data"),
+            ("weft train run.py:run --resume auto", "your own, from where it stopped"),
+            ("weft train run.py:run --processes 2", "a process for each share of the batch, watched"),
+        ),
+        (
+            Argument("TARGET", "file.py:name of what gives (trainer, train, test), or examples.lenet, .resnet18, .mlp"),
+            Argument("--devices", "all, or names with commas: cpu:0,cpu:1", shows="NAMES", default="all"),
+            Argument("--epochs", "epochs in all, with those before a stop", "COUNT", default=1, read=whole),
+            Argument("--resume", "auto: go on from the newest checkpoint", shows="auto", choices=("auto",)),
+            Argument("--checkpoints", "where each epoch is saved (checkpoints, with --resume)", shows="FOLDER"),
+            Argument("--processes", "how many processes share each batch", "COUNT", default=1, read=whole),
+            Argument("--patience", "how long the others wait for a live process", "SECONDS", default=60.0, read=float),
+            Argument("--set", "NAME=VALUE of a parameter of the run; may be repeated", "VALUE", many=True),
+            Argument("--synthetic", "made-up data, where there is no network: for the examples"),
+        ),
+    ),
+    Command(
         "ckpt",
         "checkpoint files of anybody: what is in them, are they sound?",
         "weft.cli.ckpt",

@@ -1,0 +1,43 @@
+"""`weft train`: a training run, on this machine's devices, in one process or in several."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from weft.cli.outcome import Outcome
+from weft.document import Document, Table
+from weft.train.history import line_of
+from weft.train.launch import train
+from weft.train.peers import PATIENCE
+from weft.train.training_run import parsed_devices, parsed_values
+
+
+def code(given: Namespace) -> str:
+    """Give the Python call that does the same."""
+    words = "".join(f", {name}={value!r}" for name, value in _order(given).items())
+    return f"from weft.train.launch import train\n\nprint(train({given.TARGET!r}{words}))"
+
+
+def run(given: Namespace) -> Outcome:
+    """Train, and show the history."""
+    history = train(given.TARGET, **_order(given))
+    names = tuple(dict.fromkeys(name for row in history for name in row))
+    rows = tuple(tuple(f"{row[name]:.4g}" if name in row else "" for name in names) for row in history)
+    table = Table(names, rows, frozenset(range(len(names))))
+    return Outcome(Document((table,)), {"history": list(history), "last": line_of(history[-1]) if history else None})
+
+
+def _order(given: Namespace) -> dict[str, Any]:
+    """What is not as usual."""
+    found = {
+        "devices": parsed_devices(given.devices),
+        "epochs": given.epochs,
+        "resume": given.resume,
+        "checkpoints": given.checkpoints,
+        "processes": given.processes,
+        "patience": given.patience,
+        "values": parsed_values([*given.set, *(["synthetic=true"] if given.synthetic else [])]),
+    }
+    usual = {"devices": "all", "epochs": 1, "processes": 1, "patience": PATIENCE, "values": {}}
+    return {name: value for name, value in found.items() if value != usual.get(name)}

@@ -1,0 +1,63 @@
+"""`weft train` as a new user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Weft
+
+RUN = """import torch
+from torch import nn
+import weft
+
+
+def run(devices, checkpoints, lr=0.1):
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3)
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), lr), nn.CrossEntropyLoss(), devices,
+                           checkpoints=checkpoints)
+    data = [(torch.randn(6, 4), torch.arange(6) % 3)] * 3
+    return trainer, data, data
+
+
+def other():
+    return 3
+"""
+
+
+@pytest.fixture
+def run_file(folder: Path) -> str:
+    (folder / "run.py").write_text(RUN, encoding="utf-8")
+    return "run.py:run"
+
+
+def test_it_trains_saves_and_goes_on(weft: Weft, run_file: str, folder: Path) -> None:
+    first = weft("train", run_file, "--devices", "cpu:0,cpu:1", "--checkpoints", "saved", "--epochs", "1")
+    assert first.status == 0
+    assert (folder / "saved" / "latest").exists()
+    again = weft("train", run_file, "--checkpoints", "saved", "--epochs", "2", "--resume", "auto", "--json")
+    assert [row["epoch"] for row in json.loads(again.out)["history"]] == [1, 2]
+    assert again.err.count("epoch") == 1  # the second only
+
+
+def test_the_code_that_it_shows_is_one_call(weft: Weft) -> None:
+    shown = weft("train", "run.py:run", "--processes", "2", "--set", "lr=0.5", "--show-code")
+    assert shown.out.strip().endswith("print(train('run.py:run', processes=2, values={'lr': 0.5}))")
+
+
+@pytest.mark.parametrize(
+    "words, fact",
+    [
+        (["run.py:other"], "run.py:other gives int, which is no training run"),
+        (["run.py:nothing"], "run.py has no function or class 'nothing'"),
+        (["absent.py:run"], "there is no file absent.py"),
+        (["run.py:run", "--set", "size=3"], "run.py:run takes no 'size'"),
+        (["run.py:run", "--set", "size"], "'size' sets nothing"),
+    ],
+)
+def test_a_wrong_word_is_named(weft: Weft, run_file: str, words: list[str], fact: str) -> None:
+    answer = weft("train", *words)
+    assert answer.status == 2
+    assert fact in answer.err
