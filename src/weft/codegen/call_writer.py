@@ -20,10 +20,11 @@ class CallWriter:
     def run(self, call: KernelCall, begin: int, end: int) -> None:
         """Write the call of some tiles of a kernel."""
         if begin < end:
-            addresses = [self._address(place) for place in call.arguments]
+            addresses = [self.address(place) for place in call.arguments]
             write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end))
 
-    def _address(self, place: Location) -> Register:
+    def address(self, place: Location) -> Register:
+        """Write where a place of a buffer is in memory."""
         # SAFETY: the executable fills the table with the addresses of tensors as large as the plan's buffers, and the
         # frame is as long as its layout says.
         (frame,) = self.writer.parameters

@@ -9,9 +9,9 @@ expected it has done nothing and gives False.
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
-from weft.codegen.frame import CREW_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
+from weft.codegen.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.register import Register, constant
 from weft.target import Target
 
 TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there
@@ -45,6 +45,7 @@ class State(IntEnum):
     LASTING_COUNT = auto()
     PROGRAM = auto()
     CREW = auto()
+    CHECK = auto()  # a function that marks a frame whose program must not run, or 0
     # What only a whole call needs.
     MODES = auto()  # a function of one number that gives a mode of the thread, the number, bits that count, the answer
     MODE_COUNT = auto()
@@ -150,6 +151,18 @@ class CallWriter:
         with f.loop(0, self.word("i64", State.LASTING_COUNT)) as loop:
             f.store(f.load("ptr", f.offset(words, "ptr", loop.index)), f.offset(to, "ptr", loop.index))
 
+    def passes_checks(self, frame: Register) -> Register:
+        """Tell whether a program may run in a frame: whether its checks, if it has any, find nothing wrong."""
+        f, check = self.f, self.word("ptr", State.CHECK)
+
+        def ask() -> tuple[Register]:
+            f.emit_void(f"call void {check.name}({frame})")
+            mark = f.load("i64", f.offset(frame, "i8", MARK_OFFSET))
+            return (f.compare("icmp eq", mark, f.integer(0)),)
+
+        (passes,) = f.either(f.compare("icmp ne", check, Register("ptr", "null")), ask, lambda: (constant("i1", 1),))
+        return passes
+
     def run(self, frame: Register) -> None:
         """Run the program in a frame, without Python's lock."""
         f = self.f
@@ -185,6 +198,7 @@ class _Call(CallWriter):
         given = self.word("i64", State.OUTPUT_COUNT)
         self.fetch(outputs, State.OUTPUTS, given, table)
         self.copy_lasting(f.offset(table, "ptr", given))
+        self.require(self.passes_checks(frame))
         self.run(frame)
         self.give(State.NONE)
         f.begin_block(self.refused)

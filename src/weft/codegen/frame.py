@@ -1,9 +1,9 @@
 """A plan -> where everything lies in a frame: the one block of memory that a call works in.
 
 A frame begins with a line of flags for each lane, then the call's number, where the program and the crew of workers
-are described and where a clocked program notes times, then the table of base addresses of all buffers that lie
-elsewhere, then the arena. Any frame that is large enough serves any program: flags lie in the same place in all of
-them, and numbers of calls only grow, so nothing is ever reset.
+are described, where a clocked program notes times and what marks a call that must not run, then the table of base
+addresses of all buffers that lie elsewhere, then the arena. Any frame that is large enough serves any program: flags
+lie in the same place in all of them, and numbers of calls only grow, so nothing is ever reset.
 """
 
 from collections.abc import Collection
@@ -15,6 +15,7 @@ MOST_LANES = 64
 LINE_BYTES = 128  # two cache lines: processors fetch them in pairs, and lanes must not disturb each other
 EPOCH_OFFSET = MOST_LANES * LINE_BYTES
 PROGRAM_OFFSET, CREW_OFFSET, CLOCK_OFFSET = EPOCH_OFFSET + 8, EPOCH_OFFSET + 16, EPOCH_OFFSET + 24
+MARK_OFFSET = EPOCH_OFFSET + 32
 TABLE_OFFSET = EPOCH_OFFSET + LINE_BYTES
 POINTER_BYTES = 8
 ARENA_ALIGNMENT = 4096

@@ -13,7 +13,7 @@ from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
 from weft.codegen.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
 from weft.codegen.transpose import Patch, Turned
-from weft.plan.expression import Instruction, View
+from weft.plan.expression import Instruction
 from weft.plan.kernel_loop import LoopKernel, steady_values
 
 
@@ -139,15 +139,8 @@ class _LoopWriter:
             return span.position(instruction.dtype, first, int(instruction.attributes[-2]))
 
         def take(instruction: Instruction, index: Register) -> Register:
-            table, *strides, start = (int(value) for value in instruction.attributes)
-            first = linear(f, row.coordinates, strides[:-1], start)
-            view = View(instruction.dtype, (strides[-1],))
-            if instruction.operands[0] in self.steady:
-                place = f.add(first, f.extract(index, 0))
-                base = f.offset(self.tables[table], HELD[view.dtype].stored, place)
-                return span.load(view, base, strides[-1])
-            columns = span.position("i64", first, strides[-1])
-            return span.load_each(view, self.tables[table], f.binary("add", index, columns))
+            steady = instruction.operands[0] in self.steady
+            return span.take(instruction, (self.tables, row.coordinates), index, steady=steady)
 
         values = emit_body(f, kernel.body, inputs, Point(span.lanes, position, take))
         for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):

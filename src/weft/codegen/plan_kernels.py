@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from weft.codegen.check import emit_check
 from weft.codegen.conv import emit_conv
 from weft.codegen.conv_weight import emit_weight_gradient
 from weft.codegen.gemm import emit_gemm
@@ -12,14 +13,17 @@ from weft.codegen.module import Module
 from weft.codegen.pack import emit_pack
 from weft.codegen.pool import emit_pool
 from weft.codegen.reduce import emit_reduce
+from weft.codegen.scatter import emit_scatter
 from weft.codegen.winograd import emit_winograd, emit_winograd_weights
 from weft.errors import InternalError
+from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
+from weft.plan.kernel_scatter import ScatterKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
 
 # Kernels are of many classes without a common one; each row's emitter takes its own.
@@ -31,6 +35,8 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     ConvKernel: emit_conv,
     WeightGradientKernel: emit_weight_gradient,
     PoolKernel: emit_pool,
+    ScatterKernel: emit_scatter,
+    CheckKernel: emit_check,
     WinogradKernel: emit_winograd,
     WinogradWeightKernel: emit_winograd_weights,
 }
@@ -60,6 +66,8 @@ class KernelFunctions:
 def renamed(kernel: Any, name: str) -> Any:
     """Give a kernel another name, and one made from it to the kernel inside it."""
     if isinstance(kernel, RowKernel):
+        return replace(kernel, expression=replace(kernel.expression, name=name))
+    if isinstance(kernel, ScatterKernel):
         return replace(kernel, expression=replace(kernel.expression, name=name))
     if isinstance(kernel, WinogradKernel):
         return replace(kernel, name=name, product=replace(kernel.product, name=f"{name}.product"))

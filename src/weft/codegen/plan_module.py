@@ -1,7 +1,8 @@
 """A Plan -> the text of one LLVM module that runs it.
 
 Functions of the module: `void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane;
-`void pack_<i>(table*)` runs one packing chain. See frame.py for what a frame holds.
+`void check(frame*)` marks a call whose indices are out of range, which must not run; `void pack_<i>(table*)` runs one
+packing chain. See frame.py for what a frame holds.
 """
 
 from collections.abc import Collection
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from weft.codegen.call_writer import CallWriter, write_call
 from weft.codegen.clock import Clock, serial_tick
-from weft.codegen.frame import Frame, frame_of
+from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
 from weft.codegen.lane_function import emit_lanes
 from weft.codegen.module import Module
 from weft.codegen.packing import PackingChain, packing_chains
@@ -17,7 +18,7 @@ from weft.codegen.plan_kernels import KernelFunctions
 from weft.plan.plan import Plan
 from weft.target import Target
 
-SERIAL = "serial"
+SERIAL, CHECK = "serial", "check"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,21 @@ def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, cloc
         if clock is not None:
             clock.tick()
     emit_lanes(functions, frame, plan, clocked=clocked)
+    if plan.checks:
+        _emit_checks(functions, frame, plan)
     for number, chain in enumerate(chains):
         _emit_chain(functions, f"pack_{number}", chain)
     return PlanModule(str(module), frame, chains)
+
+
+def _emit_checks(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:
+    calls = CallWriter(functions.module.function(CHECK, ["ptr"]), functions, frame)
+    writer = calls.writer
+    mark = writer.offset(writer.parameters[0], "i8", MARK_OFFSET)
+    writer.store(writer.integer(0), mark)
+    for call in plan.checks:
+        places = [mark, *map(calls.address, call.reads)]
+        write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
 
 
 def _emit_chain(functions: KernelFunctions, name: str, chain: PackingChain) -> None:

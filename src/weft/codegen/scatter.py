@@ -1,7 +1,8 @@
 """Scatter kernels -> one LLVM function each, with a loop over rows and vectors.
 
-Contract of the emitted function: void name(out, in0.., begin, end) does the tiles [begin, end). The output overlaps no
-input; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no element.
+Contract of the emitted function: void name(out, in0.., table0.., begin, end) does the tiles [begin, end). The output
+overlaps nothing else; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no
+element.
 """
 
 from weft.codegen.casts import cast
@@ -11,13 +12,15 @@ from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
 from weft.codegen.spans import Span, iota_start, linear, mask_up_to, row_coordinates
 from weft.plan.expression import SHORT_FLOATS, Instruction, View
+from weft.plan.kernel_loop import steady_values
 from weft.plan.kernel_scatter import ScatterKernel
 
 
 def emit_scatter(module: Module, kernel: ScatterKernel) -> None:
     """Write the function of a scatter kernel."""
     # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own.
-    f = module.function(kernel.name, [*["ptr noalias"] * (1 + len(kernel.expression.inputs)), "i64", "i64"])
+    buffers = 1 + len(kernel.expression.inputs) + len(kernel.expression.tables)
+    f = module.function(kernel.name, [*["ptr noalias"] * buffers, "i64", "i64"])
     if kernel.tile_count:
         _ScatterWriter(f, kernel).write()
 
@@ -29,7 +32,10 @@ class _ScatterWriter:
         self.f = f
         self.kernel = kernel
         self.expression = kernel.expression
-        self.output, *self.pointers, self.begin, self.end = f.parameters
+        self.output, *pointers, self.begin, self.end = f.parameters
+        count = len(self.expression.inputs)
+        self.pointers, self.tables = pointers[:count], pointers[count:]
+        self.steady = steady_values(self.expression.inputs, self.expression.body)
 
     def write(self) -> None:
         """Write the loops over rows and vectors: tiles that one call does are side by side, so they are one."""
@@ -55,12 +61,15 @@ class _ScatterWriter:
         def position(line: Instruction) -> Register:
             return span.position(line.dtype, iota_start(f, line, coordinates, 0), int(line.attributes[-2]))
 
+        def take(line: Instruction, index: Register) -> Register:
+            return span.take(line, (self.tables, coordinates), index, steady=line.operands[0] in self.steady)
+
         inputs = []
         for pointer, view in zip(self.pointers, expression.inputs, strict=True):
             start = linear(f, coordinates, view.strides[:-1], view.offset)
             base = f.offset(pointer, HELD[view.dtype].stored, start)
             inputs.append(Typed(span.load(view, base, view.strides[-1]), view.dtype))
-        values = emit_body(f, expression.body, inputs, Point(span.lanes, position))
+        values = emit_body(f, expression.body, inputs, Point(span.lanes, position, take))
         output = View(expression.dtype, (expression.column_stride,))
         place = f.extract(values[expression.place].register, 0)
         base = f.offset(self.output, HELD[output.dtype].stored, place)

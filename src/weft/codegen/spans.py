@@ -61,6 +61,25 @@ class Span:
             loaded = f.load(kind, address) if self.mask is None else f.masked_load(kind, address, self.mask)
         return from_memory(f, loaded, view.dtype)
 
+    def take(
+        self,
+        line: Instruction,
+        where: tuple[Sequence[Register], Sequence[Register]],
+        index: Register,
+        *,
+        steady: bool,
+    ) -> Register:
+        """Write a `take`: `where` are the tables and the row's coordinates; a steady index is one for the whole row."""
+        f, (tables, coordinates) = self.f, where
+        table, *strides, start = (int(value) for value in line.attributes)
+        first = linear(f, coordinates, strides[:-1], start)
+        view = View(line.dtype, (strides[-1],))
+        if steady:
+            base = f.offset(tables[table], HELD[view.dtype].stored, f.add(first, f.extract(index, 0)))
+            return self.load(view, base, strides[-1])
+        columns = self.position("i64", first, strides[-1])
+        return self.load_each(view, tables[table], f.binary("add", index, columns))
+
     def load_each(self, view: View, table: Register, places: Register) -> Register:
         """Load an element of a table for every lane, at places counted in elements."""
         f, element = self.f, HELD[view.dtype].stored

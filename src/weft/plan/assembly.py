@@ -12,7 +12,7 @@ from weft.ir.types import TensorType
 from weft.plan.expression import DTYPE_BYTES, Instruction, View, explicit_rounding
 from weft.plan.kernel_gemm import PackKernel
 from weft.plan.kernel_loop import LoopExpression, plan_loop
-from weft.plan.lazy import BodyWriter, Lazy, Leaf, Source, read_from_memory
+from weft.plan.lazy import BodyWriter, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
 from weft.plan.plan import Buffer, BufferKind, Kernel, KernelCall, Location
 from weft.plan.window import Window, in_order_of, plain
 from weft.target import Target
@@ -32,6 +32,7 @@ class Assembly:
         self.target = target
         self.buffers: list[Buffer] = []
         self.calls: list[KernelCall] = []
+        self.checks: list[KernelCall] = []
         self.packing: list[KernelCall] = []
         self.constants: list[torch.Tensor] = []
         self.owners: dict[int, tuple[Owner, ...]] = {}
@@ -46,7 +47,7 @@ class Assembly:
 
     def name(self, kind: str) -> str:
         """A name for the next kernel."""
-        return f"{kind}_{len(self.calls) + len(self.packing)}"
+        return f"{kind}_{len(self.calls) + len(self.packing) + len(self.checks)}"
 
     def location(self, leaf: Leaf) -> Location:
         """Where a leaf's window starts."""
@@ -97,9 +98,18 @@ class Assembly:
                 return
         self.store_by_loop(read_from_memory(lazy, lazy.leaves()), out)
 
+    def without_tables(self, lazy: Lazy) -> Lazy:
+        """The expression with what it reads at indices computed into memory, for kernels that read no tables."""
+        made: dict[int, Node] = {}
+        for node in walk(lazy.node):
+            if isinstance(node, Taken):
+                made[id(node)] = self.in_memory(Lazy(lazy.shape, node))
+        return lazy.replaced(made) if made else lazy
+
     def store_by_loop(self, lazy: Lazy, out: Leaf) -> None:
         """Compute an expression by a loop kernel."""
         sources: list[Leaf] = []
+        tables: list[Leaf] = []
 
         def number_of(leaf: Leaf) -> int:
             for number, known in enumerate(sources):
@@ -110,7 +120,7 @@ class Assembly:
 
         for leaf in lazy.leaves():
             number_of(leaf)
-        writer = BodyWriter(number_of, len(sources))
+        writer = BodyWriter(number_of, len(sources), tables)
         result = writer.write(lazy.node)
         body, results = rounded([leaf.dtype for leaf in sources], writer.body, result)
         expression = LoopExpression(
@@ -120,9 +130,11 @@ class Assembly:
             tuple(view_of(leaf.window, leaf.dtype) for leaf in sources),
             body,
             results,
+            tables=tuple(table.dtype for table in tables),
         )
         kernel = plan_loop(expression, self.target)
-        self.call(kernel, (self.location(out),), tuple(self.location(leaf) for leaf in sources))
+        reads = (*map(self.location, sources), *(Location(table.source.buffer) for table in tables))
+        self.call(kernel, (self.location(out),), reads)
 
 
 def rounded(inputs: list[str], body: list[Instruction], result: int) -> tuple[tuple[Instruction, ...], tuple[int, ...]]:

@@ -17,11 +17,13 @@ from weft.ir.types import TensorType
 from weft.plan.assembly import declared, lazy_size, preferred
 from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
+from weft.plan.fuse_indexing import check, gather, scatter, take
 from weft.plan.fuse_products import Product, multiply
 from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
-from weft.plan.lazy import Computed, Counted, Fixed, Lazy, Leaf, walk
+from weft.plan.indices import VIEWS, Change, counted, uniform
+from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, reads_tables, walk
 from weft.plan.plan import Plan
 from weft.plan.region import REDUCTIONS, Region
 from weft.plan.window import Window, in_order_of, plain
@@ -56,6 +58,8 @@ class Fuser(Fusion):
             self.position = position
             if value.op == "item":
                 self.lazies[value] = self.several[value.operands[0]][value.attributes["index"]]
+            elif value.op == "library":
+                check(self, value)
             elif isinstance(value.type, TensorType):
                 self.lazies[value] = self._keep(value, RULES.get(value.op, compute)(self, value))
             else:
@@ -64,7 +68,12 @@ class Fuser(Fusion):
                 self._hand_out(value, self.outputs[value])
         self.assembly.settle_all()
         return Fused(
-            Plan(tuple(self.assembly.buffers), tuple(self.assembly.calls), tuple(self.assembly.packing)),
+            Plan(
+                tuple(self.assembly.buffers),
+                tuple(self.assembly.calls),
+                tuple(self.assembly.packing),
+                tuple(self.assembly.checks),
+            ),
             tuple(self.assembly.constants),
         )
 
@@ -92,6 +101,7 @@ class Fuser(Fusion):
         """Put an expression into memory if several read it and it is dear, or if it has grown too long."""
         nodes = [node for node in walk(lazy.node) if isinstance(node, Computed)]
         dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or _is_product(lazy)
+        dear = dear or reads_tables(lazy)
         if value in self.region.outputs:
             return lazy
         several = self.uses[value] > 1 and dear and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
@@ -137,11 +147,9 @@ def compute(fuser: Fusion, value: Value) -> Lazy:
 def constant(fuser: Fusion, value: Value) -> Lazy:
     """A constant: a number in the code where it is uniform, else a buffer."""
     tensor: torch.Tensor = value.attributes["tensor"]
-    kind = tensor_type(value)
-    if tensor.numel() and bool((tensor == tensor.reshape(-1)[0]).all()):
-        number = tensor.reshape(-1)[0].item()
-        if tensor.dtype.is_floating_point or not isinstance(number, float):
-            return Lazy(kind.shape, Fixed(number, dtype_of(value)))
+    kind, number = tensor_type(value), uniform(value)
+    if number is not None:
+        return Lazy(kind.shape, number)
     buffer = fuser.assembly.buffer("constant", kind.size, dtype_of(value))
     fuser.assembly.constants.append(tensor.detach().contiguous())
     return Lazy(kind.shape, fuser.assembly.leaf_in(buffer, plain(kind.shape), dtype_of(value)))
@@ -149,12 +157,10 @@ def constant(fuser: Fusion, value: Value) -> Lazy:
 
 def count(_fuser: Fusion, value: Value) -> Lazy:
     """Positions along a dimension."""
-    kind = tensor_type(value)
-    strides = tuple(int(i == value.attributes["dimension"]) for i in range(kind.rank))
-    return Lazy(kind.shape, Counted(Window(kind.shape, strides), dtype_of(value)))
+    return counted(value, tensor_type(value))
 
 
-def view(change: Callable[[Window, Value], Window | None]) -> Rule:
+def view(change: Change) -> Rule:
     """The rule of a view: the operand's leaves are seen through it, or the operand is put into memory."""
 
     def rule(fuser: Fusion, value: Value) -> Lazy:
@@ -216,17 +222,17 @@ def _in_layout_of_most(shape: tuple[int, ...], parts: list[Lazy]) -> Window:
 RULES: Mapping[str, Rule] = {
     "constant": constant,
     "iota": count,
-    "reshape": view(lambda window, value: window.reshaped(value.attributes["shape"])),
-    "permute": view(lambda window, value: window.permuted(value.attributes["order"])),
-    "expand": view(lambda window, value: window.expanded(value.attributes["shape"])),
-    "slice": view(lambda window, value: window.sliced(*(value.attributes[name] for name in ("start", "stop", "step")))),
-    "reverse": view(lambda window, value: window.reversed(value.attributes["dimensions"])),
+    **{op: view(change) for op, change in VIEWS.items()},
     "pad": pad,
     "concat": concatenate,
     "matmul": multiply,
     "convolution": convolve,
     "convolution_input_gradient": convolve_back,
     "convolution_weight_gradient": weigh,
+    "take": take,
+    "gather": gather,
+    "scatter": scatter,
+    "scatter_add": scatter,
     "average_pool": lambda fuser, value: pool(fuser, value)[0],
     **dict.fromkeys(REDUCTIONS, reduce_rows),
 }

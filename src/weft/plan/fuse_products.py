@@ -71,7 +71,7 @@ class Product:
 
     def _others_in_memory(self, lazy: Lazy) -> Lazy:
         others = [leaf for leaf in lazy.leaves() if leaf.source.pending not in (None, self)]
-        return read_from_memory(lazy, others)
+        return self.fusion.assembly.without_tables(read_from_memory(lazy, others))
 
     def _in_own_order(self, lazy: Lazy, out: Leaf) -> tuple[Lazy, Leaf]:
         """An expression that sees the product with its dimensions in another order, in the product's order."""

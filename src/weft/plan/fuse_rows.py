@@ -174,7 +174,7 @@ class Rows:
 
     def _others_in_memory(self, lazy: Lazy) -> Lazy:
         foreign = [leaf for leaf in lazy.leaves() if leaf.source.pending is not None and not self._is_own(leaf)]
-        lazy = read_from_memory(lazy, foreign)
+        lazy = self.fusion.assembly.without_tables(read_from_memory(lazy, foreign))
         for leaf in lazy.leaves():
             for owner in self.fusion.assembly.owners.get(leaf.source.buffer, ()):
                 if owner is not self:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from weft.ir.graph import Value
 from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.assembly import Assembly
+from weft.plan.indices import Limit
 from weft.plan.lazy import Lazy, Leaf
 from weft.plan.region import Region
 from weft.plan.window import Window, plain
@@ -29,10 +30,15 @@ class Fusion:
         self.outputs: dict[Value, Leaf] = {}
         self.open_groups: list[object] = []
         self.copies: dict[tuple[int, Window], Leaf] = {}
+        self.checked: set[Limit] = set()
 
     def operand(self, value: Value, index: int = 0) -> Lazy:
         """The expression of an operand."""
         return self.lazies[value.operands[index]]
+
+    def from_outside(self, value: Value) -> Lazy | None:
+        """The expression of what is there before the region runs: an input or a constant."""
+        return self.lazies[value] if value.op == "constant" or value in self.region.inputs else None
 
     def live(self) -> Iterator[tuple[Value, Lazy]]:
         """The values that a later value reads, with their expressions."""

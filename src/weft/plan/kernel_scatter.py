@@ -8,7 +8,7 @@ from weft.plan.kernel_loop import steady_values, vector_bits
 from weft.target import Target
 
 WIDEST_MASKED_VECTOR = 64
-TILE_VECTORS = 4
+TILE_VECTORS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class ScatterExpression:
 
     The element of the output at the value `place` (i64, counted in elements) plus the column times `column_stride`
     becomes itself joined with `value` by the op `join`: "add", "minimum", "maximum", "mul"; or `value` alone: "store".
-    The output holds what the elements start from. Nothing checks that places exist: the planner must.
+    The output holds what the elements start from. `tables` are the dtypes of buffers that `take` reads anywhere; they
+    are parameters after the inputs. Nothing checks that places exist: the planner must.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ScatterExpression:
     place: int
     value: int
     join: str
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,20 @@ class Computed:
     dtype: str
 
 
-Node = Leaf | Fixed | Counted | Computed
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Elements of a table in memory: those that `window` steps to, moved by an index (i64) that is counted in elements.
+
+    `table` is the whole of what is read: the index moves the window within it.
+    """
+
+    table: Leaf
+    window: Window
+    index: Node
+    dtype: str
+
+
+Node = Leaf | Fixed | Counted | Computed | Taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +120,8 @@ class Lazy:
         for node in walk(self.node):
             if isinstance(node, Computed):
                 changed[id(node)] = Computed(node.op, tuple(changed[id(item)] for item in node.operands), node.dtype)
+            elif isinstance(node, Taken) and id(node) not in replacements:
+                changed[id(node)] = Taken(node.table, node.window, changed[id(node.index)], node.dtype)
             else:
                 changed[id(node)] = replacements.get(id(node), node)
         return Lazy(self.shape, changed[id(self.node)])
@@ -120,6 +135,8 @@ def _viewed(node: Node, change: Change, changed: dict[int, Node]) -> Node | None
     window = change(node.window)
     if window is None:
         return None
+    if isinstance(node, Taken):
+        return Taken(node.table, window, changed[id(node.index)], node.dtype)
     return Leaf(node.source, window, node.dtype) if isinstance(node, Leaf) else Counted(window, node.dtype)
 
 
@@ -136,6 +153,8 @@ def walk(root: Node) -> Iterator[Node]:
             stack.append((node, True))
             if isinstance(node, Computed):
                 stack.extend((operand, False) for operand in reversed(node.operands) if id(operand) not in seen)
+            elif isinstance(node, Taken):
+                stack.append((node.index, False))
 
 
 def read_from_memory(lazy: Lazy, leaves: list[Leaf]) -> Lazy:
@@ -147,12 +166,21 @@ def read_from_memory(lazy: Lazy, leaves: list[Leaf]) -> Lazy:
     return lazy.replaced(changed) if changed else lazy
 
 
-class BodyWriter:
-    """Writes expressions as instructions of one kernel: equal leaves are read once, shared nodes computed once."""
+def reads_tables(lazy: Lazy) -> bool:
+    """Whether an expression reads elements at indices."""
+    return any(isinstance(node, Taken) for node in walk(lazy.node))
 
-    def __init__(self, number_of: Callable[[Leaf], int], first: int) -> None:
+
+class BodyWriter:
+    """Writes expressions as instructions of one kernel: equal leaves are read once, shared nodes computed once.
+
+    `tables` collects what is read at indices, for kernels that can.
+    """
+
+    def __init__(self, number_of: Callable[[Leaf], int], first: int, tables: list[Leaf] | None = None) -> None:
         self._number_of = number_of
         self._first = first
+        self.tables = tables
         self.body: list[Instruction] = []
         self._numbers: dict[int, int] = {}
         self._kept: list[Node] = []
@@ -172,8 +200,19 @@ class BodyWriter:
             instruction = Instruction("constant", (), node.dtype, (node.number,))
         elif isinstance(node, Counted):
             instruction = Instruction("iota", (), node.dtype, (*node.window.strides, node.window.offset))
+        elif isinstance(node, Taken):
+            where = (*node.window.strides, node.window.offset)
+            instruction = Instruction("take", (self._numbers[id(node.index)],), node.dtype, (self._table(node), *where))
         else:
             operands = tuple(self._numbers[id(operand)] for operand in node.operands)
             instruction = Instruction(node.op, operands, node.dtype)
         self.body.append(instruction)
         return self._first + len(self.body) - 1
+
+    def _table(self, node: Taken) -> int:
+        assert self.tables is not None, "only kernels with tables are given what is read at indices"
+        for number, known in enumerate(self.tables):
+            if (known.source.buffer, known.dtype) == (node.table.source.buffer, node.table.dtype):
+                return number
+        self.tables.append(node.table)
+        return len(self.tables) - 1

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
+from weft.plan.kernel_scatter import ScatterKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
 
 Kernel = (
@@ -30,6 +32,8 @@ Kernel = (
     | WinogradKernel
     | WinogradWeightKernel
     | PoolKernel
+    | ScatterKernel
+    | CheckKernel
 )
 BufferKind = Literal["input", "output", "arena", "constant", "packed"]
 
@@ -90,11 +94,14 @@ class Plan:
     """Buffers, calls, lanes; the arena's size and, for each buffer of kind arena in order of index, its offset there.
 
     `packing` are the calls that fill the packed buffers: they run when a weight has changed, before everything else.
+    `checks` read inputs and constants alone, and write nothing: they run at each call, before all others, and if one of
+    them finds an index out of range nothing else runs.
     """
 
     buffers: tuple[Buffer, ...]
     calls: tuple[KernelCall, ...]
     packing: tuple[KernelCall, ...] = ()
+    checks: tuple[KernelCall, ...] = ()
     lanes: tuple[Lane, ...] = ()
     arena_bytes: int = 0
     offsets: tuple[int, ...] = ()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
 from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
 from weft.plan.expression import DTYPE_BYTES
+from weft.plan.indices import INDEXED, can_check, limit_of
 from weft.plan.sink import sink
 
 FLOATS = frozenset({"f32", "f64"})
@@ -70,7 +73,7 @@ def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
     for value in graph.values:
         native = is_native(value, levels)
         depth = max((_after(levels[operand], native) for operand in value.operands), default=0)
-        if keeps_order(value):
+        if keeps_order(value) and not native:
             depth = last_effect = max(depth, last_effect)
         levels[value] = (native, depth)
     return levels
@@ -90,13 +93,20 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
     """Whether a kernel can compute a value."""
     if value.op == "item":
         return levels[value.operands[0]][0]
+    limit = limit_of(value)
+    if limit is not None and not can_check(value, lambda operand: not levels[operand][0]):
+        return False
     kinds = [operand.type for operand in value.operands]
-    if not all(map(_is_plain, [value.type, *kinds])):
+    if not all(map(_is_plain, kinds if value.op == "library" else [value.type, *kinds])):
         return False
     if value.op in PRODUCTS | POOLING:
         return _is_supported_window(value, kinds)
     if value.op in CONVOLUTION_GRADIENTS:
         return _is_supported_window(value, kinds) and _is_one_group(value, kinds)
+    if value.op in INDEXED:
+        return _adds(value)
+    if value.op == "library":
+        return limit is not None
     return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
 
 
@@ -117,6 +127,10 @@ def _is_one_group(value: Value, kinds: Sequence[Type]) -> bool:
     """Whether a gradient is of a convolution of one group, and of some numbers from some numbers."""
     sizes = [kind.size for kind in (value.type, *kinds) if isinstance(kind, TensorType)]
     return value.attributes["groups"] == 1 and all(sizes)
+
+
+def _adds(value: Value) -> bool:
+    return value.op != "scatter_add" or (isinstance(value.type, TensorType) and value.type.dtype is not torch.bool)
 
 
 def _crops(value: Value) -> bool:

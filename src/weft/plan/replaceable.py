@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from weft.ir.graph import Graph, Value
+from weft.plan.indices import limit_of
 from weft.plan.native_values import NATIVE
 from weft.plan.region import Region
 
-# What computes, whatever the data: only calls of operators, and reads at an index, can fail.
+# What computes, whatever the data: only calls of operators, and what has an index, can fail.
 SAFE = frozenset(
     {
-        NATIVE,
         "item",
         "constant",
         "convolution_input_gradient",
@@ -36,8 +36,9 @@ def replaceable(lifted: Graph, compiled: Graph, regions: Sequence[Region]) -> li
     }
     found: list[Pairs] = []
     for number, region in enumerate(regions):
+        # A region's own indices are checked before it writes anything.
         after = compiled.values[steps[number] + 1 :]
-        if any(value.op not in SAFE for value in after):
+        if any(_can_fail(value, regions) for value in after):
             found.append(())
             continue
         read_later = {operand for value in after for operand in value.operands}
@@ -55,6 +56,12 @@ def replaceable(lifted: Graph, compiled: Graph, regions: Sequence[Region]) -> li
             )
         )
     return found
+
+
+def _can_fail(value: Value, regions: Sequence[Region]) -> bool:
+    if value.op == NATIVE:
+        return any(limit_of(inside) is not None for inside in regions[value.attributes["region"]].values)
+    return value.op not in SAFE
 
 
 def _is_own(value: Value, graph: Graph) -> bool:

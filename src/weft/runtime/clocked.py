@@ -48,13 +48,14 @@ class ClockedExecutable(NativeExecutable):
         # SAFETY: the memory has room for all ticks of the plan, and is held by this object, whose call this is.
         pack_into("@Q", block.memory, CLOCK_OFFSET, ctypes.addressof(self._ticks))
 
-    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         """Run without the shortcut that does not know where to note times."""
         ctypes.memset(self._ticks, 0, ctypes.sizeof(self._ticks))
         block = self._pool.take()
         self._start_workers()
-        self._run_slowly(block, inputs, outputs)
+        done = self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
+        return done
 
     def spans(self) -> list[Span]:
         """Give what each lane did in the last call; lane 0 has done all where no worker was free."""

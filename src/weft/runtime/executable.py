@@ -8,10 +8,10 @@ from struct import Struct
 import torch
 
 from weft.codegen.crew_module import FIRST_LANE_SLOT, PACE_SLOT
-from weft.codegen.frame import PROGRAM_OFFSET, TABLE_OFFSET
+from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.native import NativeLibrary, compile_native
 from weft.codegen.packing import PackingChain
-from weft.codegen.plan_module import SERIAL, emit_plan
+from weft.codegen.plan_module import CHECK, SERIAL, emit_plan
 from weft.errors import InternalError
 from weft.plan.plan import Plan
 from weft.runtime.arena import Block, block_pool
@@ -23,6 +23,7 @@ from weft.runtime.whole_call import BoundProgram
 from weft.target import Target
 
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
+MARK = Struct("@Q")  # what a check leaves in a frame
 DISPATCH = Struct("@2Q")  # where the program and the crew are described, in a frame
 
 
@@ -62,16 +63,21 @@ class NativeExecutable:
         # SAFETY: the function takes the address of a frame of this plan, and the library that holds it lives as long
         # as this object.
         self._run = RUN(self._library.address(SERIAL)) if self._program is None else run_lanes
+        self._check = RUN(self._library.address(CHECK)) if plan.checks else None
         self._binding: Binding | None = None
 
-    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Compute outputs from inputs; strides, sizes and alignment are as the plan was made for."""
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+        """Compute outputs from inputs; strides, sizes and alignment are as the plan was made for.
+
+        Tells whether it did: a call with an index out of range does nothing.
+        """
         # Held until the end: what other threads do to weights must not end the packed buffers that this call reads.
         binding, block = self._binding, self._pool.take()
         self._start_workers()
-        if binding is None or binding.fast(inputs, outputs, block.address) is not None:
-            self._run_slowly(block, inputs, outputs)
+        done = binding is not None and binding.fast(inputs, outputs, block.address) is None
+        done = done or self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
+        return done
 
     def _start_workers(self) -> None:
         if self._program is not None:
@@ -88,7 +94,7 @@ class NativeExecutable:
             replace(binding.program, changing=changing), rows, binding.words, self._pool, kept=(self, binding)
         )
 
-    def _run_slowly(self, block: Block, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+    def _run_slowly(self, block: Block, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         lasting = [inputs[index] for index in self.lasting]
         binding = self._binding
         if binding is None or not binding.is_current(lasting):
@@ -100,8 +106,13 @@ class NativeExecutable:
         self._words.pack_into(block.memory, TABLE_OFFSET, *words)
         if self._program is not None:
             DISPATCH.pack_into(block.memory, PROGRAM_OFFSET, ctypes.addressof(self._program), crew_address())
+        if self._check is not None:
+            self._check(block.address)
+            if MARK.unpack_from(block.memory, MARK_OFFSET)[0]:
+                return False
         self._prepare(block)
         self._run(block.address)
+        return True
 
     def _prepare(self, block: Block) -> None:
         """Do what else a frame needs: nothing, but in clocked programs."""
@@ -113,6 +124,7 @@ class NativeExecutable:
         packed = [binding.packed_addresses[place] for place in self._packed_order]
         binding.words = (*map(address_of, lasting), *packed, *map(address_of, self.constants))
         program = FastProgram(
+            check=self._library.address(CHECK) if self.plan.checks else 0,
             run=self._library.address(SERIAL) if self._program is None else dispatch_address(),
             description=0 if self._program is None else ctypes.addressof(self._program),
             crew=crew_address(),

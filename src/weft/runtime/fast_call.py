@@ -42,10 +42,12 @@ class Method(ctypes.Structure):
 class FastProgram:
     """What a fast call needs of a program.
 
-    Its function, what describes it to a crew of workers, and (position, bytes of an element) of changing tensors.
+    Its function, the one that checks a call before it (or 0), what describes it to a crew of workers, and (position,
+    bytes of an element) of changing tensors.
     """
 
     run: int
+    check: int
     description: int
     crew: int
     input_count: int
@@ -88,6 +90,7 @@ class FastCall:
             State.LASTING_COUNT: len(lasting),
             State.PROGRAM: program.description,
             State.CREW: program.crew,
+            State.CHECK: program.check,
         }
         state = pack(f"@{len(State)}Q", *(words[name] for name in State))
         self.call: Fast = make_function()(ctypes.addressof(_method()), state, None)

@@ -28,6 +28,7 @@ from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.measure import machine_model
+from weft.runtime.refused import RefusedError, raise_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
@@ -64,7 +65,8 @@ class NativeRegion:
             torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) if source is None else given[source]
             for kind, source in self._made
         ]
-        self._execute(given, outputs)
+        if not self._execute(given, outputs):
+            raise RefusedError
         return tuple(outputs)
 
     def clocked(self) -> ClockedRegion:
@@ -109,6 +111,7 @@ class CompiledGraph:
     """Runs a graph: takes its inputs in order, gives its roots in order, each once."""
 
     def __init__(self, graph: Graph, weights: frozenset[Value], *, trusted: bool = True) -> None:
+        self._graph = graph
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions: tuple[NativeRegion, ...] = ()
         compiled = graph
@@ -137,10 +140,15 @@ class CompiledGraph:
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph."""
-        if self._alone is not None:
-            outputs = self.regions[0](*[inputs[index] for index in self._alone])
-            return outputs
-        outputs = self._run(inputs)
+        outputs: tuple[Any, ...] | None
+        try:
+            if self._alone is not None:
+                return self.regions[0](*[inputs[index] for index in self._alone])
+            outputs = self._run(inputs)
+        except RefusedError:
+            outputs = None
+        if outputs is None:
+            raise_as_operators(self._graph, inputs)
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
 
     def clocked(self) -> tuple[LibraryExecutable, tuple[ClockedRegion, ...]]:

@@ -101,6 +101,7 @@ class WholeCall:
             State.RUN: program.run,
             State.PROGRAM: program.description,
             State.CREW: program.crew,
+            State.CHECK: program.check,
             State.INPUT_COUNT: len(arguments),
             State.ROW_COUNT: len(rows),
             State.MODE_COUNT: len(modes),

@@ -1,6 +1,7 @@
 """Data that PyTorch's operators refuse -> a check in the program, where the operator itself has become small ops.
 
-A check gives nothing and waits for nothing but the data, so it runs before the kernels: what fails changes nothing.
+A check gives nothing and waits for nothing but the data, so it runs before the kernels, as an operator or as a part of
+a region (plan/indices.py): what fails changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from weft.ir.graph import Value
 from weft.ir.types import NOTHING
 from weft.trace.lift_arguments import Arguments
 
+CHECK_CLASSES = "weft.check_classes.default"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("check_classes(Tensor target, int classes, int ignored) -> ()")
 
@@ -39,6 +41,6 @@ LIBRARY.impl("check_classes", _unchecked, "Meta")
 def check_classes(arguments: Arguments, classes: int) -> None:
     """Targets that do not name a class, nor `ignore_index`, raise what PyTorch raises, when the program runs."""
     target = arguments.tensor("target")
-    call = Call("weft.check_classes.default", (Operand(0), classes, arguments.literal("ignore_index")))
+    call = Call(CHECK_CLASSES, (Operand(0), classes, arguments.literal("ignore_index")))
     attributes = MappingProxyType({"call": call})
     arguments.checks.append(Value("library", (target.value,), NOTHING, attributes, target.place))

@@ -1,0 +1,103 @@
+"""Reads and writes at indices are part of a region, and a wrong index is eager's error, with nothing done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.plan.compiled_regions import disagreements
+from torch.nn import functional
+
+import weft
+from weft.config import overrides
+from weft.ir.graph import Graph
+from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse import fuse
+from weft.plan.lanes import schedule
+from weft.plan.machine_model import default_model
+from weft.plan.memory import place
+from weft.plan.region import find_regions
+from weft.runtime.executable import NativeExecutable
+from weft.runtime.lanes import start_crew
+from weft.target import host_target
+from weft.trace.lift import lift
+
+PLACES = 7
+Case = tuple[Callable[..., torch.Tensor], tuple[int, ...]]
+CASES: dict[str, Case] = {
+    "embedding": (lambda x, i: functional.embedding(i, x) * 2, (4, 3)),
+    "index_select": (lambda x, i: x.exp().index_select(0, i) + 1, (9,)),
+    "index_select across": (lambda x, i: x.t().index_select(1, i), (9,)),
+    "gather": (lambda x, i: x.gather(0, i).sin(), (5, 4)),
+    "gather across": (lambda x, i: x.t().gather(1, i), (5, 6)),
+    "indexing": (lambda x, i: x[i] + x[i].sum(), (3, 2)),
+    "indexing twice": (lambda x, i: x[i, i // 2], (6,)),
+    "take_along_dim": (lambda x, i: torch.take_along_dim(x, i, 0), (5, 5)),
+    "scatter": (lambda x, i: x.scatter(0, i[:1], 3.0), (2, 4)),
+    "scatter_add": (lambda x, i: x.scatter_add(0, i, (i * 0.5).to(x.dtype)), (6, 5)),
+    "scatter_add across": (lambda x, i: x.t().scatter_add(1, i, (i * 0.5).to(x.dtype)), (4, 30)),
+    "index_add": (lambda x, i: x.index_add(0, i, i[:, None] * x[:1]), (40,)),
+    "index_put": (lambda x, i: x.index_put((i,), x[:1] * 2, accumulate=True), (20,)),
+    "messages": (lambda x, i: torch.zeros_like(x).index_add(0, i.flip(0), x[i] * i[:, None]), (33,)),
+}
+
+
+def graph_of(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Graph:
+    return run_pipeline(lift(weft.program(weft.hybridize(function), *inputs).graph))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_is_read_or_written_at_indices_is_the_interpreters(name: str, dtype: torch.dtype) -> None:
+    function, shape = CASES[name]
+    graph = graph_of(function, torch.randn(PLACES, 5).to(dtype), torch.randint(PLACES, shape))
+    assert find_regions(graph, frozenset())
+    assert not disagreements(graph)
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"take_along_dim"}))  # which wraps around
+@pytest.mark.parametrize("wrong", [PLACES, -PLACES - 1, 2**40])
+def test_an_index_out_of_range_is_eagers_error(name: str, wrong: int) -> None:
+    function, shape = CASES[name]
+    x, index = torch.randn(PLACES, 5), torch.randint(PLACES, shape)
+    with overrides(codegen="native"):
+        compiled = weft.hybridize(function)
+        right = compiled(x, index)
+        assert "0 calls" in weft.program(compiled, x, index).summary()
+        strange = index.clone()
+        strange.view(-1)[0] = wrong
+        with pytest.raises((IndexError, RuntimeError)) as eagers:
+            function(x, strange)
+        for _ in range(4):  # the call that stands for the usual ones refuses it too
+            with pytest.raises(type(eagers.value)):
+                compiled(x, strange)
+            assert torch.equal(compiled(x, index), right)
+
+
+def test_an_index_that_is_costly_to_make_is_left_to_pytorch() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x[x.argmax(0)] * 2
+
+    x = torch.randn(PLACES, 5)
+    with overrides(codegen="native"):
+        assert torch.equal(weft.hybridize(function)(x), function(x))
+
+
+@pytest.mark.parametrize("width", [1, 64, 200])
+def test_sums_have_the_same_bits_in_any_number_of_lanes(width: int) -> None:
+    x, index = torch.randn(500, width), torch.randint(20, (500,))
+
+    def function(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(20, width).index_add(0, index, x * 3)
+
+    [region] = find_regions(graph_of(function, x, index), frozenset())
+    fused, found = fuse(region, host_target()), []
+    start_crew()
+    for lanes in (1, 2, 4):
+        plan = place(schedule(fused.plan, lanes, default_model(host_target())))
+        out = torch.empty(20, width)
+        assert NativeExecutable(plan, host_target(), fused.constants)([x, index], [out])
+        found.append(out)
+    assert all(torch.equal(out, found[0]) for out in found)
+    torch.testing.assert_close(found[0], function(x, index), rtol=1e-4, atol=1e-4)
