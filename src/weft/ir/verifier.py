@@ -40,16 +40,19 @@ from weft.ir.ops import OPS, infer_type
 from weft.ir.types import NothingType, NumberType, TensorType, TupleType, Type, UnsizedType
 
 
-def verify(graph: Graph) -> None:
-    """Raise InternalError with all the problems of a Graph, each with the user's line, if it has any."""
-    problems = problems_of(graph)
+def verify(graph: Graph, sound: set[Value] | None = None) -> None:
+    """Raise InternalError with all the problems of a Graph, each with the user's line, if it has any.
+
+    `sound` collects values that have none in themselves, for other Graphs with the same values: they never change.
+    """
+    problems = problems_of(graph, sound)
     if not problems:
         return
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     raise InternalError(f"graph {graph.name} is malformed: {count}", why="\n".join(problems))
 
 
-def problems_of(graph: Graph) -> list[str]:
+def problems_of(graph: Graph, sound: set[Value] | None = None) -> list[str]:
     """All the problems of a Graph in sentences, for text from elsewhere, whose problems are not Weft's own."""
     names = {value: f"%{value.name or number}" for number, value in enumerate(graph.inputs)}
     names |= {value: f"%{number}" for number, value in enumerate(graph.values)}
@@ -59,9 +62,17 @@ def problems_of(graph: Graph) -> list[str]:
         problems = [*_input_problems(value), *(["it stands in the list twice"] if value in known else [])]
         found += [f"input {names[value]}: {problem}" for problem in problems]
         known.add(value)
+    sound = set() if sound is None else sound
     for value in graph.values:
-        where = f"   ({source_line(value.place.filename, value.place.line)})" if value.place else ""
-        found += [f"{names[value]} = {value.op}: {problem}{where}" for problem in _value_problems(value, known)]
+        problems = list(_order_problems(value, known))
+        if value not in sound:
+            own = _own_problems(value)
+            problems += own
+            if not own:
+                sound.add(value)
+        if problems:  # naming a line takes longer than finding that there is nothing to say about it
+            where = f"   ({source_line(value.place.filename, value.place.line)})" if value.place else ""
+            found += [f"{names[value]} = {value.op}: {problem}{where}" for problem in problems]
         known.add(value)
     for write in graph.writes:
         found += [f"write into {names.get(write.input, '?')}: {text}" for text in _write_problems(write, graph, known)]
@@ -90,15 +101,18 @@ def _form_problems(declared: Type) -> Iterator[str]:
             yield f"negative sizes or strides: {list(declared.shape)}, {list(declared.strides)}"
 
 
-def _value_problems(value: Value, known: set[Value]) -> list[str]:
-    problems = list(_form_problems(value.type))
+def _order_problems(value: Value, known: set[Value]) -> Iterator[str]:
+    """What is wrong with a value's place in the list."""
     if value in known:
-        problems.append("it stands in the list twice")
-    problems += [
-        f"operand {position} is neither an input nor computed before"
-        for position, operand in enumerate(value.operands)
-        if operand not in known
-    ]
+        yield "it stands in the list twice"
+    for position, operand in enumerate(value.operands):
+        if operand not in known:
+            yield f"operand {position} is neither an input nor computed before"
+
+
+def _own_problems(value: Value) -> list[str]:
+    """What is wrong with a value wherever it stands."""
+    problems = list(_form_problems(value.type))
     if value.op not in OPS:
         return [*problems, "there is no such op"]
     shape_problems = list(_row_problems(value))

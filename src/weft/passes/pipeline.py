@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from weft.errors import InternalError, UsageError
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Value
 from weft.ir.verifier import verify
 from weft.passes.cse import share_common_subexpressions
 from weft.passes.dead_code import remove_dead_code
@@ -86,8 +86,9 @@ def run_pipeline(
     """
     check_disabled(disabled)
     selected = [one for one in PASSES if one.name not in disabled]
+    sound: set[Value] = set()
     if checked:
-        verify(graph)
+        verify(graph, sound)
     for one in selected:
         start = time.perf_counter()
         result = one.function(graph)
@@ -96,7 +97,7 @@ def run_pipeline(
             "%s: %s %.2f ms, %d values to %d", graph.name, one.name, milliseconds, len(graph.values), len(result.values)
         )
         if checked and result is not graph:
-            check_result(one, result)
+            check_result(one, result, sound)
         graph = result
         if observe is not None:
             observe(one.name, graph)
@@ -115,9 +116,9 @@ def check_disabled(names: Collection[str]) -> None:
             )
 
 
-def check_result(one: Pass, graph: Graph) -> None:
+def check_result(one: Pass, graph: Graph, sound: set[Value] | None = None) -> None:
     """Raise InternalError, naming the pass, if the Graph it gave is not valid."""
     try:
-        verify(graph)
+        verify(graph, sound)
     except InternalError as error:
         raise InternalError(f"pass {one.name} gave an invalid Graph", why=str(error)) from error
