@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 from weft.ir.graph import Value
+from weft.ir.ops import build
 from weft.passes.law import Law, operand_if_alike, rebuilt, tensor_type
 
 
@@ -17,6 +21,43 @@ def reshape_of_reshape(value: Value) -> Value | None:
     return (
         rebuilt(value, "reshape", inner.operands[0], shape=value.attributes["shape"]) if inner.op == "reshape" else None
     )
+
+
+def split_after_permute(value: Value) -> Value | None:
+    """One reshape for two, where the second only splits dimensions of a permuted one: they are split in the first."""
+    turned = value.operands[0]
+    if turned.op != "permute" or turned.operands[0].op != "reshape":
+        return None
+    parts = split_of(tensor_type(turned).shape, tensor_type(value).shape)
+    if parts is None:
+        return None
+    inner, order = turned.operands[0], turned.attributes["order"]
+    shape: list[int] = []
+    places: dict[int, range] = {}
+    for dimension, place in enumerate(sorted(range(len(order)), key=lambda place: order[place])):
+        places[dimension] = range(len(shape), len(shape) + len(parts[place]))
+        shape.extend(parts[place])
+    split = build("reshape", inner.operands[0], place=inner.place, shape=tuple(shape))
+    return rebuilt(value, "permute", split, order=tuple(i for dimension in order for i in places[dimension]))
+
+
+def split_of(shape: Sequence[int], wanted: Sequence[int]) -> list[tuple[int, ...]] | None:
+    """The sizes that each dimension is split into, if a shape becomes the wanted one by that alone."""
+    if not prod(shape):
+        return None
+    parts: list[tuple[int, ...]] = []
+    left = list(wanted)
+    for extent in shape:
+        part: list[int] = []
+        while prod(part) < extent and left:
+            part.append(left.pop(0))
+        if prod(part) != extent:
+            return None
+        parts.append(tuple(part))
+    if any(extent != 1 for extent in left) or not parts:
+        return None
+    parts[-1] = (*parts[-1], *left)
+    return parts
 
 
 def expand_of_expand(value: Value) -> Value | None:
@@ -85,6 +126,7 @@ LAWS = (
     Law("whole slice", ("slice",), nothing_moves, "a part with the size of the whole is the whole"),
     Law("pad by nothing", ("pad",), nothing_moves, "no size grows, so no element is added"),
     Law("reshape of reshape", ("reshape",), reshape_of_reshape, "both count the elements row by row"),
+    Law("split after permute", ("reshape",), split_after_permute, "a dimension may be split before it is moved"),
     Law("expand of expand", ("expand",), expand_of_expand, "a repetition of a repetition is a repetition"),
     Law("permute of permute", ("permute",), permute_of_permute, "orders compose"),
     Law("permute in order", ("permute",), permute_in_order, "a dimension of one element may stand anywhere"),

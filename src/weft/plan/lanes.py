@@ -20,19 +20,20 @@ from weft.plan.timetable import CallCosts, Share, Timetable
 
 LEAST_GAIN = 0.1  # of the time on one lane; estimates are not better than that
 SPLIT_GAIN = 0.05  # of a call's time
-# Calls are not taken out of their order by more than this for each lane: what waits for them stays in memory.
+# Where intermediates are together larger than FRUGAL_BYTES, calls are not taken out of their order by more than this
+# for each lane: what waits for them stays in memory.
 WINDOW = 24
 # A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
 ENOUGH_ELSEWHERE = 0.9
 # Where intermediates are together larger than this, no lane gets far ahead of another one.
 FRUGAL_BYTES = 4 * 1024 * 1024
 MOST_AHEAD = 2
-MOST_WORK = 1500  # calls times lanes, after which no further way is tried
+MOST_WORK = 2200  # calls times lanes, after which no further way is tried
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to fill lanes: on how many, and what work elsewhere keeps a call whole."""
+    """A way to fill lanes: on how many, and what part of its work elsewhere keeps a call whole: 0.0 always does."""
 
     lane_count: int
     enough: float
@@ -49,9 +50,10 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
     best: Timetable | None = None
     if lane_count > 1 and (1 - 1 / lane_count) * serial > model.lane + model.wait:
         graph = Graph.of(footprints, costs)
-        ahead = MOST_AHEAD if sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES else 0
+        frugal = sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES
+        ahead, window = (MOST_AHEAD, WINDOW) if frugal else (0, len(plan.calls))
         for way in _ways(lane_count, len(plan.calls)):
-            tried = _Scheduler(graph, Timetable(footprints, costs, way.lane_count, ahead), way).run()
+            tried = _Scheduler(graph, Timetable(footprints, costs, way.lane_count, ahead), way, window).run()
             if best is None or tried.end < best.end:
                 best = tried
     if best is None or best.end > (1 - LEAST_GAIN) * serial:
@@ -63,7 +65,7 @@ def _ways(lane_count: int, calls: int) -> Iterator[Way]:
     """List the ways to try: one at least, and as many as a plan's length leaves time for."""
     work, lanes = 0, lane_count
     while lanes > 1:
-        for enough in (ENOUGH_ELSEWHERE, inf):
+        for enough in (ENOUGH_ELSEWHERE, 0.0, inf):
             if work > MOST_WORK:
                 return
             yield Way(lanes, enough)
@@ -96,13 +98,13 @@ class Graph:
 class _Scheduler:
     """Fills a timetable."""
 
-    def __init__(self, graph: Graph, table: Timetable, way: Way) -> None:
+    def __init__(self, graph: Graph, table: Timetable, way: Way, window: int) -> None:
         self.graph = graph
         self.table = table
         self.costs = table.costs
         self.enough = way.enough
         self.lane_count = way.lane_count
-        self.window = WINDOW * way.lane_count
+        self.window = window * way.lane_count
 
     def run(self) -> Timetable:
         """Put all calls into the timetable."""

@@ -13,8 +13,8 @@ from weft.trace.lift_arguments import Arguments, Results, Rules
 
 LSTM = 2
 GATES = 4
-# A stretch of steps has so many rows of its product, which loses nothing by being no larger, or so many steps.
-LEAST_ROWS, LEAST_STEPS = 64, 4
+# A stretch of steps has so many rows of its product, which loses next to nothing by being no larger.
+LEAST_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def in_stretches(layer: Layer) -> dict[int, Expression]:
     Only the steps of a stretch wait for each other there, so another lane may begin with a layer while the one below is
     not at its end.
     """
-    long = max(LEAST_STEPS, ceil(LEAST_ROWS / layer.inputs.shape[1]))
+    long = ceil(LEAST_ROWS / layer.inputs.shape[1])
     found: dict[int, Expression] = {}
     for begin in range(0, len(layer.steps), long):
         end = min(begin + long, len(layer.steps))
