@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST_OPTIONS ?= -n 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check lint types layers conformance bench docs install clean
+.PHONY: help demo test check lint types layers conformance bench readme docs install clean
 
 help:
 	@echo "make demo         run two networks imperatively and as programs, and compare"
@@ -14,6 +14,7 @@ help:
 	@echo "make check        style, types, layers, then the tests: what CI runs"
 	@echo "make conformance  compare every PyTorch operator's samples with eager PyTorch (long)"
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
+	@echo "make readme       measure the promises again, and put all figures into the READMEs"
 	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
 	@echo "make clean        remove .venv and caches"
 
@@ -48,6 +49,10 @@ conformance: $(INSTALLED)
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	@$(PYTHON) bench/run.py
+
+readme: $(INSTALLED)
+	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,plot]'
+	@$(PYTHON) -m bench.readme
 
 docs: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,docs]'

@@ -47,7 +47,15 @@ print([tuple(piece.shape) for piece in pieces])
 data = [torch.ones(1, 2) * (device + 1) for device in range(2)]
 print("before:", data)
 weft.allreduce(data)
-print("after: ", data)"""
+print("after: ", data)
+
+tasks = []
+for device in devices:
+    with weft.on(device):
+        tasks.append(weft.spawn(torch.mm, batch.t(), batch))
+weft.waitall()  # for every device, not the current one only
+done = [weft.ready(task) for task in tasks]
+print("done:", done)"""
 
 UNEQUAL = """\
 import copy
@@ -108,6 +116,7 @@ def _check_devices(names: Names, printed: str) -> tuple[Claim, ...]:
     return (
         Claim("devices_split", "3x4, 3x4", sizes, sizes == "3x4, 3x4"),
         Claim("devices_sum", "[[3, 3]], [[3, 3]]", str(sums)[1:-1], sums == [[[3.0, 3.0]]] * 2),
+        Claim("devices_wait", "synchronize(): 1 of 2", f"{sum(names['done'])} of 2", all(names["done"])),
     )
 
 

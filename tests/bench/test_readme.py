@@ -1,0 +1,57 @@
+"""The READMEs hold the figures that were measured, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from bench.readme import ROOT, TOUR, WORDS, filled, newest, ratios, table
+
+from weft.tour.texts import read_texts
+
+CLAIMS = {claim: ["1 s", "0.5 s", True] for claim in WORDS["README.md"]["promises"]}
+MACHINE = {"processor": "A processor", "cores": 2, "threads": 2, "commit": "abc"}
+
+
+def row(eager: float, compiled: float, ours: float) -> dict:
+    times = {"eager": eager, "torch.compile": compiled, "weft": ours}
+    entries = {name: {"time": {"median": time}, "verdict": "right"} for name, time in times.items()}
+    return {"contestants": entries, "ours": "weft", "bar": None, "title": "a row"}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_readme_has_the_figures_of_the_files_of_results(name: str) -> None:
+    path = newest()
+    text = (ROOT / name).read_text(encoding="utf-8")
+    results = None if path is None else json.loads(path.read_text(encoding="utf-8"))
+    stem = "" if path is None else path.with_suffix("").relative_to(ROOT).as_posix()
+    assert ratios(results, stem, name) in text, "run python -m bench.readme --keep"
+    assert table(json.loads(TOUR.read_text(encoding="utf-8")), name) in text, "run python -m bench.readme --keep"
+
+
+def test_every_promise_is_a_claim_of_the_tour_in_both_languages() -> None:
+    english, chinese = (list(words["promises"]) for words in WORDS.values())
+    assert english == chinese
+    assert len(english) == 7
+    assert set(english) <= read_texts("en").claims.keys()
+
+
+def test_a_claim_that_failed_is_marked() -> None:
+    claims = {**CLAIMS, "checkpoint": ["Missing keys", "False", False]}
+    shown = table({"machine": MACHINE, "claims": claims}, "README.md")
+    assert shown.count("**0.5 s**") == 6
+    assert "| False ✗ |" in shown
+
+
+def test_ratios_are_against_the_fastest_peer_of_each_row() -> None:
+    results = {"machine": MACHINE, "rows": [row(4.0, 8.0, 1.0), row(1.0, 2.0, 1.0)]}
+    shown = ratios(results, "bench/results/here", "README.md")
+    assert "(bench/results/here.svg)" in shown
+    assert "2.00 times as fast (geometric mean), 1 rows ahead of all, 4.00 times torch.compile" in shown
+
+
+def test_parts_are_filled_and_what_is_around_them_stays() -> None:
+    text = "a\n<!-- x: by hand -->\nold\n<!-- /x -->\nb\n"
+    once = filled(text, "x", "new")
+    assert once == "a\n<!-- x: by hand -->\nnew\n<!-- /x -->\nb\n"
+    assert filled(once, "x", "new") == once
