@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+import weft
+from weft.api.lazy_session import engine
 from weft.config import overrides
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,6 +44,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled code of the tests out of the user's cache, and the user's out of the tests."""
     with overrides(cache_dir=tmp_path_factory.mktemp("cache")):
         yield
+
+
+@pytest.fixture
+def usual_limits() -> Iterator[None]:
+    """Let a test bound what may be queued, and take the bounds back after it."""
+    limits = engine().limits
+    before = (limits.bytes, limits.tasks)
+    yield
+    weft.limit(bytes=before[0], tasks=before[1])
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ def run(name: str, given: str = "") -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_limits")
 @pytest.mark.parametrize("name", WHOLE)
 def test_the_code_of_a_document_runs_and_prints_what_it_says(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)

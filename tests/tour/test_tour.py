@@ -30,6 +30,7 @@ def by_name(name: str) -> Visit:
     return visit(next(stop for stop in ALL_STOPS if stop.name == name))
 
 
+@pytest.mark.usefixtures("usual_limits")
 @pytest.mark.parametrize("stop", HERE, ids=lambda stop: stop.name)
 def test_every_stop_runs_and_its_claims_hold(stop: Stop) -> None:
     if stop.name == "portable":
