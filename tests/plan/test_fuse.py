@@ -90,7 +90,18 @@ def branches(x):
     return F.conv2d(torch.cat([torch.relu(way) for way in ways], 1), x.reshape(-1)[:48].reshape(4, 12, 1, 1))
 
 
+def lines_and_their_gradients(x):
+    lines, weight = x.reshape(2, 4, 32), x.reshape(-1)[:48].reshape(4, 4, 3)
+    y = torch.tanh(F.conv1d(F.pad(lines, (4, 0)), weight, dilation=2))
+    back = torch.nn.grad.conv1d_input, torch.nn.grad.conv1d_weight
+    given = ((lines.shape, weight), (lines, weight.shape))
+    return F.conv_transpose1d(y, weight, stride=2), *(
+        f(*g, y, padding=2, dilation=2) for f, g in zip(back, given, strict=True)
+    )
+
+
 FUNCTIONS = (
+    lines_and_their_gradients,
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
     convolution_and_gradients, transposed_convolution,
@@ -124,6 +135,12 @@ def test_branches_share_one_copy_of_their_image_and_are_joined_where_they_are_co
     [region] = find_regions(graph, frozenset())
     loops = [call for call in fuse(region, host_target()).plan.calls if isinstance(call.kernel, LoopKernel)]
     assert len(loops) == 3  # the copy of the image, relu behind pooling, and the result in its caller's layout
+
+
+def test_convolutions_of_lines_are_in_one_region_with_what_is_around_them():
+    graph = run_pipeline(lift(weft.program(weft.hybridize(lines_and_their_gradients), torch.randn(2, 8, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    assert set(region.outputs) == set(graph.roots())
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ NAMES = (
     *("linalg.vector_norm", "reshape", "permute", "expand", "slice", "cat", "stack", "split", "unbind", "roll", "flip"),
     *("nn.functional.pad.constant", "nn.functional.pad.reflect", "unfold", "diagonal", "tril", "mm", "addmm"),
     *("baddbmm", "mv", "dot", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d"),
+    *("nn.functional.conv1d", "nn.functional.conv_transpose1d"),
     *("nn.functional.avg_pool2d", "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.nearest"),
     *("nn.functional.interpolate.bilinear", "nn.functional.layer_norm", "nn.functional.group_norm"),
     *("nn.functional.batch_norm", "nn.functional.nll_loss", "nn.functional.cross_entropy", "nn.functional.mse_loss"),

@@ -12,22 +12,33 @@ from weft.trace.lift_arguments import Arguments, Rule, Rules
 
 # Convolutions.
 
+LINE = 1  # the dimensions of a convolution over lines
 
-def convolution_attributes(arguments: Arguments, rank: int) -> dict[str, Any]:
-    """How a window moves."""
+
+def convolution_attributes(arguments: Arguments) -> dict[str, Any]:
+    """How a window moves; one over lines is one over images of one row."""
+    rank = arguments.tensor("weight").rank - 2
     found: dict[str, Any] = {name: arguments.integers(name, rank) for name in ("stride", "padding", "dilation")}
+    if rank == LINE:
+        found = {name: (0 if name == "padding" else 1, *sizes) for name, sizes in found.items()}
     return {**found, "groups": arguments.literal("groups")}
+
+
+def as_images(x: Expression) -> Expression:
+    """Lines as images of one row, which kernels are made for; images as they are."""
+    return x.insert(2) if x.rank == LINE + 2 else x
 
 
 def convolution(arguments: Arguments) -> Expression:
     """A convolution, plain or transposed, with its bias."""
-    x, weight = (entry.wide() for entry in arguments.tensors("input", "weight"))
-    given = convolution_attributes(arguments, x.rank - 2)
+    x, weight = (as_images(entry.wide()) for entry in arguments.tensors("input", "weight"))
+    given, shape = convolution_attributes(arguments), arguments.result().shape
     if arguments.literal("transposed"):
-        found = x.build("convolution_input_gradient", weight, shape=arguments.result().shape, **given)
+        images = (*shape[:2], *(1,) * (x.rank - len(shape)), *shape[2:])
+        found = x.build("convolution_input_gradient", weight, shape=images, **given)
     else:
         found = x.build("convolution", weight, **given)
-    bias = arguments.maybe("bias")
+    found, bias = found.reshape(shape), arguments.maybe("bias")
     return found if bias is None else found + channels(bias.wide(), found.rank)
 
 
@@ -38,8 +49,9 @@ def channels(x: Expression, rank: int) -> Expression:
 
 def convolution_gradient(arguments: Arguments) -> tuple[Expression | None, ...]:
     """The gradients for input, weight and bias."""
-    gradient, x, weight = (entry.wide() for entry in arguments.tensors("grad_output", "input", "weight"))
-    given = convolution_attributes(arguments, x.rank - 2)
+    entries = arguments.tensors("grad_output", "input", "weight")
+    gradient, x, weight = (as_images(entry.wide()) for entry in entries)
+    given = convolution_attributes(arguments)
     for_input = for_weight = for_bias = None
     transposed = arguments.literal("transposed")
     if arguments.wanted(0):
@@ -47,9 +59,11 @@ def convolution_gradient(arguments: Arguments) -> tuple[Expression | None, ...]:
             for_input = gradient.build("convolution", weight, **given)
         else:
             for_input = gradient.build("convolution_input_gradient", weight, shape=x.shape, **given)
+        for_input = for_input.reshape(entries[1].shape)
     if arguments.wanted(1):
         left, right = (gradient, x) if transposed else (x, gradient)
         for_weight = left.build("convolution_weight_gradient", right, shape=weight.shape, **given)
+        for_weight = for_weight.reshape(entries[2].shape)
     if arguments.wanted(2):
         for_bias = gradient.sum([0, *range(2, gradient.rank)])
     return for_input, for_weight, for_bias
