@@ -55,3 +55,18 @@ def test_a_trainer_measures_and_still_gives_the_update_of_one_device(monkeypatch
     assert trainer.shares != [1.0, 1.0]
     _, plain = trained(["cpu:0"], "equal")
     torch.testing.assert_close(net.weight, plain.weight)
+
+
+def test_a_device_that_costs_more_than_it_brings_is_left_out_with_numbers(caplog: pytest.LogCaptureFixture) -> None:
+    for cost, stays in ((0.5, True), (1.5, False)):
+        caplog.clear()
+        found = MeasuredShares(2, ["cpu:0", "cpu:1"])
+        for _ in range(40):
+            shares = found.shares()
+            found.note(0, 90, 0.09)
+            if shares[1]:
+                found.note(1, 10, 0.1)
+            found.end_of_step(100, 0.1 * (cost if shares[1] else 1.0))
+        assert (found.shares()[1] > 0) == stays
+        said = "cpu:1 is left out: 100 samples took 150.0 ms with it, 100.0 ms without it"
+        assert (said in caplog.text) != stays

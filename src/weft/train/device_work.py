@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,11 +12,14 @@ from typing import Any
 
 import torch
 
+from weft.devices import Device
 from weft.train.device_threads import run_on
 from weft.train.measured_shares import MeasuredShares, finish
+from weft.train.peers import Peers
 from weft.train.replicas import Replicas
 from weft.train.split import split_batch
 from weft.train.summed_loss import summed_loss
+from weft.train.synced_norm import Meeting, SyncedNorm
 from weft.train.trainer_options import TrainerOptions
 
 
@@ -31,22 +35,31 @@ class Numbers:
 class DeviceWork:
     """Computes the gradients of a batch on the devices of this process."""
 
-    def __init__(self, replicas: Replicas, options: TrainerOptions, measured: MeasuredShares | None) -> None:
+    def __init__(
+        self, replicas: Replicas, options: TrainerOptions, measured: MeasuredShares | None, peers: Peers | None
+    ) -> None:
         self.replicas = replicas
+        self.peers = peers
         self.options = options
         self.measured = measured
 
     def pieces(self, x: torch.Tensor, y: torch.Tensor, shares: Sequence[float]) -> list[tuple[int, Any, Any]]:
         """Split a batch; gives the devices that get something, each with its part."""
+        if not len(y) and self.options.sync_batchnorm:  # other processes meet this one in batch norm
+            return [(0, x, y)]
         pieces = zip(*split_batch(x, y, self.replicas.places, shares), strict=True)
         return [(index, part, labels) for index, (part, labels) in enumerate(pieces) if len(labels)]
 
     def run(self, loss_fn: Any, busy: Sequence[tuple[int, Any, Any]]) -> Numbers:
         """Compute on all devices at once."""
-        places = self.replicas.places
-        work = [partial(self._backward, loss_fn, index, part, labels) for index, part, labels in busy]
-        results = run_on(work, [places[index] for index, _, _ in busy])
-        home = places[0].torch_device
+        places = [self.replicas.places[index] for index, _, _ in busy]
+        if self.options.sync_batchnorm:
+            results = self._run_together(loss_fn, busy, places)
+        else:
+            results = run_on([partial(self._backward, loss_fn, *piece) for piece in busy], places)
+        if busy and busy[0][0]:  # the first device had nothing: statistics are those of the first that had
+            self.replicas.take_buffers(busy[0][0])
+        home = self.replicas.places[0].torch_device
         losses = [part.to(home) for part, _ in results]
         return Numbers(
             torch.stack(losses).sum() if losses else 0.0,
@@ -54,11 +67,30 @@ class DeviceWork:
             sum(len(labels) for _, _, labels in busy),
         )
 
+    def _run_together(self, loss_fn: Any, busy: Sequence[tuple[int, Any, Any]], places: Sequence[Device]) -> list[Any]:
+        """Compute with batch norm over all samples."""
+        meeting = Meeting(len(busy), None if self.peers is None else self.peers.sum)
+
+        def member(number: int, piece: tuple[int, Any, Any]) -> Any:
+            try:
+                with SyncedNorm(meeting, number):
+                    return self._backward(loss_fn, *piece)
+            except BaseException as error:
+                meeting.leave(error)
+                raise
+
+        try:
+            return run_on([partial(member, number, piece) for number, piece in enumerate(busy)], places)
+        except threading.BrokenBarrierError:
+            raise (meeting.error or AssertionError("nobody failed")) from None
+
     def _backward(self, loss_fn: Any, index: int, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
         start = time.perf_counter()
         kind, cast = self.replicas.places[index].kind, self.options.autocast
         with torch.enable_grad(), torch.autocast(kind, dtype=cast) if cast is not None else nullcontext():
-            loss, count = summed_loss(loss_fn, self.replicas.nets[index](x), y)
+            answers = self.replicas.nets[index](x)
+            # A mean over no samples is no number, and would spread: their part of the sum is zero.
+            loss, count = summed_loss(loss_fn, answers, y) if len(y) else (answers.sum() * 0, 0.0)
         scaler = self.options.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
         if self.measured is not None:

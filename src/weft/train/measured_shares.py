@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import statistics
+from collections.abc import Sequence
+
 import torch
 
 from weft.devices import Device
@@ -10,21 +14,33 @@ WARM_UP = 2  # steps in which programs are compiled and memory is found: they sa
 MEMORY = 0.7  # of the former estimate in the next one: a step that was disturbed changes little
 LEAST = 0.02  # of the fastest device's share: so little is tried from time to time on a device that was slow
 TRIED = 16  # steps between two trials
+SUSPICIOUS = 0.35  # of the fastest device's speed: one slower than that has to show that it brings something
+SUSPECTED_AT = 6  # steps after which the speeds are known well enough to suspect a device
+COMPARED = 5  # steps with it and as many without it, in turn
+WORTH = 0.99  # a device stays if steps with it take less than this part of those without it
+
+logger = logging.getLogger("weft")
 
 
 class MeasuredShares:
     """The shares of devices by their speed on the user's own model, adjusted while training goes on."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, names: Sequence[str] = ()) -> None:
         self._speeds: list[float | None] = [None] * count
         self._seen = 0
+        self._names = list(names) or [f"device {index}" for index in range(count)]
+        self.dropped: dict[int, str] = {}  # devices that are left out, and the sentence that says why
+        self._suspect: int | None = None  # the device that is left out of every other step, to see what it brings
+        self._times: tuple[list[float], list[float]] = ([], [])  # seconds a sample: with it, without it
 
     def shares(self) -> list[float]:
         """Give a number for each device: equal until all were measured."""
         known = [speed for speed in self._speeds if speed is not None]
         if len(known) < len(self._speeds):
             return [1.0] * len(self._speeds)
-        return [max(speed, LEAST * max(known)) if self._seen % TRIED == 0 else speed for speed in known]
+        shares = [max(speed, LEAST * max(known)) if self._seen % TRIED == 0 else speed for speed in known]
+        without = {*self.dropped, *([self._suspect] if self._suspect is not None and self._seen % 2 else [])}
+        return [0.0 if index in without else share for index, share in enumerate(shares)]
 
     def note(self, index: int, samples: int, seconds: float) -> None:
         """Take in how long a device took for so many samples."""
@@ -33,9 +49,34 @@ class MeasuredShares:
         speed, before = samples / seconds, self._speeds[index]
         self._speeds[index] = speed if before is None else MEMORY * before + (1 - MEMORY) * speed
 
-    def end_of_step(self) -> None:
-        """Count a step."""
+    def end_of_step(self, samples: int = 0, seconds: float = 0.0) -> None:
+        """Count a step, and how long all devices together took for it."""
+        if self._suspect is not None and samples:
+            self._times[self._seen % 2].append(seconds / samples)
+            if min(map(len, self._times)) >= COMPARED:
+                self._decide(self._suspect, samples)
         self._seen += 1
+        if self._seen == SUSPECTED_AT and seconds:
+            self._suspect = self._slow_one()
+
+    def _slow_one(self) -> int | None:
+        """The slowest device, if it is so slow that it may cost more than it brings."""
+        known = [(speed, index) for index, speed in enumerate(self._speeds) if speed and index not in self.dropped]
+        if len(known) < 2 or min(known)[0] > SUSPICIOUS * max(known)[0]:
+            return None
+        return min(known)[1]
+
+    def _decide(self, suspect: int, samples: int) -> None:
+        """Leave a device out for good if steps are not faster with it."""
+        with_it, without_it = (statistics.median(times) * samples * 1e3 for times in self._times)
+        self._suspect, self._times = None, ([], [])
+        if with_it > WORTH * without_it:
+            self.dropped[suspect] = (
+                f"{self._names[suspect]} is left out: {samples} samples took {with_it:.1f} ms with it, "
+                f"{without_it:.1f} ms without it"
+            )
+            logger.warning("weft: %s", self.dropped[suspect])
+            self._suspect = self._slow_one()
 
 
 def finish(place: Device) -> None:

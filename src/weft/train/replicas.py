@@ -59,6 +59,11 @@ class Replicas:
                 if copied.requires_grad != own.requires_grad:
                     copied.requires_grad_(own.requires_grad)
 
+    def take_buffers(self, place: int) -> None:
+        """Give the module the buffers of a replica."""
+        for own, buffer in zip(self.nets[0].buffers(), self.nets[place].buffers(), strict=True):
+            own.data.copy_(buffer)
+
     def collect_gradients(self, indices: Sequence[int]) -> None:
         """Add gradients of the replicas to those of the module, in the order of devices, and forget them."""
         with torch.no_grad():

@@ -19,6 +19,7 @@ from weft.train.evaluate import sums_over
 from weft.train.fit_progress import FitProgress
 from weft.train.gradient_sums import GradientSums
 from weft.train.history import History, line_of
+from weft.train.logical_shards import LogicalShards
 from weft.train.measured_shares import MeasuredShares
 from weft.train.peers import find_peers
 from weft.train.prefetch import Prefetched
@@ -52,13 +53,18 @@ class Trainer:
         self.peers = find_peers()
         places = devices_of_rank(devices, self.peers)
         self.devices = places
-        self.measured = MeasuredShares(len(places)) if self.options.shares == "measured" else None
+        self.measured = (
+            MeasuredShares(len(places), [str(place) for place in places]) if self.options.shares == "measured" else None
+        )
         self._shares = [1.0] * len(places) if self.measured else resolved_shares(places, self.options.shares)
         self._whole: WholeStep | None = whole_step(self)
         prepared = self.options.hybridize and self._whole is None
         self.replicas = Replicas(net, places if self._whole is None else places[:1], hybridize if prepared else _as_is)
-        self._work = DeviceWork(self.replicas, self.options, self.measured)
-        self._sums = GradientSums(self.replicas, self.peers, overlap=self.options.overlap and not prepared)
+        self._work = DeviceWork(self.replicas, self.options, self.measured, self.peers)
+        self._shards = LogicalShards(self.replicas, self.options, self.peers) if self.options.deterministic else None
+        # Sums of batch norm and of buckets would reach the processes in different orders.
+        overlap = self.options.overlap and not (prepared or self.options.sync_batchnorm or self.options.deterministic)
+        self._sums = GradientSums(self.replicas, None if self._shards else self.peers, overlap=overlap)
         self.steps = 0  # updates of the parameters
         self.epoch = 0
         self.history = History()
@@ -115,11 +121,17 @@ class Trainer:
         busy: list[tuple[int, Any, Any]] = []
         if batch is not None:
             self.replicas.match()
+        if self._shards is not None:
+            self._sums.begin([], collect=collect)
+            number = self.steps * self.options.accumulate + self._waiting
+            return Numbers() if batch is None else self._shards.run(self.loss_fn, *batch, number)
+        if batch is not None:
             busy = self._work.pieces(*self._own_part(batch), self.shares)
         self._sums.begin([index for index, _, _ in busy], collect=collect)
+        start = time.perf_counter()
         numbers = self._work.run(self.loss_fn, busy)
         if self.measured is not None:
-            self.measured.end_of_step()
+            self.measured.end_of_step(numbers.samples, time.perf_counter() - start)
         return numbers
 
     def _own_part(self, batch: Batch) -> Batch:
@@ -136,6 +148,8 @@ class Trainer:
         """Sum loss and count over all processes; also whether any has a batch, and whether any wants to stop."""
         if self.peers is None:
             return torch.as_tensor(numbers.loss, device=self.devices[0].torch_device), numbers.count, there
+        if self._shards is not None and self.peers.rank:
+            numbers = Numbers()  # rank 0 brings the sums of all shards
         own = [float(numbers.loss), numbers.count, float(there), float(self._stopped is not None)]
         loss, count, batches, stops = self.peers.sum(torch.tensor(own, dtype=torch.float64)).tolist()
         self._ending = bool(stops)

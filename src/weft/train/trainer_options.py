@@ -36,12 +36,37 @@ class TrainerOptions:
     hybridize: bool = False
     prefetch: int | None = None
     overlap: bool = True
+    sync_batchnorm: bool = False
+    deterministic: bool = False
     batches: str = "global"
     patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise UsageError(f"accumulate is {self.accumulate}")
+        if self.deterministic:
+            self._check_deterministic()
+        if self.sync_batchnorm and self.hybridize:
+            raise UsageError(
+                "sync_batchnorm and hybridize together",
+                why="devices would have to meet inside their programs",
+                fix="one of them; whole steps on virtual CPU devices see the whole batch anyway",
+            )
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}={getattr(self, name)!r}", fix=" or ".join(map(repr, choices)))
+
+    def _check_deterministic(self) -> None:
+        excluded = {
+            "sync_batchnorm": self.sync_batchnorm,
+            "hybridize": self.hybridize,
+            "scaler": self.scaler is not None,
+            'batches="local"': self.batches == "local",
+        }
+        for name, wanted in excluded.items():
+            if wanted:
+                raise UsageError(
+                    f"deterministic and {name} together",
+                    why="a deterministic step computes fixed shards of the global batch, each by itself",
+                    fix="one of them",
+                )

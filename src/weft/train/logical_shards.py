@@ -1,0 +1,123 @@
+"""A batch -> fixed logical shards whose gradients are summed in one order: the same bits whatever the devices.
+
+What a device computes depends on how many samples it is given and on how many threads its operators use; so a shard has
+the same samples whoever computes it, runs on one core, and draws its random numbers from a seed of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from weft.api.asynchronous_cores import cores
+from weft.train.device_threads import run_on
+from weft.train.device_work import Numbers
+from weft.train.peers import Peers
+from weft.train.replicas import Replicas
+from weft.train.split import split_sizes
+from weft.train.summed_loss import summed_loss
+from weft.train.trainer_options import TrainerOptions
+
+SHARDS = 8
+Gradients = list[torch.Tensor | None]
+SEED_STEP = 0x9E3779B9
+# PyTorch has one generator for all threads of the CPU. Held by the shard that draws from it, from its seed to its last
+# number; on the other side are the other devices' shards, which hold nothing else.
+_drawing = threading.Lock()
+
+
+class LogicalShards:
+    """Computes the gradients of a batch shard by shard."""
+
+    def __init__(self, replicas: Replicas, options: TrainerOptions, peers: Peers | None) -> None:
+        self.replicas = replicas
+        self.options = options
+        self.peers = peers
+        self._draws = any(_may_draw(part) for part in replicas.nets[0].modules())
+
+    def run(self, loss_fn: Any, x: torch.Tensor, y: torch.Tensor, number: int) -> Numbers:
+        """Add the gradients of a global batch to the module's; `number` tells batches apart."""
+        sizes = split_sizes(len(y), [1.0] * SHARDS)
+        pieces = list(zip(x.split(sizes), y.split(sizes), strict=True))
+        mine = [shard for shard in range(SHARDS) if sizes[shard] and self._is_mine(shard)]
+        count = len(self.replicas.places)
+        busy = [place for place in range(count) if mine[place::count]]
+        buffers = [buffer.clone() for buffer in self.replicas.nets[0].buffers()]
+        work = [partial(self._shards, loss_fn, place, mine[place::count], pieces, number) for place in busy]
+        with cores(1):
+            results = run_on(work, [self.replicas.places[place] for place in busy])
+        found = {shard: result for one in results for shard, result in one.items()}
+        self._set_buffers(found.get(0, (None, 0.0, [], buffers))[3])
+        return self._sum(found, [shard for shard in range(SHARDS) if sizes[shard]], len(y))
+
+    def _is_mine(self, shard: int) -> bool:
+        return self.peers is None or shard % self.peers.world == self.peers.rank
+
+    def _shards(
+        self, loss_fn: Any, place: int, shards: Sequence[int], pieces: Sequence[Any], number: int
+    ) -> dict[int, Any]:
+        """Compute some shards on one device, one after the other."""
+        net, device = self.replicas.nets[place], self.replicas.places[place]
+        parameters = self.replicas.parameters[place]
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        before = [buffer.clone() for buffer in net.buffers()]
+        found = {}
+        for shard in shards:
+            x, y = (part.to(device.torch_device) for part in pieces[shard])
+            for buffer, value in zip(net.buffers(), before, strict=True):
+                buffer.data.copy_(value)
+            cast = self.options.autocast
+            with cores(1), torch.enable_grad(), _drawing if self._draws else nullcontext():
+                if self._draws:
+                    torch.manual_seed((number * SHARDS + shard) * SEED_STEP % 2**63)
+                with torch.autocast(device.kind, dtype=cast) if cast is not None else nullcontext():
+                    loss, count = summed_loss(loss_fn, net(x), y)
+            with cores(1):
+                gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+            kept = [buffer.clone() for buffer in net.buffers()]
+            found[shard] = (list(gradients), float(count), loss.detach(), kept)
+        return found
+
+    def _sum(self, found: dict[int, Any], shards: Sequence[int], samples: int) -> Numbers:
+        """Add up in the order of shards; those of other processes come from them, as they are."""
+        own = [parameter for parameter in self.replicas.parameters[0] if parameter.requires_grad]
+        home = self.replicas.places[0].torch_device
+        loss, count = torch.zeros((), device=home), 0.0
+        for shard in shards:
+            gradients, number, part = self._brought(found.get(shard), own)
+            for parameter, gradient in zip(own, gradients, strict=True):
+                if gradient is None:
+                    continue
+                gradient = gradient.to(home)
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            loss, count = loss + part.to(home), count + number
+        return Numbers(loss, count, samples)
+
+    def _brought(self, result: Any, own: Sequence[torch.Tensor]) -> tuple[Gradients, float, torch.Tensor]:
+        """A shard's result, from whichever process computed it; a sum with zeros is exact."""
+        if self.peers is None:
+            return result[0], result[1], result[2]
+        gradients: Gradients = result[0] if result is not None else [None] * len(own)
+        head = [0.0, 0.0] if result is None else [result[1], float(result[2])]
+        used = [float(gradient is not None) for gradient in gradients]
+        numbers = self.peers.sum(torch.tensor([*head, *used], dtype=torch.float64)).tolist()
+        there: Gradients = []
+        for parameter, gradient, is_used in zip(own, gradients, numbers[2:], strict=True):
+            whole = torch.zeros_like(parameter) if gradient is None else gradient.contiguous()
+            there.append(self.peers.sum(whole.detach()) if is_used else None)
+        return there, numbers[0], torch.tensor(numbers[1], dtype=torch.float32)
+
+    def _set_buffers(self, values: Sequence[torch.Tensor]) -> None:
+        for buffer, value in zip(self.replicas.nets[0].buffers(), values, strict=True):
+            buffer.data.copy_(value)
+
+
+def _may_draw(part: torch.nn.Module) -> bool:
+    """Whether a module may draw random numbers: one that has a rate of dropout above zero."""
+    rates = (getattr(part, name, 0.0) for name in ("p", "dropout"))
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)

@@ -1,0 +1,74 @@
+"""Deterministic steps give one device's bits on any devices; synchronised batch norm sees the whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+import weft
+
+X, Y = torch.randn(21, 3, 6, 6, generator=torch.Generator().manual_seed(3)), torch.arange(21) % 3
+
+
+def network(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, 3)
+    )
+
+
+def trained(net: nn.Module, devices: Any, sizes: tuple[int, ...] = (21, 5, 12), **options: Any) -> nn.Module:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    trainer = weft.Trainer(net, optimizer, functional.cross_entropy, devices, **options)
+    for size in sizes:
+        trainer.step(X[:size].to(next(net.parameters()).dtype), Y[:size])
+    return net
+
+
+@settings(max_examples=6, deadline=None)
+@given(count=st.integers(2, 5), size=st.integers(1, 21), dropout=st.sampled_from([0.0, 0.4]))
+def test_deterministic_steps_give_the_same_bits_on_any_devices(count: int, size: int, dropout: float) -> None:
+    devices = [f"cpu:{index}" for index in range(count)]
+    sizes = (size + 1 if size < 21 else 21, 12)
+    one = trained(network(dropout), "cpu:0", sizes, deterministic=True)
+    many = trained(network(dropout), devices, sizes, deterministic=True)
+    for ours, theirs in zip(one.state_dict().values(), many.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@settings(max_examples=10, deadline=None)
+@given(shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum), size=st.integers(2, 21))
+def test_synchronised_batch_norm_gives_what_one_device_gives(shares: list[int], size: int) -> None:
+    devices = [f"cpu:{index}" for index in range(len(shares))]
+    one = trained(network().double(), "cpu:0", (size, 21))
+    many = trained(network().double(), devices, (size, 21), sync_batchnorm=True, shares=shares)
+    for ours, theirs in zip(one.state_dict().values(), many.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_a_device_that_fails_lets_no_other_wait_in_batch_norm() -> None:
+    def failing(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if y[0] == Y[11]:
+            raise RuntimeError("the second device fails")
+        return functional.cross_entropy(scores, y)
+
+    net = network()
+    devices = ["cpu:0", "cpu:1"]
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters()), failing, devices, sync_batchnorm=True)
+    y = Y.clone()
+    y[0] = (Y[11] + 1) % 3
+    with pytest.raises(RuntimeError, match="the second device fails"):
+        trainer.step(X, y)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    net = network()
+    for options in ({"deterministic": True, "hybridize": True}, {"sync_batchnorm": True, "hybridize": True}):
+        with pytest.raises(weft.UsageError, match="together"):
+            weft.Trainer(net, torch.optim.SGD(net.parameters()), functional.cross_entropy, "cpu:0", **options)
