@@ -128,13 +128,40 @@ class Stop(weft.Callback):
             trainer.stop("enough")
 
 
-LAWS = (global_batches, local_batches, unequal_epochs, evaluation)
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def synchronised_norm(rank: int, world: int) -> None:
+    trainer = prepared(normed, sync_batchnorm=True)
+    for size in (7, 2, 24):  # one rank has no sample of two
+        trainer.step(X[:size], Y[:size])
+    agree(trainer, expected(normed, [[(X[:size], Y[:size])] for size in (7, 2, 24)], functional.cross_entropy))
+
+
+def deterministic() -> nn.Module:
+    """Train with dropout and batch norm in fixed shards; the test compares with a single process."""
+    trainer = prepared(lambda: nn.Sequential(normed(), nn.Dropout(0.5)), deterministic=True)
+    for size in (16, 20, 24):  # each of the shards needs two samples for batch norm
+        trainer.step(X[:size], Y[:size])
+    return trainer.net
+
+
+def same_bits(rank: int, world: int) -> None:
+    net = deterministic()
+    if rank == 0:
+        weft.save(FOLDER[0] / "bits.safetensors", net)
+
+
+FOLDER: list[Path] = []
+LAWS = (global_batches, local_batches, unequal_epochs, evaluation, synchronised_norm, same_bits)
 
 
 def run(*, folder: str) -> Any:
     """Check the laws, then train a little."""
     peers = find_peers()
     assert peers is not None
+    FOLDER.append(Path(folder))
     for law in LAWS:
         law(peers.rank, peers.world)
         (Path(folder) / f"{law.__name__}-{peers.rank}").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.train import failing_run, laws_run
 from tests.train.failing import IN_TIME, end_parent, fail_once
 
@@ -29,7 +31,12 @@ def test_three_processes_give_what_one_device_gives(tmp_path: Path) -> None:
     history = train(f"{laws_run.__file__}:run", processes=3, values={"folder": str(tmp_path)})
     assert [row["epoch"] for row in history] == [1]
     checked = {f"{law.__name__}-{rank}" for law in laws_run.LAWS for rank in range(3)}
-    assert {path.name for path in tmp_path.iterdir()} == checked
+    assert {path.name for path in tmp_path.iterdir()} == {*checked, "bits.safetensors"}
+    alone = laws_run.deterministic()
+    found = copy.deepcopy(alone)
+    weft.load(tmp_path / "bits.safetensors", found)
+    for name, value in alone.state_dict().items():
+        assert torch.equal(value, found.state_dict()[name]), name
 
 
 @pytest.mark.slow
