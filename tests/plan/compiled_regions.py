@@ -15,6 +15,7 @@ from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse import fuse
 from weft.plan.memory import place
+from weft.plan.merge_loops import merge_loops
 from weft.plan.region import Region, find_regions
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
@@ -38,7 +39,7 @@ def compiled(region: Region, known: Known) -> list[torch.Tensor]:
     """Run a region in machine code on the values it reads."""
     target = host_target()
     fused = fuse(region, target)
-    run = NativeExecutable(place(fused.plan), target, fused.constants)
+    run = NativeExecutable(place(merge_loops(fused.plan, target)), target, fused.constants)
     outputs = [like(value.type) for value in region.outputs]
     # As whoever calls a region hands them in: laid out as their types say.
     run([like(value.type).copy_(known[value]) for value in region.inputs], outputs)

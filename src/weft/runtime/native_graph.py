@@ -20,6 +20,7 @@ from weft.plan.in_place import write_in_place
 from weft.plan.lanes import schedule
 from weft.plan.library_plan import plan_library
 from weft.plan.memory import place
+from weft.plan.merge_loops import merge_loops
 from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
 from weft.plan.region import Region, find_regions
@@ -45,7 +46,7 @@ class NativeRegion:
     ) -> None:
         target = host_target()
         fused = fuse(region, target)
-        plan, replaced = write_in_place(fused.plan, replaceable, target)
+        plan, replaced = write_in_place(merge_loops(fused.plan, target), replaceable, target)
         self.plan: Plan = place(schedule(plan, cpu_count(), machine_model(target)))
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
         self._execute = NativeExecutable(self.plan, target, fused.constants, lasting)
