@@ -161,6 +161,11 @@ class FunctionWriter:
             return Register("void", "")
         return self.emit(kind, call)
 
+    def prefetch(self, address: Register) -> None:
+        """Ask for a line of memory that will be read soon; the address may be anything."""
+        self.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+        self.emit_void(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
+
     def imported(self, name: str, result: str, *operands: Register) -> Register:
         """Call a function of this process by name, with scalars."""
         place = self.module.imported(name, result, [operand.kind for operand in operands])

@@ -11,6 +11,8 @@ from weft.codegen.module import ATTRIBUTES, FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
 from weft.codegen.register import Register
 
+STEPS_AHEAD = 8  # of the sum, for which a packed panel is asked into the nearest cache; past its end comes the next one
+
 
 class BlockWriter(FunctionWriter):
     """A function that only its own module calls, and that is never copied into its callers."""
@@ -112,5 +114,9 @@ class RegisterBlock:
             )
             for vector in range(shape.vectors)
         ]
+        if panel.whole:
+            for vector in range(shape.vectors):
+                at = self.vectors.address(base, (step + STEPS_AHEAD) * panel.step + vector * lanes)
+                self.vectors.writer.prefetch(at)
         pairs = [(row, column) for row in rows for column in columns]
         return [self.vectors.writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]

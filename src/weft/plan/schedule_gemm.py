@@ -5,6 +5,7 @@ register blocks alike.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from weft.errors import InternalError
 from weft.plan.blocks import cut
@@ -26,6 +27,7 @@ FEW_ROWS = 4
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 128
+SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
 TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
 
@@ -70,6 +72,7 @@ def vector_registers(target: Target) -> int:
     return 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
 
 
+@lru_cache(SIZES_KNOWN)
 def register_block(rows: int, vectors: int, inner: int, registers: int) -> tuple[int, int]:
     """Choose the rows and vectors of a register block by estimated cycles over the whole product."""
     shapes = [
