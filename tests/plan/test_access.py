@@ -18,12 +18,13 @@ from weft.plan.access import boxes, cut_range
 from weft.plan.box import Box
 from weft.plan.epilogue import Epilogue
 from weft.plan.fuse import fuse
-from weft.plan.kernel_conv import ConvKernel
+from weft.plan.kernel_conv import ConvKernel, ConvSizes, Window
 from weft.plan.kernel_dot import DotKernel, choose_dot_schedule
 from weft.plan.kernel_gemm import GemmKernel, Matrix
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
+from weft.plan.kernel_winograd import WinogradKernel, winograd_product
 from weft.plan.plan import Kernel
 from weft.plan.region import find_regions
 from weft.target import host_target
@@ -74,6 +75,7 @@ GRAPHS = {
 }""",
     "convolution": CONVOLUTION.format(5, 40, 5, 1, 1, 9, 1),
     "convolution without border": CONVOLUTION.format(16, 40, 16, 2, 0, 4, 1),
+    "Winograd's way": CONVOLUTION.format(24, 40, 24, 1, 1, 9, 1),
     "groups": CONVOLUTION.format(6, 8, 3, 1, 1, 9, 2),
     "depthwise": CONVOLUTION.format(20, 20, 1, 2, 1, 5, 20),
 }
@@ -98,6 +100,10 @@ def finely(kernel: Kernel) -> Kernel:
         return replace(kernel, schedule=replace(kernel.schedule, tile_row_blocks=1, tile_panels=1))
     if isinstance(kernel, ConvKernel):
         return replace(kernel, schedule=replace(kernel.schedule, tile_pixel_blocks=1, tile_panels=1))
+    if isinstance(kernel, WinogradKernel):
+        window = Window((3, 3), padding=kernel.padding)
+        conv = ConvSizes("f32", kernel.images, kernel.in_channels, kernel.out_channels, kernel.in_size, window)
+        return replace(kernel, block=7, product=winograd_product(kernel.product.name, conv, 7, host_target()))
     if isinstance(kernel, PoolKernel):
         return replace(kernel, schedule=replace(kernel.schedule, tile_lines=1))
     return kernel

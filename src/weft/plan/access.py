@@ -19,6 +19,7 @@ from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
+from weft.plan.kernel_winograd import WinogradKernel
 from weft.plan.plan import Kernel
 from weft.plan.walk import Walk
 
@@ -224,6 +225,26 @@ def _pooling(kernel: PoolKernel, begin: int, end: int) -> Boxes:
     return (*written, _image_rows(kernel.input, ranges, (0, kernel.channels), element))
 
 
+def _winograd(kernel: WinogradKernel, begin: int, end: int) -> Boxes:
+    """The images that some of the patches are of, whole."""
+    patches, (height, width), element = prod(kernel.squares), kernel.out_size, DTYPE_BYTES[kernel.element]
+    images = kernel.blocks.start(begin) // patches, -(-kernel.blocks.start(end) // patches)
+    pixels = images[0] * height * width, images[1] * height * width
+
+    def operand(where: Operand) -> Box | None:
+        steps = [(where.row, pixels[1] - pixels[0]), (where.column, kernel.out_channels)]
+        return box(pixels[0] * where.row, steps, element)
+
+    ranges = (images, (0, kernel.in_size[0]), (0, kernel.in_size[1]))
+    stored = _stored_bytes(kernel.epilogue, kernel.element)
+    return (
+        _pixels(kernel.output, (kernel.images, height, width), pixels, (0, kernel.out_channels), stored),
+        _image_rows(kernel.input, ranges, (0, kernel.in_channels), element),
+        None,
+        *map(operand, kernel.epilogue.inputs),
+    )
+
+
 # Kernels are of many classes without a common one; each row's function takes its own.
 ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     LoopKernel: _loop,
@@ -232,4 +253,5 @@ ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     DotKernel: _dot,
     ConvKernel: _convolution,
     PoolKernel: _pooling,
+    WinogradKernel: _winograd,
 }
