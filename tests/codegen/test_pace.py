@@ -73,9 +73,15 @@ def test_calls_of_usual_length_are_never_followed_by_a_rest(paced: Paced) -> Non
 
 def test_a_single_stall_costs_about_half_of_itself_again(paced: Paced) -> None:
     paced.call(MILLISECOND)
-    paced.call(40 * MILLISECOND)
-    assert paced.rest() == pytest.approx(40 * SHORTEST_REST // UNIT, abs=1)
+    paced.call(8 * MILLISECOND)
+    assert paced.rest() == pytest.approx(8 * SHORTEST_REST // UNIT, abs=1)
     assert paced.rest() == 0
+
+
+def test_a_machine_that_stood_still_for_long_costs_no_long_rest(paced: Paced) -> None:
+    paced.call(MILLISECOND)
+    paced.call(5_000 * MILLISECOND)
+    assert paced.rest() == pytest.approx(11 * SHORTEST_REST // UNIT, abs=1)
 
 
 def test_rests_grow_with_every_stall_up_to_a_limit_and_shrink_with_calls_that_are_not_stalled(paced: Paced) -> None:
@@ -83,10 +89,10 @@ def test_rests_grow_with_every_stall_up_to_a_limit_and_shrink_with_calls_that_ar
     found = []
     for _ in range(8):
         paced.words[USUAL] = MILLISECOND
-        paced.call(100 * MILLISECOND)
+        paced.call(10 * MILLISECOND)
         found.append(paced.rest())
     assert found == sorted(found)
-    assert found[-1] == pytest.approx(100 * LONGEST_REST // UNIT, abs=1)
+    assert found[-1] == pytest.approx(10 * LONGEST_REST // UNIT, abs=1)
     for _ in range(5000):
         paced.call(MILLISECOND)
     assert paced.words[REST] == SHORTEST_REST

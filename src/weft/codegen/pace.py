@@ -13,6 +13,7 @@ from weft.codegen.register import Register, constant
 WORTH_WAKING, WORTH_WAKING_DEEPLY = 200_000, 1_500_000
 LONG_PAUSE = 5_000_000
 STALLED, STALL = 3, 20_000  # so many times the usual, and so many nanoseconds more
+LONGEST_STALL = 10_000_000  # what is counted of one: more is no turn of another thread, but a machine that stood still
 UNIT = 64
 SHORTEST_REST, LONGEST_REST = UNIT // 2, 16 * UNIT  # how long a rest is, in units of the stall
 SMOOTHING = 4  # a power of two: how many calls make what is usual
@@ -79,7 +80,8 @@ class Pace:
         limit = f.add(f.multiply(usual, STALLED), STALL)
         f.branch_if(f.compare("icmp sgt", taken, limit), stalled, well)
         f.begin_block(stalled)
-        self._set_number(ALONE, f.binary("sdiv", f.binary("mul", taken, rest), f.multiply(usual, UNIT)))
+        counted = f.minimum(taken, f.add(usual, LONGEST_STALL))
+        self._set_number(ALONE, f.binary("sdiv", f.binary("mul", counted, rest), f.multiply(usual, UNIT)))
         self._set_number(REST, f.minimum(f.multiply(rest, 2), f.integer(LONGEST_REST)))
         # What is usual may have changed for good: then a call like this is no stall after a few.
         self._set_number(USUAL, f.add(usual, self._part(usual, SMOOTHING)))

@@ -11,11 +11,13 @@ from weft.plan.fusion import Fusion, tensor_type
 from weft.plan.image_layout import channels_last_strides, images_of, pixel_steps
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_winograd import (
+    LEAST_PATCHES,
     PRODUCTS,
     WinogradKernel,
     WinogradWeightKernel,
     choose_winograd,
     pack_winograd_weights,
+    patch_count,
     winograd_product,
 )
 from weft.plan.lazy import Lazy, Leaf
@@ -23,11 +25,16 @@ from weft.plan.plan import KernelCall, Location
 from weft.plan.window import Window, in_order_of
 from weft.target import Target
 
+BLOCKS_OF_A_CORE = 2  # so that cores end at about the same time
+
 
 def winograd_block(sizes: ConvSizes, target: Target) -> int:
     """How many patches Winograd's way takes at a time; 0 where another way is faster, or exact enough alone."""
     way, block = choose_winograd(sizes, target)
-    return block if way == "blocks" and sizes.element == "f32" else 0
+    if way != "blocks" or sizes.element != "f32":
+        return 0
+    shared = block if target.cores == 1 else min(block, -(-patch_count(sizes) // (BLOCKS_OF_A_CORE * target.cores)))
+    return shared if shared >= LEAST_PATCHES else 0
 
 
 def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images: Leaf, weight: Leaf) -> Lazy:
