@@ -135,3 +135,12 @@ def test_named_results_are_waited_for_and_keep_their_names() -> None:
     assert type(found) is torch.return_types.max
     assert found.values.tolist() == [6.0, 5.0]
     assert type(found.values) is torch.Tensor
+
+
+def test_a_spawned_function_may_give_back_what_it_wrote_or_was_given() -> None:
+    x, y = torch.zeros(4), torch.ones(4)
+    for turn in range(1, 3):
+        found = weft.wait(weft.spawn(lambda t, u: (t.add_(u), u, t[1:]), x, y))
+        assert found[0] is x
+        assert found[1] is y
+        assert found[2].tolist() == [turn] * 3

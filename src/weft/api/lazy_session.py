@@ -24,7 +24,7 @@ from weft.devices import cpu_count, current
 from weft.engine import BaseEngine, Placement, SerialEngine, Var, current_engine
 from weft.engine.base import nothing
 from weft.errors import UnsupportedError
-from weft.trace.capture import traced_elsewhere, tree_map_only
+from weft.trace.capture import storage_key, traced_elsewhere, tree_map_only
 
 MOST_STEPS = 1000
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
@@ -357,16 +357,22 @@ class Session:
             args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
         return as_given(function(*args, **kwargs), reals, given)
 
-    def settled(self, thing: Any) -> Any:
-        """Nested values with the ordinary tensor in the place of each lazy one, all of them finished."""
+    def settled(self, thing: Any, own: frozenset[int] = frozenset()) -> Any:
+        """Nested values with the ordinary tensor in the place of each lazy one, all of them finished.
+
+        `own` is memory (see `storage_key`) that the caller has to itself, as a task has what it was pushed for.
+        """
         if isinstance(thing, torch.Tensor):
+            if own and thing.__class__ is not LazyTensor and storage_key(thing) in own:
+                return thing
             return self._real(thing)
         if type(thing) in (list, tuple):
-            return type(thing)(self.settled(item) for item in thing)
+            return type(thing)(self.settled(item, own) for item in thing)
         if type(thing) is dict:
-            return {key: self.settled(item) for key, item in thing.items()}
+            return {key: self.settled(item, own) for key, item in thing.items()}
         if isinstance(thing, (list, tuple, dict)) and any(True for _ in tensors_in(thing)):
-            return tree_map_only(torch.Tensor, self._real, thing)  # named ones, such as torch.max gives
+            # Named ones, such as torch.max gives.
+            return tree_map_only(torch.Tensor, lambda tensor: self.settled(tensor, own), thing)
         return thing
 
 

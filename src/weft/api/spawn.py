@@ -20,7 +20,7 @@ from weft.api.lazy_tensor import LazyTensor
 from weft.codegen.library import version_of
 from weft.engine import Placement, Var
 from weft.errors import InternalError, UsageError
-from weft.trace.capture import tree_map_only, without_functions
+from weft.trace.capture import storage_key, tree_map_only, without_functions
 from weft.trace.state import find_state
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
@@ -118,7 +118,7 @@ class _Task:
         args, kwargs = tree_map_only(Spawned, lambda thing: thing._value, (args, kwargs))
         versions = [version_of(real) for real in reals]
         with cores(1) if self.alone else nullcontext():
-            self.made._value = SESSION.settled(function(*args, **kwargs))
+            self.made._value = SESSION.settled(function(*args, **kwargs), frozenset(map(storage_key, reals)))
         changed = {index for index, real in enumerate(reals) if version_of(real) != versions[index]}
         known = _WRITES.setdefault(self.key, changed)
         if not changed <= known:
