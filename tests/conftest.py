@@ -1,5 +1,6 @@
 """What every test shares: one thread an operator, a fixed seed, a cache of their own, golden files."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)  # several test processes share the cores
+    # A shell starts what runs in the background with Ctrl-C ignored; the tests that send it want Python's own handler.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.register_profile("weft", deadline=None)  # timing is bench's business; pytest-timeout ends what hangs
     settings.load_profile("weft")
 
