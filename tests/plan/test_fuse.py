@@ -100,7 +100,15 @@ def lines_and_their_gradients(x):
     )
 
 
+def scattered_over_a_sum(x):
+    total = 1 - x.sum((0, 1))
+    return total.index_add(0, torch.arange(5) * 3, x[0, 0, :5]), torch.zeros(16).to(x).scatter(
+        0, torch.arange(2), total
+    )
+
+
 FUNCTIONS = (
+    scattered_over_a_sum,
     lines_and_their_gradients,
     branches,
     product_in_another_order, product_used_twice_by_what_follows,

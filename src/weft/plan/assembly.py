@@ -56,8 +56,7 @@ class Assembly:
     def call(self, kernel: Kernel, writes: tuple[Location, ...], reads: tuple[Location, ...]) -> None:
         """Add a call; kernels that are held back and write what it reads come first."""
         for place in reads:
-            for owner in self.owners.pop(place.buffer, ()):
-                owner.settle()
+            self.settle(place.buffer)
         if kernel.tile_count:
             self.calls.append(KernelCall(kernel, writes, reads))
 
@@ -68,6 +67,11 @@ class Assembly:
             self._packed[key] = Location(self.buffer("packed", elements, dtype))
             self.packing.append(KernelCall(kernel, (self._packed[key],), (source,)))
         return self._packed[key]
+
+    def settle(self, buffer: int) -> None:
+        """Emit what is held back and writes a buffer: it is read next, or written again."""
+        for owner in self.owners.pop(buffer, ()):
+            owner.settle()
 
     def settle_all(self) -> None:
         """Emit all that is held back."""

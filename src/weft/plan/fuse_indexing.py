@@ -9,7 +9,7 @@ from __future__ import annotations
 from weft.ir.graph import Value
 from weft.plan.expression import View, explicit_rounding
 from weft.plan.fusion import Fusion, tensor_type
-from weft.plan.indices import index_expression, limit_of
+from weft.plan.indices import index_expression, index_of, limit_of
 from weft.plan.kernel_check import plan_check
 from weft.plan.kernel_loop import LoopExpression
 from weft.plan.kernel_scatter import ScatterExpression, plan_scatter
@@ -62,6 +62,7 @@ def scatter(fusion: Fusion, value: Value) -> Lazy:
     index, source = fusion.operand(value, 1), fusion.operand(value, 2)
     out = fusion.place_for(value, plain(shape))
     fusion.assembly.store(fusion.operand(value), out)
+    fusion.assembly.settle(out.source.buffer)  # what is scattered goes over it
     # An index that is the same along a row moves whole rows, a vector at a time.
     across = len(shape) - 1
     whole_rows = dimension != across and _is_steady(index, across)
@@ -103,7 +104,8 @@ def check(fusion: Fusion, value: Value) -> None:
     if limit is None or limit in fusion.checked:
         return
     fusion.checked.add(limit)
-    lazy = index_expression(limit.index, fusion.from_outside)
+    # Moves of an index may have been made before the region: then it is their result that lies outside.
+    lazy = index_expression(limit.index, fusion.from_outside) or index_expression(index_of(value), fusion.from_outside)
     assert lazy is not None, "only what can be checked is part of a region"
     node: Node = lazy.node if lazy.dtype == "i64" else Computed("cast", (lazy.node,), "i64")
     if limit.ignored is not None:

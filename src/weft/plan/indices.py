@@ -48,11 +48,16 @@ def limit_of(value: Value) -> Limit | None:
     if value.op in INDEXED:
         kind = value.operands[0].type
         assert isinstance(kind, TensorType)
-        return Limit(_origin(value.operands[1]), kind.shape[value.attributes["dimension"]])
+        return Limit(_origin(index_of(value)), kind.shape[value.attributes["dimension"]])
     if value.op == "library" and value.attributes["call"].target == CHECK_CLASSES:
         _, classes, ignored = value.attributes["call"].arguments
-        return Limit(_origin(value.operands[0]), classes, ignored)
+        return Limit(_origin(index_of(value)), classes, ignored)
     return None
+
+
+def index_of(value: Value) -> Value:
+    """The operand of a value that holds places or classes."""
+    return value.operands[1 if value.op in INDEXED else 0]
 
 
 def _origin(index: Value) -> Value:
@@ -85,7 +90,7 @@ def index_expression(index: Value, outside: Outside) -> Lazy | None:
 
 def _inside(value: Value, expression: Outside) -> Lazy | None:
     kind = value.type
-    if not isinstance(kind, TensorType):
+    if not isinstance(kind, TensorType) or value.op not in OPS:
         return None
     if value.op == "iota":
         return counted(value, kind)
