@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from weft.codegen.module import ATTRIBUTES, FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
 from weft.codegen.register import Register
+from weft.plan.kernel_gemm import ELEMENT_BITS
 
-STEPS_AHEAD = 8  # of the sum, for which a packed panel is asked into the nearest cache; past its end comes the next one
+BYTES_AHEAD = 4096  # of a packed panel that are asked into the nearest cache; past its end comes the next one
 
 
 class BlockWriter(FunctionWriter):
@@ -115,8 +116,9 @@ class RegisterBlock:
             for vector in range(shape.vectors)
         ]
         if panel.whole:
+            ahead = -(-BYTES_AHEAD * 8 // (panel.step * ELEMENT_BITS[self.vectors.dtype]))
             for vector in range(shape.vectors):
-                at = self.vectors.address(base, (step + STEPS_AHEAD) * panel.step + vector * lanes)
+                at = self.vectors.address(base, (step + ahead) * panel.step + vector * lanes)
                 self.vectors.writer.prefetch(at)
         pairs = [(row, column) for row in rows for column in columns]
         return [self.vectors.writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
