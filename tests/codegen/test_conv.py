@@ -140,11 +140,11 @@ def test_parts_of_the_channels_add_up() -> None:
     check(target, kernel, torch.randn(1, 40, 6, 5), torch.randn(24, 40, 3, 3), torch.randn(24))
 
 
-@pytest.mark.parametrize("across_rows", [False, True])
-def test_any_split_of_the_tiles_gives_the_same_bits(across_rows: bool) -> None:
+@pytest.mark.parametrize("pixels_of", ["row", "rows", "images"])
+def test_any_split_of_the_tiles_gives_the_same_bits(pixels_of: str) -> None:
     target = TARGETS[0]
     kernel = convolution(target, 2, (8, 40, 1), (9, 11), Window((3, 3), padding=(1, 1)))
-    schedule = replace(kernel.schedule, tile_pixel_blocks=2, tile_panels=1, block_vectors=1, across_rows=across_rows)
+    schedule = replace(kernel.schedule, tile_pixel_blocks=2, tile_panels=1, block_vectors=1, pixels_of=pixels_of)
     kernel = replace(kernel, schedule=schedule)
     x, packed, bias = torch.randn(2, 9, 11, 8), torch.randn(kernel.packed_group), torch.randn(40)
     call = compiled(target, lambda module: emit_conv(module, kernel))

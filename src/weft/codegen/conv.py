@@ -5,6 +5,8 @@ Contract of the emitted function: void name(out*, input*, weights*, inputs*..., 
 Nothing outside the tensors is read or written. Sizes are constants and may be 0.
 """
 
+from math import prod
+
 from weft.codegen.conv_block import BlockParts, ConvBlockEmitter
 from weft.codegen.depthwise import DepthwiseBlockEmitter
 from weft.codegen.module import FunctionWriter, Module
@@ -58,10 +60,13 @@ class ConvEmitter:
             moved(image, (place.column if kernel.depthwise else place.first, kernel.input.channel)),
             moved(weights, (place.column, kernel.depth), (place.first, shape.vectors * self.vectors.lanes)),
         ]
+        pixel = place.row
+        if kernel.schedule.pixels_of == "images":
+            pixel = self.writer.add(self.writer.multiply(place.row, prod(kernel.out_size)), place.visit)
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            arguments.append(moved(pointer, (place.row, operand.row), (place.column, operand.column)))
+            arguments.append(moved(pointer, (pixel, operand.row), (place.column, operand.column)))
         if shape not in self.blocks:
             emitter = DepthwiseBlockEmitter if kernel.depthwise else ConvBlockEmitter
             self.blocks[shape] = emitter(BlockParts.begin(self.writer.module, kernel, shape)).emit()
-        listed = ", ".join(map(str, (*arguments, place.row, place.turns, place.phase)))
+        listed = ", ".join(map(str, (*arguments, pixel, place.turns, place.phase)))
         self.writer.emit_void(f"call void @{self.blocks[shape]}({listed})")

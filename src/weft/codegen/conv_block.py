@@ -5,13 +5,15 @@ at the first pixel of the first image, all pointers at the block's first channel
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 
 from weft.codegen.block_function import BlockFunction, Ending, SetAside
 from weft.codegen.epilogue import EpilogueEmitter
 from weft.codegen.module import Module
 from weft.codegen.panel_vectors import Vectors
-from weft.codegen.pixels import Pixels
+from weft.codegen.pixels import Bounds, Pixels
 from weft.codegen.register import Register
 from weft.codegen.register_block import (
     BlockShape,
@@ -21,6 +23,7 @@ from weft.codegen.register_block import (
     Turns,
     begin_block_function,
 )
+from weft.plan.epilogue import Epilogue
 from weft.plan.kernel_conv import ConvKernel
 
 
@@ -59,7 +62,7 @@ class BlockParts:
             weights=weights,
             turns=turns if in_parts else writer.integer(kernel.walk.parts.total),
             phase=phase if in_parts else None,
-            ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, kernel.epilogue, inputs)),
+            ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)),
         )
 
     @property
@@ -91,29 +94,41 @@ class ConvBlockEmitter:
             for row in range(rows):
                 sums = self._columns(writer.integer(row), sums)
             return sums
-        return self._repeat("rows", rows, sums, self._columns)
+        return self._repeat("rows", self.parts.pixels.bounds(0), sums, self._columns)
 
     def _columns(self, row: Register, sums: list[Register]) -> list[Register]:
         """Add what the columns of one row of the window give."""
-        if self.parts.kernel.schedule.merge_columns:
-            return self._run((row, self.parts.writer.integer(0)), sums)
-        columns = self.parts.kernel.window.size[1]
-        return self._repeat("columns", columns, sums, lambda column, inside: self._run((row, column), inside))
+        kernel, writer, turns = self.parts.kernel, self.parts.writer, self.parts.turns
+        first, behind = self.parts.pixels.bounds(1)
+        if kernel.schedule.merge_columns:
+            if kernel.schedule.pixels_of == "images":
+                turns = writer.multiply(writer.binary("sub", behind, first), kernel.in_channels)
+            return self._run((row, first), turns, sums)
+        add = partial(self._column, row, turns)
+        return self._repeat("columns", (first, behind), sums, add)
+
+    def _column(self, row: Register, turns: Register, column: Register, sums: list[Register]) -> list[Register]:
+        """Add what one place of the window gives."""
+        if self.parts.kernel.sees_outside and self.parts.kernel.schedule.pixels_of != "images":
+            # Where all pixels see zeros there is nothing to add.
+            seen = self.parts.pixels.any_seen(row, column)
+            turns = self.parts.writer.select(seen, turns, self.parts.writer.integer(0))
+        return self._run((row, column), turns, sums)
 
     def _repeat(
-        self, name: str, count: int, sums: list[Register], add: Callable[[Register, list[Register]], list[Register]]
+        self, name: str, bounds: Bounds, sums: list[Register], add: Callable[[Register, list[Register]], list[Register]]
     ) -> list[Register]:
         """Add to the sums again and again: in registers, or in memory what each time gives alone."""
         if self.parts.kernel.schedule.set_aside != name:
-            with self.parts.writer.loop(0, count, carried=sums) as loop:
+            with self.parts.writer.loop(*bounds, carried=sums) as loop:
                 loop.carry(*add(loop.index, list(loop.carried)))
             return list(loop.carried)
         aside = SetAside(self.parts.writer, self.parts.vectors, sums)
-        with self.parts.writer.loop(0, count) as loop:
+        with self.parts.writer.loop(*bounds) as loop:
             aside.add(add(loop.index, [self.parts.vectors.zero] * len(sums)))
         return aside.totals()
 
-    def _run(self, tap: tuple[Register, Register], sums: list[Register]) -> list[Register]:
+    def _run(self, tap: tuple[Register, Register], turns: Register, sums: list[Register]) -> list[Register]:
         """Add the products of the numbers that lie in a row from a place of the window on."""
         kernel, vectors = self.parts.kernel, self.parts.vectors
         row, column = tap
@@ -129,10 +144,14 @@ class ConvBlockEmitter:
             bases = [vectors.moved(pointer, (turn, unroll * step)) for pointer in pointers]
             return [vectors.load_splat(vectors.address(base, place * step)) for base in bases]
 
-        turns = self.parts.turns
-        if kernel.sees_outside:
-            # Where all pixels see zeros there is nothing to add.
-            seen = self.parts.pixels.any_seen(row, column)
-            turns = self.parts.writer.select(seen, turns, self.parts.writer.integer(0))
         panel = PanelAddress(weights, width, whole=True)
         return self.parts.block.loop(sums, Turns(turns, unroll), panel, numbers)
+
+
+def _block_epilogue(kernel: ConvKernel) -> Epilogue:
+    """Give the epilogue as a block sees it: from one row of the block to the next may be a whole image."""
+    if kernel.schedule.pixels_of != "images":
+        return kernel.epilogue
+    pixels, bias = prod(kernel.out_size), kernel.epilogue.bias
+    operands = tuple(replace(operand, row=operand.row * pixels) for operand in kernel.epilogue.operands)
+    return replace(kernel.epilogue, bias=bias and replace(bias, row=bias.row * pixels), operands=operands)

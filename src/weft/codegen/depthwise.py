@@ -19,7 +19,7 @@ class DepthwiseBlockEmitter:
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
         writer, pixels = self.parts.writer, self.parts.pixels
-        if not self.parts.kernel.sees_outside or self.parts.kernel.schedule.across_rows:
+        if not self.parts.kernel.sees_outside or self.parts.kernel.schedule.pixels_of == "rows":
             self.parts.function.emit(partial(self._window, pixels.seen))
             return self.parts.name
         inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))

@@ -290,6 +290,10 @@ class FunctionWriter:
         """Give the smaller of two indices."""
         return self.select(self.compare("icmp slt", x, y), x, y)
 
+    def maximum(self, x: Register, y: Register) -> Register:
+        """Give the larger of two indices."""
+        return self.select(self.compare("icmp sgt", x, y), x, y)
+
     def label(self, stem: str) -> str:
         """Make a block name that is not used yet."""
         self._count += 1

@@ -1,4 +1,7 @@
-"""The output pixels of a register block -> the addresses they are written to and those that a window reads for them."""
+"""The output pixels of a register block -> the addresses they are written to and those that a window reads for them.
+
+Pixels that are neighbours in a row, or the same pixel of several images, lie a constant apart.
+"""
 
 from weft.codegen.module import FunctionWriter
 from weft.codegen.panel_vectors import ELEMENTS, Vectors
@@ -6,18 +9,19 @@ from weft.codegen.register import Register
 from weft.plan.kernel_conv import ConvKernel
 
 Place = tuple[Register, Register, Register]  # image, row and column of an output pixel
+Bounds = tuple[Register, Register]  # the first, and the one behind the last
 
 
 class Pixels:
-    """Output pixels one after the other, from a first one counted through all images."""
+    """The output pixels of a block, from a first one counted through all images."""
 
     def __init__(self, vectors: Vectors, kernel: ConvKernel, first: Register, count: int) -> None:
         self.vectors = vectors
         self.kernel = kernel
         self.first = first
         self.writer: FunctionWriter = vectors.writer
-        across_rows = kernel.schedule.across_rows
-        self.places = [self._place(number) for number in range(count)] if across_rows else self._in_one_row(count)
+        self.apart = kernel.schedule.pixels_of != "rows"
+        self.places = self._apart(count) if self.apart else [self._place(number) for number in range(count)]
 
     def inputs(self, image: Register) -> list[Register]:
         """Give where the window of each pixel begins; with padding that may be outside the image."""
@@ -29,7 +33,8 @@ class Pixels:
     def outputs(self, out: Register) -> list[Register]:
         """Give where each pixel is written."""
         layout, (height, width) = self.kernel.output, self.kernel.out_size
-        if layout.row == width * layout.column and layout.image == height * layout.row:
+        one_after_the_other = layout.row == width * layout.column and layout.image == height * layout.row
+        if one_after_the_other and self.kernel.schedule.pixels_of != "images":
             base = self.vectors.address(self.vectors.moved(out, (self.first, layout.column)), layout.offset)
             return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
         return self._pointers(self.vectors.address(out, layout.offset), (layout.image, layout.row, layout.column))
@@ -52,7 +57,7 @@ class Pixels:
     def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
         """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
         addresses = self.inside(inputs, row, column)
-        if not self.kernel.sees_outside:
+        if not self.kernel.sees_outside or self.kernel.schedule.pixels_of == "images":
             return addresses
         writer, zeros, window = self.writer, self._zeros(), self.kernel.window
         moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
@@ -60,6 +65,21 @@ class Pixels:
             writer.select(self._inside(place, moved), address, zeros)
             for place, address in zip(self.places, addresses, strict=True)
         ]
+
+    def bounds(self, axis: int) -> Bounds:
+        """Give the places of the window, along its rows or columns, that all pixels are to look at."""
+        writer, window, schedule = self.writer, self.kernel.window, self.kernel.schedule
+        whole = writer.integer(0), writer.integer(window.size[axis])
+        if schedule.pixels_of != "images" or not self.kernel.sees_outside:
+            return whole
+        # From the corner of the window on, by so much the image begins, and ends.
+        corner = writer.add(writer.multiply(self.places[0][axis + 1], -window.stride[axis]), window.padding[axis])
+        reach = window.dilation[axis] - 1
+        begins, ends = (
+            writer.divide(writer.maximum(writer.add(corner, length + reach), whole[0]), window.dilation[axis])[0]
+            for length in (0, self.kernel.in_size[axis])
+        )
+        return begins, writer.minimum(ends, whole[1])
 
     def any_seen(self, row: Register, column: Register) -> Register:
         """Tell whether some pixel's window has its row and column inside the image."""
@@ -74,11 +94,12 @@ class Pixels:
         """Give what each pixel's window has at a row and column where the image has it."""
         window, layout = self.kernel.window, self.kernel.input
         down, across = window.dilation[0] * layout.row, window.dilation[1] * layout.column
-        if self.kernel.schedule.across_rows:
+        if not self.apart:
             return [self.vectors.moved(pointer, (row, down), (column, across)) for pointer in inputs]
-        # In one row the pixels are a constant apart, which instructions can hold.
+        # Instructions can hold a constant distance.
         first = self.vectors.moved(inputs[0], (row, down), (column, across))
-        apart = window.stride[1] * layout.column
+        of_images = self.kernel.schedule.pixels_of == "images"
+        apart = layout.image if of_images else window.stride[1] * layout.column
         return [self.vectors.address(first, number * apart) for number in range(len(inputs))]
 
     def _inside(self, place: Place, moved: list[Register]) -> Register:
@@ -99,16 +120,19 @@ class Pixels:
         row, column = writer.divide(rest, width)
         return image, row, column
 
-    def _in_one_row(self, count: int) -> list[Place]:
-        """Find pixels that are all in the row of the first."""
+    def _apart(self, count: int) -> list[Place]:
+        """Find pixels that are all in the row of the first, or at its place in other images."""
         image, row, column = self._place(0)
+        if self.kernel.schedule.pixels_of == "images":
+            return [(self.writer.add(image, number), row, column) for number in range(count)]
         return [(image, row, self.writer.add(column, number)) for number in range(count)]
 
     def _pointers(self, base: Register, strides: tuple[int, int, int]) -> list[Register]:
         """Move an address to each pixel."""
-        if not self.kernel.schedule.across_rows:
+        if self.apart:
             first = self.vectors.moved(base, *zip(self.places[0], strides, strict=True))
-            return [self.vectors.address(first, number * strides[2]) for number in range(len(self.places))]
+            apart = strides[0] if self.kernel.schedule.pixels_of == "images" else strides[2]
+            return [self.vectors.address(first, number * apart) for number in range(len(self.places))]
         return [self.vectors.moved(base, *zip(place, strides, strict=True)) for place in self.places]
 
     def _zeros(self) -> Register:

@@ -12,9 +12,10 @@ from weft.plan.walk import Walk
 
 @dataclass(frozen=True)
 class Place:
-    """A register block: its first row and column, and of the part of the sum the first step, the turns, the phase."""
+    """A register block: its first row, visit and column, and of a part of the sum the first step, turns and phase."""
 
     row: Register
+    visit: Register
     column: Register
     first: Register
     turns: Register
@@ -43,11 +44,12 @@ def emit_walk(writer: FunctionWriter, walk: Walk, visitor: Visitor) -> None:
             first, turns, phase = _part(writer, walk, part.index)
             with writer.loop(*outer) as one, writer.loop(*inner) as two:
                 below, panel = (one.index, two.index) if walk.rows_outside else (two.index, one.index)
+                below, visit = writer.divide(below, walk.visits)
                 line, block = _divided(writer, below, walk)
                 row_start = first_of(writer, walk.row_blocks, block)
                 start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
                 across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
-                _choose_shape(writer, walk, (block, panel), Place(start, across, first, turns, phase), visitor)
+                _choose_shape(writer, walk, (block, panel), Place(start, visit, across, first, turns, phase), visitor)
 
 
 def _divided(writer: FunctionWriter, index: Register, walk: Walk) -> tuple[Register, Register]:

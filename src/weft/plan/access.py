@@ -100,14 +100,18 @@ def _rows(kernel: RowKernel, begin: int, end: int) -> Boxes:
 
 
 def part_of(walk: Walk, begin: int, end: int) -> Part:
-    """Give the rows and columns that a range of a walk's tiles covers: all of them where it is more than one row."""
-    rows, columns = (0, walk.lines * walk.row_blocks.total), (0, walk.columns)
+    """Give the rows and columns that a range of a walk's tiles covers: all of them where it is more than one row.
+
+    Rows are those of all visits.
+    """
+    rows, columns = (0, walk.lines * walk.row_blocks.total * walk.visits), (0, walk.columns)
     first, last = begin // walk.tile_columns, (end - 1) // walk.tile_columns
     matrices = (first // walk.tile_rows, last // walk.tile_rows + 1)
     if matrices[1] - matrices[0] == 1:
         top = first % walk.tile_rows * walk.tile_row_blocks
         bottom = min((last % walk.tile_rows + 1) * walk.tile_row_blocks, walk.blocks_down)
-        rows = (_row_start(walk, top), _row_start(walk, bottom))
+        first_row, last_row = _row_start(walk, top // walk.visits), _row_start(walk, -(-bottom // walk.visits))
+        rows = (first_row * walk.visits, last_row * walk.visits)
     if first == last:
         left = begin % walk.tile_columns * walk.tile_panels
         right = min(((end - 1) % walk.tile_columns + 1) * walk.tile_panels, walk.panels.count)

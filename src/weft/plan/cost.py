@@ -157,11 +157,12 @@ def _rows(kernel: RowKernel) -> float:
     return rows * (_vectors(columns, schedule.lanes, masked=schedule.masked) * per_vector + per_row)
 
 
-def walk_cycles(walk: Walk, steps: int, epilogue: float = 0.0) -> float:
+def walk_cycles(walk: Walk, steps: float, epilogue: float = 0.0) -> float:
     """Estimate the cycles of all register blocks of a walk, each so many steps of a sum and an epilogue per vector."""
     return (
         walk.matrices
         * walk.lines
+        * walk.visits
         * sum(
             rows * columns * (step_cycles(height, width) * steps + BLOCK_CYCLES + epilogue * height * width)
             for height, rows in _kinds(walk.row_blocks)
@@ -185,7 +186,8 @@ def _dot(kernel: DotKernel) -> float:
 
 
 def _convolution(kernel: ConvKernel) -> float:
-    return walk_cycles(kernel.walk, kernel.depth, _body_cycles(kernel.epilogue.body))
+    depth = kernel.depth_seen if kernel.schedule.pixels_of == "images" else kernel.depth
+    return walk_cycles(kernel.walk, depth, _body_cycles(kernel.epilogue.body))
 
 
 def _weight_gradient(kernel: WeightGradientKernel) -> float:

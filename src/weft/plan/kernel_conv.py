@@ -66,8 +66,9 @@ class ConvSizes:
 class ConvSchedule:
     """How a convolution is computed.
 
-    A register block is `block_pixels` by `block_vectors` vectors of `lanes` channels; `across_rows` lets its pixels
-    run on into the next row and image. `channel_block` input channels are done before the next register block,
+    A register block is `block_pixels` by `block_vectors` vectors of `lanes` channels. Its pixels are neighbours in a
+    "row", go on into the next row and image ("rows"), or are the same pixel of several "images": then all of them see
+    the same places of the window outside, which are left out. `channel_block` input channels are done before the next register block,
     partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives on its own.
     `merge_columns` takes the input's columns and channels in a window as one run of numbers, `unroll` steps a turn;
     `unroll_rows` repeats that code for each row of the window.
@@ -81,7 +82,7 @@ class ConvSchedule:
     tile_pixel_blocks: int
     tile_panels: int
     pixels_outside: bool
-    across_rows: bool = True
+    pixels_of: Literal["row", "rows", "images"] = "rows"
     merge_columns: bool = False
     unroll: int = 1
     unroll_rows: bool = False
@@ -135,10 +136,19 @@ class ConvKernel:
         return self.in_channels * prod(self.window.size)
 
     @property
+    def depth_seen(self) -> float:
+        """Count the steps of a sum that a pixel has on average: what lies outside may be left out."""
+        return self.in_channels * seen_places(self.in_size, self.out_size, self.window)
+
+    @property
     def walk(self) -> Walk:
         """Give the blocks and tiles."""
         schedule, (height, width) = self.schedule, self.out_size
-        lines, length = (1, self.images * height * width) if schedule.across_rows else (self.images * height, width)
+        lines, length, visits = {
+            "row": (self.images * height, width, 1),
+            "rows": (1, self.images * height * width, 1),
+            "images": (1, self.images, height * width),
+        }[schedule.pixels_of]
         most = self.run if schedule.merge_columns else schedule.channel_block
         return Walk(
             matrices=self.groups,
@@ -152,6 +162,7 @@ class ConvKernel:
             tile_row_blocks=schedule.tile_pixel_blocks,
             tile_panels=schedule.tile_panels,
             rows_outside=schedule.pixels_outside,
+            visits=visits,
         )
 
     @property
@@ -179,6 +190,18 @@ def out_size(in_size: tuple[int, int], window: Window) -> tuple[int, int]:
         )
     )
     return rows, columns
+
+
+def seen_places(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> float:
+    """Count the places of a window that are inside the image, on average over the output pixels."""
+    seen = 1.0
+    for length, count, size, stride, padding, dilation in zip(
+        in_size, out, window.size, window.stride, window.padding, window.dilation, strict=True
+    ):
+        starts = [pixel * stride - padding for pixel in range(count)]
+        inside = sum(0 <= start + tap * dilation < length for start in starts for tap in range(size))
+        seen *= inside / max(count, 1)
+    return seen
 
 
 def window_sees_outside(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> bool:

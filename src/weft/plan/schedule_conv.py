@@ -3,7 +3,7 @@
 from math import prod
 
 from weft.plan.blocks import cut
-from weft.plan.kernel_conv import ConvKernel, ConvSchedule, ConvSizes
+from weft.plan.kernel_conv import ConvKernel, ConvSchedule, ConvSizes, seen_places
 from weft.plan.kernel_gemm import ELEMENT_BITS, Matrix, PackKernel
 from weft.plan.schedule_gemm import (
     BLOCK_CYCLES,
@@ -19,6 +19,9 @@ LONGEST_UNROLLED_RUN = 32  # steps: a longer run of merged columns is walked by 
 LONGEST_UNROLLED_WINDOW = 64
 LONGEST_SUM = 256  # steps in one chain of additions, about: longer ones round worse than what eager does
 MOST_DEPTHWISE_VECTORS = 4
+LEAST_IMAGES = 6  # of which one pixel each makes a block
+MOST_SEEN = 0.92  # of the window's places; where more of them are inside, going from image to image does not pay
+TILES_OF_A_CORE = 3
 PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
@@ -31,6 +34,10 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     run = conv.in_channels * window.size[1]
     one_run = conv.dense and not conv.sees_outside and window.dilation[1] == 1
     merge = one_run and run <= LONGEST_UNROLLED_RUN
+    if conv.sees_outside and not merge:
+        by_images = _schedule_of_images(conv, target)
+        if by_images is not None:
+            return by_images
     lines, length = (conv.images * height, width) if merge else (1, conv.images * height * width)
     # Unrolled steps share numbers, which LLVM keeps in registers too.
     registers = vector_registers(target) * 3 // 4 if merge else vector_registers(target)
@@ -49,11 +56,41 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         tile_pixel_blocks=tile_pixel_blocks,
         tile_panels=cut(cut(vectors, columns).count, most_panels).size,
         pixels_outside=False,
-        across_rows=not merge,
+        pixels_of="row" if merge else "rows",
         merge_columns=merge,
         unroll=max(run, 1) if merge else 1,
         unroll_rows=merge and depth <= LONGEST_UNROLLED_WINDOW,
         set_aside="nothing" if depth <= LONGEST_SUM else "rows" if run <= 2 * LONGEST_SUM else "columns",
+    )
+
+
+def _schedule_of_images(conv: ConvSizes, target: Target) -> ConvSchedule | None:
+    """Give a schedule whose blocks are one pixel of several images; None where too little is left out for that."""
+    window, pixels = conv.window, prod(conv.out_size)
+    places = seen_places(conv.in_size, conv.out_size, window)
+    lanes, number_bytes = target.lanes(ELEMENT_BITS[conv.element]), ELEMENT_BITS[conv.element] // 8
+    vectors = -(-conv.out_channels // lanes)
+    height, columns = register_block(conv.images, vectors, conv.in_channels * int(places), vector_registers(target))
+    image_blocks, panels = cut(conv.images, height).count, cut(vectors, columns).count
+    few_tiles = image_blocks * panels < TILES_OF_A_CORE * target.cores
+    if conv.images < LEAST_IMAGES or few_tiles or places > MOST_SEEN * prod(window.size):
+        return None
+    cycles = step_cycles(height, columns) * conv.in_channels * places + BLOCK_CYCLES
+    run = conv.in_channels * window.size[1]
+    merge = conv.dense and window.dilation[1] == 1 and run <= 2 * LONGEST_SUM
+    channel_bytes = prod(window.size) * columns * lanes * number_bytes
+    most_panels = max(1, min(panels * image_blocks // (TILES_OF_A_CORE * target.cores), int(TILE_CYCLES / (cycles * pixels))))
+    return ConvSchedule(
+        lanes=lanes,
+        block_pixels=height,
+        block_vectors=columns,
+        channel_block=max(1, target.l2_bytes // PANEL_SHARE // channel_bytes),
+        tile_pixel_blocks=pixels,
+        tile_panels=cut(panels, most_panels).size,
+        pixels_outside=False,
+        pixels_of="images",
+        merge_columns=merge,
+        set_aside="nothing" if conv.in_channels * places <= LONGEST_SUM else "rows" if merge else "columns",
     )
 
 
@@ -76,7 +113,7 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         tile_pixel_blocks=tile_pixel_blocks,
         tile_panels=cut(cut(vectors, columns).count, most_panels).size,
         pixels_outside=False,
-        across_rows=False,
+        pixels_of="row",
     )
 
 

@@ -11,6 +11,7 @@ class Walk:
 
     A tile is `tile_row_blocks` by `tile_panels` register blocks of one matrix; `rows_outside` visits all panels for a
     row block before the next row block. `parts` cuts the turns of the loop over the sum, each of `part_step` steps.
+    A row block is visited `visits` times in a row, each time as other rows: another pixel of the same images.
     """
 
     matrices: int
@@ -24,11 +25,12 @@ class Walk:
     tile_row_blocks: int
     tile_panels: int
     rows_outside: bool
+    visits: int = 1
 
     @property
     def blocks_down(self) -> int:
-        """Count the row blocks of all lines."""
-        return self.lines * self.row_blocks.count
+        """Count the visits of all row blocks of all lines."""
+        return self.lines * self.row_blocks.count * self.visits
 
     @property
     def tile_rows(self) -> int:
