@@ -12,7 +12,13 @@ from weft.codegen.pack import emit_pack
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window, out_size
-from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
+from weft.plan.schedule_conv import (
+    channel_parts,
+    choose_conv_schedule,
+    choose_depthwise_schedule,
+    choose_dot_schedule,
+    pack_conv_weights,
+)
 from weft.target import Target
 
 TARGETS = targets()
@@ -89,6 +95,12 @@ CASES = {
     "uneven": (1, (6, 9, 1), (10, 17), Window((2, 5), stride=(3, 1), padding=(0, 2))),
     "grouped": (2, (12, 20, 4), (6, 7), Window((3, 3), padding=(1, 1))),
     "one pixel": (1, (64, 17, 1), (1, 1), Window((3, 3), padding=(1, 1))),
+    "several small images": (13, (20, 40, 1), (5, 6), Window((3, 3), padding=(1, 1))),
+    "several images, wide padding": (9, (50, 20, 1), (4, 5), Window((5, 5), padding=(4, 4))),
+    "several images, stride": (11, (40, 33, 1), (7, 5), Window((3, 4), stride=(2, 3), padding=(1, 2))),
+    "several images, dilated": (12, (24, 48, 1), (8, 7), Window((3, 3), padding=(3, 2), dilation=(3, 2))),
+    "several images, many channels": (8, (130, 64, 1), (4, 4), Window((3, 3), padding=(1, 1))),
+    "several images, outside the last rows": (7, (8, 96, 1), (3, 3), Window((2, 2), stride=(2, 2), padding=(1, 1))),
     "no image": (0, (4, 8, 1), (5, 5), Window((3, 3))),
 }
 
@@ -138,6 +150,41 @@ def test_parts_of_the_channels_add_up() -> None:
     kernel = convolution(target, 1, (40, 24, 1), (6, 5), Window((3, 3), padding=(1, 1)))
     kernel = replace(kernel, schedule=replace(kernel.schedule, channel_block=12, pixels_outside=True))
     check(target, kernel, torch.randn(1, 40, 6, 5), torch.randn(24, 40, 3, 3), torch.randn(24))
+
+
+FEW = {
+    "2 channels, bare": (3, (20, 2, 1), (9, 9), Window((5, 5))),
+    "4 channels, padded": (13, (50, 4, 1), (6, 5), Window((5, 5), padding=(4, 4))),
+    "3 channels, stride": (9, (33, 3, 1), (7, 8), Window((3, 3), stride=(2, 2), padding=(1, 1))),
+    "1 channel": (2, (70, 1, 1), (4, 5), Window((1, 1))),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("case", FEW.values(), ids=FEW)
+def test_a_convolution_to_few_channels_may_have_its_vectors_along_the_inputs(
+    target: Target, case: tuple[int, tuple[int, int, int], tuple[int, int], Window]
+) -> None:
+    images, channels, in_size, window = case
+    schedule = choose_dot_schedule(ConvSizes("f32", images, *channels[:2], in_size, window), target)
+    kernel = convolution(target, *case, schedule=schedule)
+    weight = torch.randn(channels[1], channels[0], *window.size)
+    check(target, kernel, torch.randn(images, channels[0], *in_size), weight, torch.randn(channels[1]))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+def test_the_last_few_channels_are_a_part_of_their_own(target: Target) -> None:
+    sizes = ConvSizes("f32", 8, 40, 17, (12, 12), Window((3, 3), padding=(1, 1)))
+    whole = convolution(target, 8, (40, 17, 1), (12, 12), sizes.window)
+    parts = channel_parts(whole, sizes, target)
+    assert [(first, part.out_channels) for first, part in parts] == [(0, 16), (16, 1)]
+    x, weight, bias = torch.randn(8, 40, 12, 12), torch.randn(17, 40, 3, 3), torch.randn(17)
+    out, memory = torch.empty(8, 12, 12, 17), x.permute(0, 2, 3, 1).contiguous()
+    for first, part in parts:
+        end = first + part.out_channels
+        run(target, part, out, memory, weight[first:end], bias[first:end])
+    exact = conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    assert_as_exact_as_eager(out.permute(0, 3, 1, 2), conv2d(x, weight, bias, padding=1), exact)
 
 
 @pytest.mark.parametrize("pixels_of", ["row", "rows", "images"])

@@ -5,9 +5,11 @@ Contract of the emitted function: void name(out*, input*, weights*, inputs*..., 
 Nothing outside the tensors is read or written. Sizes are constants and may be 0.
 """
 
+from collections.abc import Callable
 from math import prod
 
 from weft.codegen.conv_block import BlockParts, ConvBlockEmitter
+from weft.codegen.conv_dot import DotBlockEmitter
 from weft.codegen.depthwise import DepthwiseBlockEmitter
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
@@ -15,6 +17,12 @@ from weft.codegen.register import Register
 from weft.codegen.register_block import BlockShape
 from weft.codegen.walk import Place, Visitor, emit_walk
 from weft.plan.kernel_conv import ConvKernel
+
+EMITTERS: dict[str, Callable[[BlockParts], str]] = {
+    "channels": lambda parts: ConvBlockEmitter(parts).emit(),
+    "depthwise": lambda parts: DepthwiseBlockEmitter(parts).emit(),
+    "dot": lambda parts: DotBlockEmitter(parts).emit(),
+}
 
 
 def emit_conv(module: Module, kernel: ConvKernel) -> None:
@@ -66,7 +74,6 @@ class ConvEmitter:
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
             arguments.append(moved(pointer, (pixel, operand.row), (place.column, operand.column)))
         if shape not in self.blocks:
-            emitter = DepthwiseBlockEmitter if kernel.depthwise else ConvBlockEmitter
-            self.blocks[shape] = emitter(BlockParts.begin(self.writer.module, kernel, shape)).emit()
+            self.blocks[shape] = EMITTERS[kernel.way](BlockParts.begin(self.writer.module, kernel, shape))
         listed = ", ".join(map(str, (*arguments, pixel, place.turns, place.phase)))
         self.writer.emit_void(f"call void @{self.blocks[shape]}({listed})")

@@ -6,13 +6,13 @@ gradient, with some of the weights, turned around.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from weft.plan.epilogue import Epilogue
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window
 from weft.plan.kernel_gemm import Matrix, PackKernel
-from weft.plan.schedule_conv import choose_conv_schedule
+from weft.plan.schedule_conv import channel_parts, choose_conv_schedule
 from weft.target import Target
 
 
@@ -51,7 +51,7 @@ def input_gradient(asked: InputGradient, target: Target) -> list[tuple[ConvKerne
     The arguments of each are of_input, of_output, its packed weights.
     """
     pairs = [(down, across) for down in phases(asked.conv, 0) for across in phases(asked.conv, 1)]
-    return [phase_gradient(asked, number, pair, target) for number, pair in enumerate(pairs)]
+    return [part for number, pair in enumerate(pairs) for part in phase_gradient(asked, number, pair, target)]
 
 
 def phases(conv: ConvSizes, axis: int) -> Iterator[Phase]:
@@ -71,8 +71,8 @@ def phases(conv: ConvSizes, axis: int) -> Iterator[Phase]:
 
 def phase_gradient(
     asked: InputGradient, number: int, pair: tuple[Phase, Phase], target: Target
-) -> tuple[ConvKernel, PackKernel]:
-    """Give the convolution of one phase down and across, and the packing of its weights."""
+) -> Iterator[tuple[ConvKernel, PackKernel]]:
+    """Give the convolutions of one phase down and across, by parts of the channels, and the packing of weights."""
     conv, (down, across) = asked.conv, pair
     window = Window(
         size=(down.taps, across.taps),
@@ -106,17 +106,21 @@ def phase_gradient(
         schedule=choose_conv_schedule(sizes, target),
     )
     out_channel, in_channel, row, column = asked.weight
-    pack = PackKernel(
-        name=f"{asked.name}.{number}.pack",
-        element=conv.element,
-        batch=(asked.groups,),
-        inner=conv.out_channels,
-        columns=conv.in_channels,
-        source=Matrix((conv.out_channels * out_channel,), out_channel, in_channel),
-        packed_batch=(kernel.packed_group,),
-        lanes=kernel.schedule.lanes,
-        panels=kernel.panels,
-        outer=((down.taps, -down.step * row), (across.taps, -across.step * column)),
-        offset=down.last * row + across.last * column,
-    )
-    return kernel, pack
+    for first, part in channel_parts(kernel, sizes, target):
+        named = replace(part, name=f"{kernel.name}.{first}")
+        yield (
+            named,
+            PackKernel(
+                name=f"{named.name}.pack",
+                element=conv.element,
+                batch=(asked.groups,),
+                inner=conv.out_channels,
+                columns=named.out_channels,
+                source=Matrix((conv.out_channels * out_channel,), out_channel, in_channel),
+                packed_batch=(named.packed_group,),
+                lanes=named.packed_lanes,
+                panels=named.packed_panels,
+                outer=((down.taps, -down.step * row), (across.taps, -across.step * column)),
+                offset=down.last * row + across.last * column + first * in_channel,
+            ),
+        )

@@ -7,6 +7,7 @@ from functools import partial
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue
+from weft.plan.expression import DTYPE_BYTES
 from weft.plan.fuse_products import Product
 from weft.plan.fuse_winograd import convolve_by_winograd, winograd_block
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
@@ -15,7 +16,7 @@ from weft.plan.kernel_conv import ConvKernel, ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.lazy import Lazy, Leaf
 from weft.plan.plan import Location
-from weft.plan.schedule_conv import choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
+from weft.plan.schedule_conv import channel_parts, choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
 from weft.plan.window import in_order_of
 
 
@@ -44,21 +45,34 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
         pair(out_shape[2:]), window, images_of(images.window), images_of(home), Epilogue(),
         choose(sizes, fusion.assembly.target), depthwise,
     )  # fmt: skip
-    packed = _packed_weights(fusion, plain_kernel, weight)
+    parts = [
+        (part, first, _packed_weights(fusion, part, weight, first))
+        for first, part in channel_parts(plain_kernel, sizes, fusion.assembly.target)
+    ]
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
-        name = fusion.assembly.name("convolution")
-        kernel = replace(plain_kernel, name=name, output=images_of(out.window), epilogue=epilogue)
-        places = [fusion.assembly.location(leaf) for leaf in inputs]
-        reads = (fusion.assembly.location(images), packed, *places)
-        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+        given = images_of(out.window)
+        for part, first, packed in parts:
+            output = replace(given, offset=given.offset + first * given.channel)
+            name = fusion.assembly.name("convolution")
+            kernel = replace(part, name=name, output=output, epilogue=epilogue)
+            places = [
+                _moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[dtype])
+                for leaf, operand in zip(inputs, epilogue.inputs, strict=True)
+            ]
+            reads = (fusion.assembly.location(images), packed, *places)
+            fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
 
     return Product(fusion, home, dtype, emit, partial(pixel_steps, out_shape), out_channels).lazy()
 
 
-def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf) -> Location:
-    strides = weight.window.strides
-    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (strides[0], strides[1], strides[2], strides[3]))
+def _moved(place: Location, distance: int) -> Location:
+    return replace(place, offset=place.offset + distance)
+
+
+def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf, first: int) -> Location:
+    output, channel, row, column = weight.window.strides
+    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (output, channel, row, column), first)
     source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
     if fusion.is_weight(weight):
         return fusion.assembly.pack(pack, source, size, kernel.element)

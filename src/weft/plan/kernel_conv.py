@@ -68,11 +68,12 @@ class ConvSchedule:
 
     A register block is `block_pixels` by `block_vectors` vectors of `lanes` channels. Its pixels are neighbours in a
     "row", go on into the next row and image ("rows"), or are the same pixel of several "images": then all of them see
-    the same places of the window outside, which are left out. `channel_block` input channels are done before the next register block,
-    partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives on its own.
-    `merge_columns` takes the input's columns and channels in a window as one run of numbers, `unroll` steps a turn;
-    `unroll_rows` repeats that code for each row of the window.
-    Tiles and `pixels_outside` are as for products.
+    the same places of the window outside, which are left out. `channel_block` input channels are done before the next
+    register block, partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives
+    on its own. `merge_columns` takes the input's columns and channels in a window as one run of numbers, `unroll` steps
+    a turn; `unroll_rows` repeats that code for each row of the window. With few output channels `vectors_along` may be
+    "inputs": lanes add up parts of one sum, and the columns must be merged. Tiles and `pixels_outside` are as for
+    products.
     """
 
     lanes: int
@@ -87,6 +88,7 @@ class ConvSchedule:
     unroll: int = 1
     unroll_rows: bool = False
     set_aside: Literal["nothing", "rows", "columns"] = "nothing"
+    vectors_along: Literal["outputs", "inputs"] = "outputs"
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,13 @@ class ConvKernel:
         if self.schedule.merge_columns and not side_by_side:
             fact = f"the kernel {self.name} takes columns and channels of its input as one run"
             raise InternalError(fact, why="they do not lie side by side")
+
+    @property
+    def way(self) -> Literal["channels", "depthwise", "dot"]:
+        """Tell how a register block is computed."""
+        if self.depthwise:
+            return "depthwise"
+        return "dot" if self.schedule.vectors_along == "inputs" else "channels"
 
     @property
     def sees_outside(self) -> bool:
@@ -173,7 +182,17 @@ class ConvKernel:
     @property
     def packed_group(self) -> int:
         """Count the numbers of the packed weights of one group."""
-        return self.panels.total * self.schedule.lanes * self.depth
+        return self.packed_panels.total * self.packed_lanes * self.depth
+
+    @property
+    def packed_lanes(self) -> int:
+        """Count the output channels whose weights lie side by side."""
+        return 1 if self.way == "dot" else self.schedule.lanes
+
+    @property
+    def packed_panels(self) -> Blocks:
+        """Give the output channels as weights are packed: along inputs, each channel's lie by themselves."""
+        return cut(self.out_channels, 1) if self.way == "dot" else self.panels
 
     @property
     def tile_count(self) -> int:

@@ -1,5 +1,6 @@
 """A convolution's sizes and a target -> the ConvSchedule that should be fastest there, and how weights are packed."""
 
+from dataclasses import replace
 from math import prod
 
 from weft.plan.blocks import cut
@@ -8,6 +9,7 @@ from weft.plan.kernel_gemm import ELEMENT_BITS, Matrix, PackKernel
 from weft.plan.schedule_gemm import (
     BLOCK_CYCLES,
     LEAST_TILE_ROWS,
+    MOST_ROWS,
     TILE_CYCLES,
     register_block,
     step_cycles,
@@ -22,6 +24,10 @@ MOST_DEPTHWISE_VECTORS = 4
 LEAST_IMAGES = 6  # of which one pixel each makes a block
 MOST_SEEN = 0.92  # of the window's places; where more of them are inside, going from image to image does not pay
 TILES_OF_A_CORE = 3
+# Last channels in at most this part of a vector, beside few whole ones, are computed along the inputs, where a row of
+# the window has so many vectors of them.
+FEW_SHARE, MOST_VECTORS_BESIDE, LEAST_RUN_VECTORS = 4, 6, 4
+LEAST_PIXELS = 256  # below, a kernel of their own is not worth while
 PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
@@ -79,7 +85,8 @@ def _schedule_of_images(conv: ConvSizes, target: Target) -> ConvSchedule | None:
     run = conv.in_channels * window.size[1]
     merge = conv.dense and window.dilation[1] == 1 and run <= 2 * LONGEST_SUM
     channel_bytes = prod(window.size) * columns * lanes * number_bytes
-    most_panels = max(1, min(panels * image_blocks // (TILES_OF_A_CORE * target.cores), int(TILE_CYCLES / (cycles * pixels))))
+    shared_out = panels * image_blocks // (TILES_OF_A_CORE * target.cores)
+    most_panels = max(1, min(shared_out, int(TILE_CYCLES / (cycles * pixels))))
     return ConvSchedule(
         lanes=lanes,
         block_pixels=height,
@@ -91,6 +98,58 @@ def _schedule_of_images(conv: ConvSizes, target: Target) -> ConvSchedule | None:
         pixels_of="images",
         merge_columns=merge,
         set_aside="nothing" if conv.in_channels * places <= LONGEST_SUM else "rows" if merge else "columns",
+    )
+
+
+def channel_parts(kernel: ConvKernel, sizes: ConvSizes, target: Target) -> list[tuple[int, ConvKernel]]:
+    """Cut a convolution by its output channels: those that fill vectors, and a few last ones with vectors along inputs.
+
+    Each part comes with its first channel. A convolution that is better left whole is the only part.
+    """
+    rest = 0 if kernel.groups > 1 or kernel.depthwise else _channels_to_spare(sizes, target)
+    if not rest:
+        return [(0, kernel)]
+    whole = kernel.out_channels - rest
+    beside = replace(kernel.output, offset=kernel.output.offset + whole * kernel.output.channel)
+    full, few = replace(sizes, out_channels=whole), replace(sizes, out_channels=rest)
+    return [
+        (0, replace(kernel, out_channels=whole, schedule=choose_conv_schedule(full, target))),
+        (whole, replace(kernel, out_channels=rest, output=beside, schedule=choose_dot_schedule(few, target))),
+    ]
+
+
+def _channels_to_spare(conv: ConvSizes, target: Target) -> int:
+    """Count the last output channels that fill so little of a vector that they are better computed along the inputs."""
+    lanes = target.lanes(ELEMENT_BITS[conv.element])
+    whole, rest = divmod(conv.out_channels, lanes)
+    run = conv.in_channels * conv.window.size[1]
+    one_run = conv.dense and conv.window.dilation[1] == 1 and run >= LEAST_RUN_VECTORS * lanes
+    alike = not conv.sees_outside or conv.images >= LEAST_IMAGES
+    few = 0 < rest <= lanes // FEW_SHARE and 0 < whole <= MOST_VECTORS_BESIDE
+    return rest if one_run and alike and few and conv.images * prod(conv.out_size) >= LEAST_PIXELS else 0
+
+
+def choose_dot_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
+    """Choose how a convolution to few output channels is computed with vectors along the inputs."""
+    height, width = conv.out_size
+    lanes = target.lanes(ELEMENT_BITS[conv.element])
+    most_pixels = max(1, vector_registers(target) * 5 // 8 // conv.out_channels)
+    by_images = conv.sees_outside
+    pixels = cut(conv.images if by_images else width, min(most_pixels, MOST_ROWS)).size
+    vectors = prod(conv.window.size) * conv.in_channels * conv.out_channels / lanes
+    blocks = conv.images * height * cut(width, pixels).count
+    in_a_tile = max(1, int(TILE_CYCLES / (vectors * pixels)))
+    return ConvSchedule(
+        lanes=lanes,
+        block_pixels=pixels,
+        block_vectors=1,
+        channel_block=conv.in_channels,
+        tile_pixel_blocks=height * width if by_images else cut(blocks, in_a_tile).size,
+        tile_panels=1,
+        pixels_outside=False,
+        pixels_of="images" if by_images else "row",
+        merge_columns=True,
+        vectors_along="inputs",
     )
 
 
@@ -117,8 +176,11 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     )
 
 
-def pack_conv_weights(kernel: ConvKernel, name: str, weight: tuple[int, int, int, int]) -> PackKernel:
-    """Describe the packing of a convolution's weights, from strides of output, input channel, row and column."""
+def pack_conv_weights(kernel: ConvKernel, name: str, weight: tuple[int, int, int, int], first: int = 0) -> PackKernel:
+    """Describe the packing of a convolution's weights, from strides of output, input channel, row and column.
+
+    The kernel's output channels are those from a first one on.
+    """
     out_channel, in_channel, row, column = weight
     return PackKernel(
         name=name,
@@ -128,7 +190,8 @@ def pack_conv_weights(kernel: ConvKernel, name: str, weight: tuple[int, int, int
         columns=kernel.out_channels,
         source=Matrix((kernel.out_channels * out_channel,), in_channel, out_channel),
         packed_batch=(kernel.packed_group,),
-        lanes=kernel.schedule.lanes,
-        panels=kernel.panels,
+        lanes=kernel.packed_lanes,
+        panels=kernel.packed_panels,
         outer=((kernel.window.size[0], row), (kernel.window.size[1], column)),
+        offset=first * out_channel,
     )
