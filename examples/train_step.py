@@ -35,6 +35,7 @@ def main() -> None:
         if epoch % 10 == 9:
             right = (net(points).argmax(1) == arms).float().mean()
             print(f"epoch {epoch + 1}: loss {loss:.3f}, {right:.1%} right")
+    print(step)
     print(weft.explain(step))
 
 

@@ -29,7 +29,7 @@ from weft.trace.failure import trace_failure
 from weft.trace.places import user_stack_level
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import State, find_state
-from weft.trace.traced import trace_program
+from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 
 logger = logging.getLogger("weft")
@@ -153,7 +153,10 @@ class Hybrid:
             self._raise_as_eager(error, call)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
-        return Guarded(traced, Program(traced, self.lock), self._state(*roots))
+        return Guarded(traced, self._compiled(traced), self._state(*roots))
+
+    def _compiled(self, traced: Traced) -> Program:
+        return Program(traced, self.lock)
 
     def _state(self, *roots: Any) -> State:
         """Where the tensors live that the function may reach."""

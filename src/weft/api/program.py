@@ -36,13 +36,16 @@ from weft.trace.traced import TensorLeaf, Traced
 class Program:
     """One program: what to compute (`graph`), how (`plan`), when (`timeline`), and the machinery of a call."""
 
-    def __init__(self, traced: Traced, lock: RLock) -> None:
+    def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
+        """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
         self._lock = lock
         self._traced = traced
         self._example: Example | None = None
         self.graph: Graph = run_pipeline(traced.graph)
         self._execute: CompiledGraph | DifferentiableExecutable = (
-            CompiledGraph(self.graph, _weights(traced)) if traced.gradient is None else _differentiable(traced, self)
+            CompiledGraph(self.graph, _weights(traced), forward=_first_values(self.graph, traced, forward_results))
+            if traced.gradient is None
+            else _differentiable(traced, self)
         )
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         by_index = {leaf.index: leaf.requires_grad for leaf in traced.leaves if isinstance(leaf, TensorLeaf)}
@@ -106,6 +109,11 @@ class Program:
         """How the forward is computed: kernels, tiles, lanes, memory; `print` shows it."""
         forward = self._forward()
         return ProgramPlan(tuple(region.plan for region in forward.regions), forward.executable.plan)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that the forward is planned to need at once, beside its inputs."""
+        return self._forward().peak_bytes
 
     def timeline(self, path: str | os.PathLike[str] | None = None) -> Timeline:
         """Measure the forward on the example's arguments: what each lane did, and when; written as a Chrome trace.
@@ -185,6 +193,10 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
         _weights(traced),
     )
     return DifferentiableExecutable(forward, backward_of)
+
+
+def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
+    return [graph.results[leaf.index].value for leaf in traced.leaves[:count] if isinstance(leaf, TensorLeaf)]
 
 
 def _weights(traced: Traced) -> frozenset[Value]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
-from weft.api.program import Program
+from weft.api.program import Program, counted
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.step_library import Snapshot, by_library, needs_closure
 from weft.api.step_optimizers import RULES
@@ -42,7 +42,9 @@ from weft.trace.capture import (
 )
 from weft.trace.failure import trace_failure
 from weft.trace.state import Slot, State, find_state
+from weft.trace.traced import Traced
 
+MEMORY = ("normal", "low")
 MOST_QUICK_CALLS = 8
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
@@ -79,6 +81,10 @@ class Step(Hybrid):
         self._gradients_there: tuple[bool, ...] = ()
         self._updated: WeakKeyDictionary[Guarded, tuple[bool, ...]] = WeakKeyDictionary()
 
+    def __str__(self) -> str:
+        memory = "low memory" if self.task.low_memory else "normal memory"
+        return f"{self.name}: {counted(self.traces, 'program')}, {memory}, peak of {self.peak_bytes} bytes"
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
         if not self.task.deterministic:
@@ -106,6 +112,12 @@ class Step(Hybrid):
             found = self._differentiate(current, arguments, keywords)
         self._calls = 0 if current.updates else self._calls + 1
         return found
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that a step is planned to need at once, beside its inputs; 0 before the first."""
+        programs = (guarded.program for group in self.programs.values() for guarded in group)
+        return max((program.peak_bytes for program in programs), default=0)
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
@@ -168,6 +180,10 @@ class Step(Hybrid):
         found = super()._traced(call)
         self._updated[found] = self._gradients_there
         return found
+
+    def _compiled(self, traced: Traced) -> Program:
+        losses = traced.structure.children()[0].num_leaves
+        return Program(traced, self.lock, losses if self.task.low_memory else 0)
 
     def _hand_out(self, current: _Round, gradients: Gradients) -> None:
         prepared = current.prepared
@@ -306,6 +322,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     clip_value: float | None = None,
     accumulate: int = 1,
     deterministic: bool = False,
+    memory: str = "normal",
 ) -> Step:
     """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
 
@@ -313,7 +330,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
     dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
     gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
-    cores.
+    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`.
     """
     if not callable(net):
         raise UsageError(f"{net!r} is neither a module nor a function")
@@ -321,6 +338,8 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
         raise UsageError(f"{optimizer!r} is no optimizer", fix="pass one of torch.optim, or of a class derived from it")
     if accumulate < 1:
         raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
+    if memory not in MEMORY:
+        raise UsageError(f"memory is {memory!r}", why="a step knows two ways", fix='pass "normal" or "low"')
     for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
         if limit is not None and not limit >= 0:
             raise UsageError(f"{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0")
@@ -331,7 +350,8 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
             fix="pass the whole batch at once",
         )
     rule = RULES.get(type(optimizer))
-    return Step(Task(net, loss, rule, Clipping(clip_norm, clip_value), accumulate, deterministic), optimizer)
+    clipping = Clipping(clip_norm, clip_value)
+    return Step(Task(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer)
 
 
 def _name(thing: Any) -> str:

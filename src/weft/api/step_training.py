@@ -28,7 +28,8 @@ class Clipping:
 class Task:
     """What a step trains: a module, its loss, the rule of its optimizer if Weft has one, and what limits gradients.
 
-    `deterministic` steps give the same bits however many cores there are.
+    `deterministic` steps give the same bits however many cores there are; those of `low_memory` compute cheap values
+    again in the backward.
     """
 
     net: Callable[..., Any]
@@ -37,6 +38,7 @@ class Task:
     clipping: Clipping
     accumulate: int
     deterministic: bool
+    low_memory: bool
 
 
 def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -104,7 +104,8 @@ class Fuser(Fusion):
         dear = dear or reads_tables(lazy)
         if value in self.region.outputs:
             return lazy
-        several = self.uses[value] > 1 and dear and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
+        several = self.uses[value] > 1 and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
+        several = dear and (several or value in self.region.stored)
         if several or len(nodes) > LONGEST_EXPRESSION:
             return Lazy(lazy.shape, self.assembly.in_memory(lazy))
         return lazy

@@ -27,13 +27,15 @@ ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, o
 class Region:
     """Values that kernels compute; `inputs` come from outside, `outputs` are handed out.
 
-    `weights` are the inputs whose elements change rarely: parameters and buffers.
+    `weights` are the inputs whose elements change rarely: parameters and buffers. `stored` are values that are put into
+    memory unless they cost less than that, however few read them.
     """
 
     inputs: tuple[Value, ...]
     values: tuple[Value, ...]
     outputs: tuple[Value, ...]
     weights: frozenset[Value]
+    stored: frozenset[Value] = frozenset()
 
 
 def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:

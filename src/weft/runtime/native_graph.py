@@ -15,16 +15,11 @@ from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import fuse
-from weft.plan.in_place import write_in_place
-from weft.plan.lanes import schedule
 from weft.plan.library_plan import plan_library
-from weft.plan.memory import place
-from weft.plan.merge_loops import merge_loops
-from weft.plan.native_values import NATIVE, with_regions
-from weft.plan.plan import Plan
-from weft.plan.region import Region, find_regions
-from weft.plan.replaceable import replaceable
+from weft.plan.native_values import NATIVE
+from weft.plan.planned import PlannedGraph, PlannedRegion, Planner
+from weft.plan.recompute import recompute
+from weft.plan.region import Region
 from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
@@ -36,23 +31,15 @@ from weft.trace.lift import lift
 
 
 class NativeRegion:
-    """A region in machine code: takes its inputs, gives its outputs, in new memory or in that of inputs.
+    """A region in machine code: takes its inputs, gives its outputs, in new memory or in that of inputs."""
 
-    `replaceable` are pairs of an output and an input by index: the output may take the input's memory.
-    """
-
-    def __init__(
-        self, region: Region, inputs_checked: Collection[int], replaceable: Sequence[tuple[int, int]] = ()
-    ) -> None:
-        target = host_target()
-        fused = fuse(region, target)
-        plan, replaced = write_in_place(merge_loops(fused.plan, target), replaceable, target)
-        self.plan: Plan = place(schedule(plan, cpu_count(), machine_model(target)))
+    def __init__(self, planned: PlannedRegion, inputs_checked: Collection[int]) -> None:
+        region = planned.region
+        self.plan = planned.plan
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
-        self._execute = NativeExecutable(self.plan, target, fused.constants, lasting)
+        self._execute = NativeExecutable(self.plan, host_target(), planned.constants, lasting)
         self._outputs = tuple(_output(value) for value in region.outputs)
-        sources = dict(replaced)
-        self._made = tuple((kind, sources.get(index)) for index, kind in enumerate(self._outputs))
+        self._made = tuple((kind, planned.replaced.get(index)) for index, kind in enumerate(self._outputs))
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
         self._checked = tuple((index, _output(region.inputs[index]).strides) for index in inputs_checked)
 
@@ -109,22 +96,27 @@ class ClockedRegion:
 
 
 class CompiledGraph:
-    """Runs a graph: takes its inputs in order, gives its roots in order, each once."""
+    """Runs a graph: takes its inputs in order, gives its roots in order, each once.
 
-    def __init__(self, graph: Graph, weights: frozenset[Value], *, trusted: bool = True) -> None:
+    With `forward`, the values that end the forward of a step, the backward computes anew what saves memory.
+    """
+
+    def __init__(
+        self, graph: Graph, weights: frozenset[Value], *, trusted: bool = True, forward: Collection[Value] = ()
+    ) -> None:
         self._graph = graph
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions: tuple[NativeRegion, ...] = ()
-        compiled = graph
+        planned = PlannedGraph(graph, graph, plan_library(graph), ())
         if config().codegen == "native":
-            lifted = run_pipeline(lift(graph))
-            found = find_regions(lifted, weights)
-            compiled = with_regions(lifted, found)
+            planned = _planned(graph, weights, forward)
             self.regions = tuple(
-                NativeRegion(region, _unsure(region, lifted, trusted=trusted), pairs)
-                for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True)
+                NativeRegion(region, _unsure(region.region, planned.lifted, trusted=trusted))
+                for region in planned.regions
             )
-        self.executable = LibraryExecutable(plan_library(compiled), self.regions)
+        compiled = planned.compiled
+        self.peak_bytes = planned.peak_bytes
+        self.executable = LibraryExecutable(planned.library, self.regions)
         position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
         now = dict(zip(graph.roots(), compiled.roots(), strict=True))
         order = tuple(position[now[root]] for root in self.roots)
@@ -162,6 +154,19 @@ class CompiledGraph:
         if self._alone is None:
             return None
         return self.regions[0].bound([arguments[index] if index < len(arguments) else None for index in self._alone])
+
+
+def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value]) -> PlannedGraph:
+    """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak."""
+    target = host_target()
+    planner = Planner(target, cpu_count(), machine_model(target), weights)
+    lifted = run_pipeline(lift(graph))
+    found = planner.plan(lifted)
+    if not forward:
+        return found
+    now = dict(zip(graph.roots(), lifted.roots(), strict=True))
+    again = recompute(lifted, [now[value] for value in forward])
+    return min(found, planner.plan(again.graph, again.copies), key=lambda one: one.peak_bytes)
 
 
 def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:

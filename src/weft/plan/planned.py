@@ -1,0 +1,103 @@
+"""A lifted Graph -> its regions planned one by one, the Graph that runs them, and the memory that all of it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from weft.ir.graph import Graph, Value
+from weft.ir.library import is_view
+from weft.ir.types import TensorType, TupleType, Type
+from weft.plan.fuse import fuse
+from weft.plan.in_place import write_in_place
+from weft.plan.lanes import schedule
+from weft.plan.library_plan import LibraryPlan, Step, plan_library
+from weft.plan.machine_model import MachineModel
+from weft.plan.memory import place
+from weft.plan.merge_loops import merge_loops
+from weft.plan.native_values import NATIVE, with_regions
+from weft.plan.plan import Plan
+from weft.plan.region import Region, find_regions
+from weft.plan.replaceable import replaceable
+from weft.plan.sink import size_of
+from weft.target import Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedRegion:
+    """A region with its plan, the constants that its kernels read, and which outputs take which inputs' memory."""
+
+    region: Region
+    plan: Plan
+    constants: tuple[torch.Tensor, ...]
+    replaced: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedGraph:
+    """A lifted graph, the same with one value for each region, its plan, and those of its regions."""
+
+    lifted: Graph
+    compiled: Graph
+    library: LibraryPlan
+    regions: tuple[PlannedRegion, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that a call needs at once beside its inputs: what steps hand on and out, and their arenas."""
+        made = {step.value: self._made(step) for step in self.library.steps}
+        held = peak = 0
+        for step in self.library.steps:
+            held += made[step.value]
+            peak = max(peak, held + self._inside(step.value))
+            held -= sum(made.get(value, 0) for value in step.dying)
+        return peak
+
+    def _made(self, step: Step) -> int:
+        """The bytes of new memory that stay when a step is done; the outputs of a region are counted as they are named."""
+        value = step.value
+        if value.op == "item" and (region := self._region(value.operands[0])) is not None:
+            return 0 if value.attributes["index"] in region.replaced else size_of(value)
+        if value.op != "library" or is_view(value.attributes["call"].target):
+            return 0
+        return _bytes(value.type)
+
+    def _inside(self, value: Value) -> int:
+        """The bytes that a region needs while it runs: its arena, and what it hands out in new memory."""
+        region = self._region(value)
+        if region is None:
+            return 0
+        outputs = (size_of(kind) for index, kind in enumerate(region.region.outputs) if index not in region.replaced)
+        return region.plan.arena_bytes + sum(outputs)
+
+    def _region(self, value: Value) -> PlannedRegion | None:
+        return self.regions[value.attributes["region"]] if value.op == NATIVE else None
+
+
+def _bytes(kind: Type) -> int:
+    items: Sequence[Type] = kind.items if isinstance(kind, TupleType) else (kind,)
+    return sum(item.size * item.dtype.itemsize for item in items if isinstance(item, TensorType))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planner:
+    """Plans graphs for a machine: `weights` are their inputs that change rarely."""
+
+    target: Target
+    lanes: int
+    model: MachineModel
+    weights: frozenset[Value]
+
+    def plan(self, lifted: Graph, stored: frozenset[Value] = frozenset()) -> PlannedGraph:
+        """Plan a lifted graph: its regions, and the order of these and of PyTorch's operators; see Region.stored."""
+        found = [replace(region, stored=stored) for region in find_regions(lifted, self.weights)]
+        compiled = with_regions(lifted, found)
+        regions = []
+        for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
+            fused = fuse(region, self.target)
+            plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
+            placed = place(schedule(plan, self.lanes, self.model))
+            regions.append(PlannedRegion(region, placed, fused.constants, dict(replaced)))
+        return PlannedGraph(lifted, compiled, plan_library(compiled), tuple(regions))
