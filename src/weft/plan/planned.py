@@ -56,7 +56,7 @@ class PlannedGraph:
         return peak
 
     def _made(self, step: Step) -> int:
-        """The bytes of new memory that stay when a step is done; the outputs of a region are counted as they are named."""
+        """The bytes of new memory that stay when a step is done; a region's outputs are counted as they are named."""
         value = step.value
         if value.op == "item" and (region := self._region(value.operands[0])) is not None:
             return 0 if value.attributes["index"] in region.replaced else size_of(value)
