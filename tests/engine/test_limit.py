@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from weft.engine import Engine, Placement, SimulatedEngine, Var
-from weft.engine.limit import Limit, quarter_of_memory
+from weft.engine.limit import MOST_TASKS, Limit, quarter_of_memory
 from weft.errors import UsageError
 
 PATIENCE = 20
@@ -122,3 +122,21 @@ def test_the_simulated_engine_makes_room_by_running_tasks():
 def test_a_limit_that_lets_nothing_run_is_an_error(bound):
     with Engine() as engine, pytest.raises(UsageError, match="would let nothing run"):
         engine.limit(**bound)
+
+
+def test_default_goes_back_to_the_first_bounds_one_by_one():
+    with Engine() as engine:
+        engine.limit(bytes=10, tasks=2)
+        engine.limit(bytes="default")
+        assert (engine.limits.bytes, engine.limits.tasks) == (quarter_of_memory(), 2)
+        engine.limit(tasks="default")
+        assert engine.limits.tasks == MOST_TASKS
+
+
+@pytest.mark.parametrize("bound", ["all", 1.5])
+def test_a_limit_of_another_kind_is_an_error_and_changes_nothing(bound):
+    with Engine() as engine:
+        engine.limit(bytes=10, tasks=2)
+        with pytest.raises(UsageError, match="default"):
+            engine.limit(bytes=bound, tasks=3)
+        assert (engine.limits.bytes, engine.limits.tasks) == (10, 2)

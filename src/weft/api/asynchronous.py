@@ -13,6 +13,7 @@ from weft import devices
 from weft.api.lazy_session import SESSION, engine
 from weft.api.spawn import Spawned, placed, resolved
 from weft.engine import Statistics, Timeline
+from weft.engine.limit import Bound
 from weft.trace.capture import without_functions
 
 
@@ -36,8 +37,11 @@ def ready(tensor: torch.Tensor | Spawned) -> bool:
         return SESSION.ready(tensor)
 
 
-def limit(bytes: int | None = None, tasks: int | None = None) -> None:  # noqa: A002  # the public name
-    """Bound what may be queued; past it, whoever queues more waits. At first it is a quarter of memory."""
+def limit(bytes: Bound = None, tasks: Bound = None) -> None:  # noqa: A002  # the public name
+    """Bound what may be queued; past it, whoever queues more waits. None leaves a bound as it is.
+
+    At first it is a quarter of memory and 65,536 tasks; `limit(bytes="default", tasks="default")` goes back to that.
+    """
     engine().limit(bytes=bytes, tasks=tasks)
 
 

@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 from typing_extensions import Self
 
 from weft.engine.failures import Failures
-from weft.engine.limit import Limit
+from weft.engine.limit import Bound, Limit
 from weft.engine.task import Placement, Queue, Task, Var
 from weft.engine.timeline import Timeline
 from weft.errors import UsageError
@@ -105,8 +105,8 @@ class BaseEngine(ABC):
         """Give the variable for a device's random numbers: tasks that draw some write it, and so keep their order."""
         return self._random_states.setdefault(device, Var(f"random state of {device}"))
 
-    def limit(self, bytes: int | None = None, tasks: int | None = None) -> None:  # noqa: A002  # the public name
-        """Bound what may be in flight; past it a push waits. None leaves a bound as it is."""
+    def limit(self, bytes: Bound = None, tasks: Bound = None) -> None:  # noqa: A002  # the public name
+        """Bound what may be in flight; past it a push waits. None leaves a bound, "default" gives the first one."""
         self.limits.change(tasks, bytes)
 
     def statistics(self) -> Statistics:

@@ -3,11 +3,13 @@
 import os
 from _thread import LockType, allocate_lock
 from collections import deque
+from typing import Literal
 
 from weft.errors import UsageError
 
 MOST_TASKS = 65_536
 SHARE_OF_MEMORY = 4
+Bound = int | Literal["default"] | None  # a number, back to what it was at first, or as it is
 RESUME_AT = (3, 4)  # of the limit: to wake a pusher for every single task would cost two thread switches for each
 
 
@@ -36,13 +38,11 @@ class Limit:
         self.waits = 0
         self.gates: deque[LockType] = deque()
 
-    def change(self, tasks: int | None, size: int | None) -> None:
-        """Set new bounds; None leaves one as it is."""
-        for name, value in (("tasks", tasks), ("bytes", size)):
-            if value is not None and value < 1:
-                raise UsageError(f"limit({name}={value}) would let nothing run", fix="give a number of at least 1")
-        self.tasks = self.tasks if tasks is None else tasks
-        self.bytes = self.bytes if size is None else size
+    def change(self, tasks: Bound, size: Bound) -> None:
+        """Set new bounds; None leaves one as it is, "default" makes it what it was at first."""
+        most_tasks = _bound("tasks", tasks, self.tasks, MOST_TASKS)
+        self.bytes = _bound("bytes", size, self.bytes, quarter_of_memory())
+        self.tasks = most_tasks
         self.open_gates()
 
     def has_room(self, size: int) -> bool:
@@ -92,3 +92,15 @@ class Limit:
         tasks = self.pushed - self.done
         size = self.bytes_pushed - self.bytes_done
         return tasks <= min(self.tasks - 1, self.tasks * part // whole) and size <= self.bytes * part // whole
+
+
+def _bound(name: str, value: Bound, now: int, default: int) -> int:
+    if value is None:
+        return now
+    if value == "default":
+        return default
+    if not isinstance(value, int):
+        raise UsageError(f"limit({name}={value!r})", fix='give a number of at least 1, or "default"')
+    if value < 1:
+        raise UsageError(f"limit({name}={value}) would let nothing run", fix="give a number of at least 1")
+    return value
