@@ -37,7 +37,8 @@ class Call:
         kind = item.__class__
         key = self.key
         if kind is LazyTensor:
-            look = item.value.look_now()
+            value = item.value
+            look = value.look if value.real is None else look_of(value.real)
         elif kind in PLAIN:
             look = look_of(item)
         elif kind in NUMBERS and self.free:

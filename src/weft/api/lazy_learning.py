@@ -61,6 +61,11 @@ class Form:
     bytes: int = 0
     made: int = 0
     views: bool = False  # some result is a view of an argument
+    plain: bool = False  # it gives one new tensor, and writes nothing
+
+    def number_count(self) -> int:
+        """How many numbers each call brings."""
+        return sum(1 for item in (*self.args, *self.kwargs.values()) if item.__class__ is Hole and item.number)
 
     def call(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Any:
         """Call the function with these in the holes."""
@@ -144,6 +149,7 @@ def _describe(form: Form, result: Any, tensors: Sequence[torch.Tensor], nodes: S
         form.views = form.views or view_of >= 0
     form.outputs = tuple(outputs)
     form.made = sum(1 for output in outputs if output.same < 0)
+    form.plain = form.made == 1 == len(outputs) and form.kind is None and not form.views and not form.written
     return True
 
 

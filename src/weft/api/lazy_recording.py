@@ -38,7 +38,6 @@ class Recording:
         "numbers",
         "places",
         "seconds",
-        "steps",
         "values",
         "written",
     )
@@ -47,8 +46,7 @@ class Recording:
         self.most_bytes = most_bytes
         self.device = device
         self.closed = False  # its operators have been pushed
-        self.steps: list[Step] = []
-        self.key: list[Any] = []
+        self.key: list[Any] = []  # the form of each operator, and what it takes
         self.gradients: list[tuple[torch.Tensor, weakref.ref[Value]]] = []  # what a backward in here gives
         self.externals: list[Any] = []  # values of earlier tasks, and ordinary tensors
         self.external_memories: list[Memory] = []
@@ -79,28 +77,31 @@ class Recording:
         """The number of an input that was taken before."""
         return self._positions.get(id(original))
 
-    def add(self, form: Form, takes: tuple[int, ...], numbers: Sequence[Any], place: tuple[CodeType, int]) -> int:
+    def add(self, form: Form, takes: tuple[int, ...], numbers: list[Any], place: tuple[CodeType, int]) -> int:
         """Note one call; gives the number of its first new result."""
-        first = len(self.values)
-        slots: tuple[int, ...] = ()
         if numbers:
-            start = len(self.numbers)
             self.numbers += numbers
-            slots = tuple(range(start, len(self.numbers)))
-        made = len(form.outputs)
-        if form.made == 1 == made:
-            makes: tuple[int, ...] = (first,)
-        elif form.made == made:
-            makes = tuple(range(first, first + made))
-        else:
-            following = iter(range(first, first + made))
-            makes = tuple(-1 if output.same >= 0 else next(following) for output in form.outputs)
-        self.steps.append(Step(form, takes, slots, makes))
         self.key += (form, takes)
         self.places.append(place)
         self.seconds += form.seconds
         self.bytes += form.bytes
-        return first
+        return len(self.values)
+
+    def last(self) -> Form:
+        """The form of the operator noted last."""
+        form: Form = self.key[-2]
+        return form
+
+    def steps(self) -> list[Step]:
+        """The operators noted so far; made when asked for, as most recordings have the structure of an earlier one."""
+        steps: list[Step] = []
+        results = numbers = 0
+        for form, takes in zip(self.key[::2], self.key[1::2], strict=True):
+            slots = tuple(range(numbers, numbers := numbers + form.number_count()))
+            following = iter(range(results, results := results + form.made))
+            makes = tuple(-1 if output.same >= 0 else next(following) for output in form.outputs)
+            steps.append(Step(form, takes, slots, makes))
+        return steps
 
     def hold(self, value: Value) -> None:
         """Remember the next result for as long as somebody holds it."""
@@ -119,7 +120,7 @@ class Recording:
         if plan is None:
             if len(_PLANS) >= MOST_PLANS:
                 _PLANS.clear()
-            plan = _PLANS[key] = Plan(self.steps, results)
+            plan = _PLANS[key] = Plan(self.steps(), results)
         made = Segment(plan, self, alive)
         self.__init__(self.device, 0)  # type: ignore[misc]  # everything anew
         self.closed = True

@@ -62,12 +62,12 @@ class Session:
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function of PyTorch inside a lazy block."""
-        if function in LOOKING:
-            return look_at(function, args, kwargs)
         if function in QUEUED:
             if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
                 return self.now(function, args, kwargs, changes=True)
             return self._queue(function, args, kwargs)
+        if function in LOOKING:
+            return look_at(function, args, kwargs)
         special = self._special.get(function)
         if special is not None:
             return special(function, args, kwargs)
@@ -115,7 +115,7 @@ class Session:
 
     def _record(self, form: Form, call: Call) -> Any:
         recording = self.recording()
-        if form.grad and recording.written and not recording.steps[-1].form.grad:
+        if form.grad and recording.written and not recording.last().grad:
             # An optimizer's step ends here: what follows is a program of its own, through which gradients pass.
             self.flush(recording)
             recording = self.recording()
@@ -124,24 +124,40 @@ class Session:
             recording = self.recording()
         takes: list[int] = []
         for position, tensor in enumerate(call.tensors):
+            if tensor.__class__ is LazyTensor and (value := tensor.value).recording is recording:
+                takes.append(value.index)
+                continue
             index = self._take(recording, tensor, position, form)
             if index is None:
                 return _REFUSED
             takes.append(index)
-        memories = [self._memory(tensor) for tensor in call.tensors] if form.written or form.views else None
-        first = recording.add(form, tuple(takes), call.numbers, user_place())
-        if memories is not None:
-            for position in form.written:
-                memory = memories[position]
-                if memory in recording.memories:
-                    recording.written[memory] = None
-        result = self._results(form, call, recording, first, memories)
-        if recording.seconds > self._own.patience or len(recording.steps) >= MOST_STEPS:
+        result = self._note(recording, form, call, tuple(takes))
+        if recording.seconds > self._own.patience or len(recording.places) >= MOST_STEPS:
             self._own.patience = min(2 * self._own.patience, MOST_SECONDS)
             self.flush(recording)
         elif recording.bytes > recording.most_bytes:
             self.flush(recording)
         return result
+
+    def _note(self, recording: Recording, form: Form, call: Call, takes: tuple[int, ...]) -> Any:
+        if form.plain:
+            # Most calls: one tensor in memory of its own.
+            first = recording.add(form, takes, call.numbers, user_place())
+            output, memory = form.outputs[0], Memory()
+            memory.recording = recording
+            value = Value(output.look, memory, recording, first)  # type: ignore[arg-type]  # a new result has a look
+            if output.connected:
+                self.gradients.connect(value, call.tensors, output.connected)
+            recording.values.append(weakref.ref(value))
+            return lazy_tensor(value)
+        memories = [self._memory(tensor) for tensor in call.tensors] if form.written or form.views else None
+        first = recording.add(form, takes, call.numbers, user_place())
+        if memories is not None:
+            for position in form.written:
+                memory = memories[position]
+                if memory in recording.memories:
+                    recording.written[memory] = None
+        return self._results(form, call, recording, first, memories)
 
     def _results(self, form: Form, call: Call, recording: Recording, first: int, memories: list[Memory] | None) -> Any:
         if form.nothing:
@@ -173,11 +189,11 @@ class Session:
             if value.recording is not recording or recording.gradients:
                 return None
             numbers = [recording.knows(leaf) for leaf in leaves]
-            reached = {index for index in upstream(recording.steps, value.index) if index < 0}
+            reached = {index for index in upstream(recording.steps(), value.index) if index < 0}
             takes = [number for number in numbers if number is not None]
             if len(takes) < len(leaves) or not reached <= set(takes):
                 return None  # it goes on into what was computed earlier
-            first = recording.add(form, (value.index, *takes), (), user_place())
+            first = recording.add(form, (value.index, *takes), [], user_place())
             made = []
             for place, (leaf, output) in enumerate(zip(leaves, form.outputs, strict=True)):
                 memory = Memory()
@@ -247,7 +263,7 @@ class Session:
                 return
             recording.closed = True
             self._recordings.pop(recording, None)
-            if recording.steps:
+            if recording.places:
                 if recording.gradients:
                     self.gradients.flush()
                 self._push(recording.segment())

@@ -273,11 +273,10 @@ def note_step(optimizer: torch.optim.Optimizer) -> None:
 
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:
     """Whether these arguments, or a mode that is active, belong to some other tracer or transform."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._functorch.maybe_current_level() is not None
-        or any(isinstance(leaf, (FakeTensor, FunctionalTensor, torch.fx.Proxy)) for leaf in leaves)
-    )
+    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:
+        return True
+    # No generator without leaves: lazy code asks at each operator.
+    return bool(leaves) and any(isinstance(leaf, (FakeTensor, FunctionalTensor, torch.fx.Proxy)) for leaf in leaves)
 
 
 def has_function_modes() -> bool:
