@@ -67,8 +67,8 @@ class SteadyStep:
         losses, gradients = self._ran.found.program.run(inputs)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        for count in self._steps:
-            count += 1
+        if self._steps:
+            torch._foreach_add_(self._steps, 1)  # one call for all: there are as many as parameters
         return losses
 
     def ready(self, leaves: Sequence[torch.Tensor]) -> list[Any] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -41,9 +43,13 @@ class Boundary:
         changed = [source for source, index, _ in self.writes if outputs[index] is inputs[source]]
         if changed:  # in place, by machine code, which PyTorch has not seen
             increment_version([inputs[source] for source in changed])
-        for source, index, path in self.writes:
-            if outputs[index] is not inputs[source]:
-                _write(follow(inputs[source], path), outputs[index])
+        _write_all(
+            [
+                (follow(inputs[source], path), outputs[index])
+                for source, index, path in self.writes
+                if outputs[index] is not inputs[source]
+            ]
+        )
         return [
             self._result(inputs[source] if source >= 0 else outputs[index], path, carries)
             if path
@@ -62,12 +68,12 @@ def _may_be_input(value: Value, inputs: Mapping[Value, int]) -> bool:
     return value in inputs or any(_may_be_input(source, inputs) for source in sources(value))
 
 
-def _write(target: torch.Tensor, value: torch.Tensor) -> None:
-    if value.requires_grad:
-        target.copy_(value)
-    else:
-        with torch.no_grad():
-            target.copy_(value)
+def _write_all(writes: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for carries, group in groupby(writes, lambda write: write[1].requires_grad):
+        # Entered once for many writes: it costs as much as a small write.
+        with nullcontext() if carries else torch.no_grad():
+            for target, value in group:
+                target.copy_(value)
 
 
 def follow(tensor: torch.Tensor, path: Path) -> torch.Tensor:
