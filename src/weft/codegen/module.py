@@ -23,6 +23,8 @@ from weft.target import Target
 
 # no-builtins: LLVM must not turn a loop into a call of memset or memcpy, which the loader would have to reach.
 ATTRIBUTES = 'nounwind "no-builtins"'
+# For long lists of calls: LLVM's work on them grows with their length, and finds nothing to gain.
+AS_WRITTEN = f"noinline optnone {ATTRIBUTES}"
 
 
 @dataclass
@@ -93,7 +95,8 @@ class FunctionWriter:
             Register(parameter.split(" ")[0], f"%a{number}") for number, parameter in enumerate(parameters)
         )
         listed = ", ".join(f"{kind} %a{number}" for number, kind in enumerate(parameters))
-        self._head = f"define void @{name}({listed}) {ATTRIBUTES} {{"
+        self._head = f"define void @{name}({listed})"
+        self._attributes = ATTRIBUTES
         self._memory: list[str] = []
         self._lines: list[str] = []
         self._count = 0
@@ -101,7 +104,13 @@ class FunctionWriter:
         self._fused = self.target.has("fma") or self.target.triple.startswith("aarch64")
 
     def __str__(self) -> str:
-        return "\n".join([self._head, "entry:", *self._memory, *self._lines, "  ret void", "}"])
+        return "\n".join(
+            [f"{self._head} {self._attributes} {{", "entry:", *self._memory, *self._lines, "  ret void", "}"]
+        )
+
+    def leave_as_written(self) -> None:
+        """Let LLVM translate the function without improving it."""
+        self._attributes = AS_WRITTEN
 
     @property
     def fused(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from weft.codegen.call_writer import CallWriter, write_call
 from weft.codegen.clock import Clock, serial_tick
 from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
-from weft.codegen.lane_function import emit_lanes
+from weft.codegen.lane_function import MOST_IMPROVED, emit_lanes
 from weft.codegen.module import Module
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
@@ -42,6 +42,8 @@ def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, cloc
     clock = Clock(serial.writer, serial_tick(plan.lanes)) if clocked else None
     if clock is not None:
         clock.tick()
+    if len(plan.calls) > MOST_IMPROVED:
+        serial.writer.leave_as_written()
     for call in plan.calls:
         serial.run(call, 0, call.kernel.tile_count)
         if clock is not None:

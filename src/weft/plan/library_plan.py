@@ -66,12 +66,19 @@ class _Owners:
                 base for base in bases if self._is_private(value.operands[base], index, value.operands)
             )
         shared = [operand for position, operand in enumerate(value.operands) if self._shares(value, position, in_place)]
-        group = [value]
-        for operand in shared:
-            group = [*self.sharing[operand], *(member for member in group if member not in self.sharing[operand])]
-        for member in group:
-            self.sharing[member] = group
+        self._join(value, shared)
         return in_place
+
+    def _join(self, value: Value, shared: list[Value]) -> None:
+        """Let a value share memory with others; the largest group takes the rest in, so a long chain stays linear."""
+        groups = list({id(group): group for group in map(self.sharing.__getitem__, shared)}.values())
+        largest = max(groups, key=len, default=[])
+        for group in groups:
+            if group is not largest:
+                largest.extend(group)
+                self.sharing.update(dict.fromkeys(group, largest))
+        largest.append(value)
+        self.sharing[value] = largest
 
     def _shares(self, value: Value, position: int, in_place: frozenset[int]) -> bool:
         if value.op == "library":
