@@ -39,6 +39,7 @@ from weft.trace.places import user_place
 from weft.trace.random_state import OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
+from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
 from weft.trace.state import State
 from weft.trace.unsized import UNSIZED, unsized_types
 
@@ -301,7 +302,14 @@ class Tracer:
         return self.recorder.record_unsized(operator, arguments, keywords, list(zip(empty, kinds, strict=True)))
 
     def _runner(self, operator: Operator, target: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        shortcut = SHAPE_SHORTCUTS.get(target)
+
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            if shortcut is not None and not keywords:
+                with self.interception.plainly():
+                    quick = shortcut(arguments)
+                if quick is not None:
+                    return quick
             result = self.interception.run(operator, arguments, keywords)
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():
