@@ -4,15 +4,17 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PYTEST_OPTIONS ?= -n 2
+KILLS ?= 100
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check lint types layers conformance bench readme docs install clean
+.PHONY: help demo test check lint types layers conformance kills bench readme docs install clean
 
 help:
 	@echo "make demo         run two networks imperatively and as programs, and compare"
 	@echo "make test         run the tests"
 	@echo "make check        style, types, layers, then the tests: what CI runs"
 	@echo "make conformance  compare every PyTorch operator's samples with eager PyTorch (long)"
+	@echo "make kills        end processes of training runs at random, $(KILLS) times (long)"
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
 	@echo "make readme       measure the promises again, and put all figures into the READMEs"
 	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
@@ -45,6 +47,9 @@ layers: $(INSTALLED)
 conformance: $(INSTALLED)
 	@$(PYTHON) -m tests.conformance
 	@$(PYTHON) -m tests.conformance values inplace gradients --contestant lazy --report docs/conformance-lazy.md
+
+kills: $(INSTALLED)
+	@$(PYTHON) -m tests.train.failing $(KILLS) both
 
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'

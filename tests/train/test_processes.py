@@ -49,7 +49,7 @@ def test_when_a_process_fails_the_others_say_so_within_two_seconds(way: str, how
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_no_process_outlives_its_parent() -> None:
-    end_parent("launcher", signal.SIGKILL)
+    end_parent("launcher", 2, signal.SIGKILL)
 
 
 @pytest.mark.slow

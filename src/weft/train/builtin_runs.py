@@ -37,55 +37,34 @@ def _run(net: nn.Module, batch_size: int, lr: float, given: dict[str, Any]) -> P
     return trainer, Batches(train, batch_size), Batches(test, 1000, shuffle=False)
 
 
-def lenet(  # noqa: PLR0913 - what a run may be told, by keyword
-    *,
-    devices: Any = "all",
-    checkpoints: Checkpoints | None = None,
-    synthetic: bool = False,
-    samples: int | None = None,
-    batch_size: int = 256,
-    lr: float = 0.2,
-) -> Parts:
-    """Train the chapter's LeNet."""
-    given = {"devices": devices, "checkpoints": checkpoints, "synthetic": synthetic, "samples": samples}
-    torch.manual_seed(0)
-    return _run(LeNet(), batch_size, lr, given)
+def _named(make: Callable[[], nn.Module], rate: float, purpose: str) -> Callable[..., Parts]:
+    """Make the run of a network: what may be told to it is the same for all."""
+
+    def run(  # noqa: PLR0913 - what a run may be told, by keyword
+        *,
+        devices: Any = "all",
+        checkpoints: Checkpoints | None = None,
+        synthetic: bool = False,
+        samples: int | None = None,
+        batch_size: int = 256,
+        lr: float = rate,
+    ) -> Parts:
+        given = {"devices": devices, "checkpoints": checkpoints, "synthetic": synthetic, "samples": samples}
+        torch.manual_seed(0)
+        return _run(make(), batch_size, lr, given)
+
+    run.__doc__ = purpose
+    return run
 
 
-def resnet(  # noqa: PLR0913 - as above
-    *,
-    devices: Any = "all",
-    checkpoints: Checkpoints | None = None,
-    synthetic: bool = False,
-    samples: int | None = None,
-    batch_size: int = 256,
-    lr: float = 0.1,
-) -> Parts:
-    """Train the chapter's ResNet-18."""
-    given = {"devices": devices, "checkpoints": checkpoints, "synthetic": synthetic, "samples": samples}
-    torch.manual_seed(0)
-    return _run(resnet18(), batch_size, lr, given)
-
-
-def perceptron(  # noqa: PLR0913 - as above
-    *,
-    devices: Any = "all",
-    checkpoints: Checkpoints | None = None,
-    synthetic: bool = False,
-    samples: int | None = None,
-    batch_size: int = 256,
-    lr: float = 0.1,
-) -> Parts:
-    """Train a multilayer perceptron."""
-    given = {"devices": devices, "checkpoints": checkpoints, "synthetic": synthetic, "samples": samples}
-    torch.manual_seed(0)
-    return _run(nn.Sequential(nn.Flatten(), mlp(784, (256, 128), 10)), batch_size, lr, given)
+def _perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), mlp(784, (256, 128), 10))
 
 
 RUNS: dict[str, Callable[..., Parts]] = {
-    "examples.lenet": lenet,
-    "examples.resnet18": resnet,
-    "examples.mlp": perceptron,
+    "examples.lenet": _named(LeNet, 0.2, "Train the chapter's LeNet."),
+    "examples.resnet18": _named(resnet18, 0.1, "Train the chapter's ResNet-18."),
+    "examples.mlp": _named(_perceptron, 0.1, "Train a multilayer perceptron."),
 }
 
 

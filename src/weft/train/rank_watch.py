@@ -127,7 +127,8 @@ class RankWatch:
 
     def _say(self) -> None:
         self.sign.beat += 1
-        self.sign.line = line_of_thread(self._main)
+        # Between the user's lines the last one stays: whoever is killed there was last seen in it.
+        self.sign.line = line_of_thread(self._main) or self.sign.line
         self._said = time.monotonic()
         self._store.set(f"sign{self.rank}", json.dumps(asdict(self.sign)))
 

@@ -74,6 +74,7 @@ class Trainer:
         self._ending = False  # some process was asked to stop, and all know
         if self.peers is not None:
             self.peers.patience = self.options.patience
+            self.peers.enter(0, "starting")  # so that a rank which is killed at once has said a line of the user's
             self._same_everywhere([*net.parameters(), *net.buffers()])
 
     @property

@@ -30,12 +30,15 @@ def line_of_error(error: BaseException) -> str | None:
 
 def line_of_thread(identity: int) -> str | None:
     """Name the line of the user's that a thread is in now, or that whom it waits for is in."""
-    frame = sys._current_frames().get(HELPERS.get(identity, identity))
-    places = []
+    frames = sys._current_frames()
+    helped = _line(_walk_stack(frames.get(HELPERS.get(identity, identity))))
+    return helped or _line(_walk_stack(frames.get(identity)))
+
+
+def _walk_stack(frame: FrameType | None) -> Iterable[tuple[FrameType, int]]:
     while frame is not None:
-        places.append((frame, frame.f_lineno))
+        yield frame, frame.f_lineno
         frame = frame.f_back
-    return _line(places)
 
 
 def _walk_traceback(traceback: TracebackType | None) -> Iterable[tuple[FrameType, int]]:
@@ -44,7 +47,7 @@ def _walk_traceback(traceback: TracebackType | None) -> Iterable[tuple[FrameType
         traceback = traceback.tb_next
 
 
-def _line(places: list[tuple[FrameType, int]]) -> str | None:
+def _line(places: Iterable[tuple[FrameType, int]]) -> str | None:
     """The first of these places, innermost first, that is the user's."""
     for frame, line in places:
         name = frame.f_code.co_filename

@@ -1,0 +1,38 @@
+"""The user's line that a thread is in, or that the thread it waits for is in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from weft.train.user_line import HELPERS, line_of_thread
+
+
+@pytest.mark.parametrize("users, expected", [(True, "go.wait(10)"), (False, "return line_of_thread(own)")])
+def test_a_helper_outside_the_users_code_leaves_the_line_of_who_waits(users: bool, expected: str) -> None:
+    ready, go = threading.Event(), threading.Event()
+
+    def work() -> bool:
+        return ready.set() or go.wait(10)  # one line, so that it does not matter how far the helper is
+
+    if not users:
+        ready.set()  # the helper runs Python's own code only
+    line = line_with_helper(work if users else go.wait, ready, go)
+    assert "test_user_line.py" in line
+    assert expected in line
+
+
+def line_with_helper(work: Callable[[], object], ready: threading.Event, go: threading.Event) -> str:
+    own = threading.get_ident()
+    helper = threading.Thread(target=work)
+    helper.start()
+    assert ready.wait(10)
+    HELPERS[own] = helper.ident or 0
+    try:
+        return line_of_thread(own) or ""
+    finally:
+        HELPERS.pop(own)
+        go.set()
+        helper.join()
