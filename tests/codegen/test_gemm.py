@@ -19,7 +19,7 @@ from weft.plan.kernel_gemm import (
     packed_size,
     panels,
 )
-from weft.plan.schedule_gemm import choose_schedule, operands_to_copy, split_inner
+from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right, split_inner
 from weft.target import Target
 
 TARGETS = targets()
@@ -198,6 +198,6 @@ def test_a_long_sum_split_into_parts_adds_up() -> None:
 def test_operands_are_copied_only_where_it_pays() -> None:
     target = TARGETS[0]
     rows, columns = Matrix((), 1000, 1), Matrix((), 1, 1000)
-    assert operands_to_copy((1000, 1000, 1000), rows, rows, target) == (False, True)
-    assert operands_to_copy((1000, 1000, 1000), columns, columns, target) == (True, True)
-    assert operands_to_copy((32, 64, 64), columns, rows, target) == (False, False)
+    assert [copies_left((1000, 1000, 1000), rows), packs_right((1000, 1000, 1000), rows, "f32")] == [False, True]
+    assert [copies_left((1000, 1000, 1000), columns), packs_right((1000, 1000, 1000), columns, "f32")] == [True, True]
+    assert [copies_left((32, 64, 64), columns), packs_right((32, 64, 64), rows, "f32")] == [False, False]

@@ -9,7 +9,7 @@ import weft
 from weft.passes.pipeline import run_pipeline
 from weft.plan.epilogue import Epilogue
 from weft.plan.fuse import fuse
-from weft.plan.kernel_gemm import GemmKernel
+from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.region import find_regions
 from weft.target import host_target
@@ -107,8 +107,21 @@ def scattered_over_a_sum(x):
     )
 
 
+def steps_with_one_weight(x):
+    weight = torch.tanh(x.reshape(16, 16))
+    rows = x[0]
+    for _ in range(3):
+        rows = torch.tanh(rows @ weight.t())
+    return rows
+
+
+def large_products_of_far_rows_and_columns(x):
+    wide = torch.tanh(x.reshape(1, -1) * torch.arange(300.0).to(x).reshape(-1, 1))
+    return wide.t() @ wide
+
+
 FUNCTIONS = (
-    scattered_over_a_sum,
+    scattered_over_a_sum, steps_with_one_weight, large_products_of_far_rows_and_columns,
     lines_and_their_gradients,
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
@@ -143,6 +156,23 @@ def test_branches_share_one_copy_of_their_image_and_are_joined_where_they_are_co
     [region] = find_regions(graph, frozenset())
     loops = [call for call in fuse(region, host_target()).plan.calls if isinstance(call.kernel, LoopKernel)]
     assert len(loops) == 3  # the copy of the image, relu behind pooling, and the result in its caller's layout
+
+
+def test_products_of_one_right_operand_share_its_panels():
+    graph = run_pipeline(lift(weft.program(weft.hybridize(steps_with_one_weight), torch.randn(2, 8, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
+    assert [sum(isinstance(kernel, kind) for kernel in kernels) for kind in (GemmKernel, PackKernel)] == [3, 1]
+
+
+def test_operands_of_large_products_are_put_side_by_side_first():
+    example = torch.randn(2, 8, 16)
+    graph = run_pipeline(lift(weft.program(weft.hybridize(large_products_of_far_rows_and_columns), example).graph))
+    [region] = find_regions(graph, frozenset())
+    calls = fuse(region, host_target()).plan.calls
+    [product] = [call.kernel for call in calls if isinstance(call.kernel, GemmKernel)]
+    assert product.left.column == 1
+    assert sum(isinstance(call.kernel, PackKernel) for call in calls) == 1
 
 
 def test_convolutions_of_lines_are_in_one_region_with_what_is_around_them():

@@ -121,6 +121,24 @@ def test_no_lane_is_far_ahead_where_memory_is_large() -> None:
     assert place(plan).arena_bytes <= 5 * 4 * count
 
 
+def test_a_lane_that_would_wait_does_what_is_less_urgent_first() -> None:
+    chain, wide = 12, 1 << 20
+    places = [Buffer("input", 0, 4 * wide), Buffer("output", 0, 4 * wide)]
+    calls, left = [], 0
+    for step in range(chain):  # one after the other, each too small to be shared out; then what both lanes do
+        places.append(Buffer("arena", step, 4 * 64 * 64))
+        calls.append(product(Location(len(places) - 1), left, 0, (8, 64)))
+        left = len(places) - 1
+    calls.append(elementwise(1, left, wide))
+    for number in range(3):
+        places.append(Buffer("output", 1 + number, 4 * 64 * 64))
+        calls.append(product(Location(len(places) - 1), 0, 0, (8, 64)))
+    plan = schedule(Plan(tuple(places), tuple(calls)), 2, MODEL)
+    written = [[plan.calls[run.call].writes[0].buffer for run in runs(plan, lane)] for lane in (0, 1)]
+    before = [lane[: lane.index(1)] for lane in written]  # the wide call's output
+    assert {buffer for lane in before for buffer in lane} >= set(range(left + 1, len(places)))
+
+
 def test_one_lane_runs_all_calls_in_order() -> None:
     plan = schedule(towers(2, 32), 1, MODEL)
     assert [run.call for run in runs(plan, 0)] == list(range(6))

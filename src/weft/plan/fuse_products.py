@@ -11,7 +11,7 @@ from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
-from weft.plan.schedule_gemm import choose_schedule
+from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right
 from weft.plan.window import Window, plain
 
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
@@ -146,6 +146,8 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             batch, rows = [], flat.shape[0]
     sizes = (rows, columns, inner)
     matrices = tuple(batch)
+    if copies_left(sizes, _matrix(left.window)):
+        left = _row_by_row(fusion, left)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
     right_matrix, right_place = _right_operand(fusion, right, sizes, dtype)
 
@@ -169,13 +171,23 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
     return Product(fusion, plain(shape), dtype, emit, steps, columns).lazy()
 
 
+def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
+    """The same matrices with rows whose numbers lie side by side; products of one operand share the copy."""
+    key = left.source.buffer, left.window
+    if key not in fusion.rows:
+        out = fusion.plain_arena(left.window.shape, left.dtype)
+        fusion.assembly.store_by_loop(Lazy(left.window.shape, left), out)
+        fusion.rows[key] = out
+    return fusion.rows[key]
+
+
 def _right_operand(
     fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], dtype: str
 ) -> tuple[Matrix | PackedMatrix, Location]:
     """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
     rows, columns, inner = sizes
     weight = fusion.is_weight(right) and len(right.window.shape) == 2
-    if not weight and (right.window.strides[-1] == 1 or columns == 1 or rows * columns * inner == 0):
+    if not weight and not packs_right(sizes, _matrix(right.window), dtype):
         return _matrix(right.window), fusion.assembly.location(right)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
     batch = right.window.shape[:-2]
@@ -189,9 +201,12 @@ def _right_operand(
     source = fusion.assembly.location(right)
     if weight:
         return PackedMatrix(steps), fusion.assembly.pack(kernel, source, elements, dtype)
-    place = Location(fusion.assembly.buffer("arena", elements, dtype))
-    fusion.assembly.call(kernel, (place,), (source,))
-    return PackedMatrix(steps), place
+    # Products with one right operand, as those of the steps of a recurrent layer, share its panels.
+    key = right.source.buffer, right.window, kernel.panels, kernel.lanes
+    if key not in fusion.panels:
+        fusion.panels[key] = Location(fusion.assembly.buffer("arena", elements, dtype))
+        fusion.assembly.call(kernel, (fusion.panels[key],), (source,))
+    return PackedMatrix(steps), fusion.panels[key]
 
 
 def _matrix(window: Window) -> Matrix:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from weft.ir.graph import Value
 from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.assembly import Assembly
+from weft.plan.blocks import Blocks
 from weft.plan.indices import Limit
 from weft.plan.lazy import Lazy, Leaf
+from weft.plan.plan import Location
 from weft.plan.region import Region
 from weft.plan.window import Window, plain
 from weft.target import Target
@@ -30,6 +32,8 @@ class Fusion:
         self.outputs: dict[Value, Leaf] = {}
         self.open_groups: list[object] = []
         self.copies: dict[tuple[int, Window], Leaf] = {}
+        self.rows: dict[tuple[int, Window], Leaf] = {}
+        self.panels: dict[tuple[int, Window, Blocks, int], Location] = {}
         self.checked: set[Limit] = set()
 
     def operand(self, value: Value, index: int = 0) -> Lazy:

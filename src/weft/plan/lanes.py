@@ -29,6 +29,9 @@ ENOUGH_ELSEWHERE = 0.9
 FRUGAL_BYTES = 4 * 1024 * 1024
 MOST_AHEAD = 2
 MOST_WORK = 2200  # calls times lanes, after which no further way is tried
+# A lane that would wait for the most urgent call at least so often as long as a look at another lane takes first does
+# another call that fits; so many of the calls that could start are looked at.
+LEAST_IDLE, MOST_LOOKED_AT = 8, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,9 @@ class _Scheduler:
                 number = heappop(later)
                 heappush(ready, (-self.graph.urgency[number], number))
                 work += self.costs.whole[number]
-            _, number = heappop(ready)
+            number, shares = self._filling(ready) or (heappop(ready)[1], [])
             work -= self.costs.whole[number]
-            self.table.put(number, self._shares(number, work))
+            self.table.put(number, shares or self._shares(number, work))
             done[number] = True
             while first < len(done) and done[first]:
                 first += 1
@@ -130,6 +133,26 @@ class _Scheduler:
                 if waiting[follower] == 0:
                     heappush(later, follower)
         return self.table
+
+    def _filling(self, ready: list[tuple[float, int]]) -> tuple[int, list[Share]] | None:
+        """Take a call for the time in which a lane would wait for the most urgent one; None if nothing fits."""
+        table, (_, urgent) = self.table, ready[0]
+        lane = min(table.lanes, key=lambda one: (table.free[one], one))
+        if len(ready) < 2 or table.ready(urgent) - table.free[lane] < LEAST_IDLE * table.model.wait:
+            return None
+        start = table.ready(urgent)
+        looked_at = [heappop(ready) for _ in range(min(len(ready), 1 + MOST_LOOKED_AT))]
+        found = None
+        for item in looked_at[1:]:
+            number, tiles = item[1], self.costs.tiles[item[1]]
+            begin = table.start(lane, table.needs(number, 0, tiles))
+            if begin + self.costs.whole[number] <= start:
+                found = number, [(lane, 0, tiles)]
+                looked_at.remove(item)
+                break
+        for item in looked_at:
+            heappush(ready, item)
+        return found
 
     def _shares(self, call: int, work_elsewhere: float) -> list[Share]:
         """Choose the lanes of a call; `work_elsewhere` are the seconds of the other calls that could start now."""

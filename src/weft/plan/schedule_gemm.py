@@ -26,7 +26,8 @@ LONGEST_SUM_OF_FEW_ROWS = 64  # with up to FEW_ROWS rows eager keeps more and sh
 FEW_ROWS = 4
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
-LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 128
+LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 64
+FAR_BYTES = 1024  # from one row of a right operand to the next
 SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
 TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
@@ -99,15 +100,22 @@ def step_cycles(height: int, width: int) -> float:
     return max(height * width, height + width) / 2 + ROW_CYCLES * height + VECTOR_CYCLES * width + STEP_CYCLES
 
 
-def operands_to_copy(sizes: tuple[int, int, int], left: Matrix, right: Matrix, target: Target) -> tuple[bool, bool]:
-    """Tell whether to copy the left operand row by row, and to pack the right one, for a product of f32 or wider.
+def copies_left(sizes: tuple[int, int, int], left: Matrix) -> bool:
+    """Tell whether a left operand whose rows are not numbers side by side is better copied before the product."""
+    rows, columns, inner = sizes
+    return left.column != 1 and rows * inner >= LEAST_COPIED and columns >= LEAST_COPY_COLUMNS
 
-    Constant weights are packed anyway; this is for operands that change with every call.
+
+def packs_right(sizes: tuple[int, int, int], right: Matrix, element: str) -> bool:
+    """Tell whether to pack a right operand that changes with every call; constant weights are packed anyway.
+
+    Rows that lie far apart share few places of the nearest cache.
     """
     rows, columns, inner = sizes
-    copy_left = left.column != 1 and rows * inner >= LEAST_COPIED and columns >= LEAST_COPY_COLUMNS
-    large = inner * columns * ELEMENT_BITS["f32"] // 8 > target.l2_bytes // 2
-    return copy_left, right.column != 1 or (large and rows >= LEAST_PACK_ROWS)
+    if columns == 1 or rows * columns * inner == 0:
+        return False
+    far = right.row * ELEMENT_BITS[element] // 8 >= FAR_BYTES and inner > 1
+    return right.column != 1 or (far and rows >= LEAST_PACK_ROWS)
 
 
 def split_inner(kernel: GemmKernel, parts: int) -> tuple[GemmKernel, ...]:

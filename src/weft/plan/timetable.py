@@ -104,6 +104,12 @@ class Timetable:
                 time += needs.read[other] / self.model.transfer
         return time
 
+    def ready(self, call: int) -> float:
+        """Estimate when what a call depends on is done."""
+        needs = self.needs(call, 0, self.costs.tiles[call])
+        counts = zip(self._finished, needs.counts, strict=True)
+        return max((finished[count - 1] for finished, count in counts if count), default=0.0)
+
     def finish(self, call: int, shares: Sequence[Share]) -> float:
         """Estimate when a call would be done if it were shared out so."""
         return max(
