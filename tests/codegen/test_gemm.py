@@ -196,7 +196,6 @@ def test_a_long_sum_split_into_parts_adds_up() -> None:
 
 
 def test_operands_are_copied_only_where_it_pays() -> None:
-    target = TARGETS[0]
     rows, columns = Matrix((), 1000, 1), Matrix((), 1, 1000)
     assert [copies_left((1000, 1000, 1000), rows), packs_right((1000, 1000, 1000), rows, "f32")] == [False, True]
     assert [copies_left((1000, 1000, 1000), columns), packs_right((1000, 1000, 1000), columns, "f32")] == [True, True]

@@ -185,7 +185,7 @@ def _right_operand(
     fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], dtype: str
 ) -> tuple[Matrix | PackedMatrix, Location]:
     """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
-    rows, columns, inner = sizes
+    _, columns, inner = sizes
     weight = fusion.is_weight(right) and len(right.window.shape) == 2
     if not weight and not packs_right(sizes, _matrix(right.window), dtype):
         return _matrix(right.window), fusion.assembly.location(right)
