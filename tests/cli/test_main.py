@@ -89,7 +89,7 @@ def test_an_error_is_data_too_where_data_is_asked_for(weft: Weft) -> None:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(ExecutionError("it failed"), 4), (InternalError("ours"), 70), (KeyError("x"), 70), (KeyboardInterrupt(), 130)],
+    [(ExecutionError("it failed"), 4), (InternalError("ours"), 70), (KeyboardInterrupt(), 130)],
 )
 def test_the_exit_status_says_whose_fault_it_is(error, status, weft: Weft, monkeypatch) -> None:
     def fail(*_: object) -> None:
@@ -99,6 +99,23 @@ def test_the_exit_status_says_whose_fault_it_is(error, status, weft: Weft, monke
     answer = weft("env")
     assert (answer.status, answer.out) == (status, "")
     assert "weft: " in answer.err
+
+
+def test_an_exception_that_nobody_expected_is_a_mistake_in_weft(weft: Weft, monkeypatch) -> None:
+    monkeypatch.setattr("weft.cli.env.environment", {}.popitem)
+    answer = weft("env")
+    assert (answer.status, answer.out) == (70, "")
+    assert "KeyError: this is a mistake in Weft" in answer.err
+
+
+def test_an_exception_of_the_users_file_is_told_with_its_line(weft: Weft, folder) -> None:
+    (folder / "run.py").write_text(
+        "def run():\n    return {}['data']\n\n\ndef long():\n    import json\n    json.loads('')\n"
+    )
+    answer = weft("train", "run.py:run")
+    assert (answer.status, answer.out) == (4, "")
+    assert answer.err.endswith("weft: KeyError: 'data'\n  where run.py:2   return {}['data']\n")
+    assert "where run.py:7   json.loads('')" in weft("train", "run.py:long").err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

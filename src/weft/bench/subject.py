@@ -186,7 +186,8 @@ def _thing(names: dict[str, Any], name: str, path: str) -> Callable[..., Any]:
                 fix=f"make one in {path}, `net = {name}(...)`, and name it: {path}:net",
             ) from error
     if not callable(thing) or isinstance(thing, type):
-        raise UsageError(f"{path}:{name} is a {type(thing).__name__}", why="a target is a module or a function")
+        kind = f"the class {name}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
+        raise UsageError(f"{path}:{name} is {kind}", why="a target is a module or a function")
     return _imperative(thing)
 
 

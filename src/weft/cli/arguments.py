@@ -15,8 +15,7 @@ class _Parser(argparse.ArgumentParser):
     """Raises where argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
-        name = self.prog.rpartition(" ")[2]
-        raise UsageError(f"{self.prog}: {message}", fix=f"weft {name} --help shows examples")
+        raise UsageError(message.removeprefix("argument "), fix=f"{self.prog} --help shows examples")
 
 
 def find_command(name: str) -> Command:
@@ -45,24 +44,38 @@ def parse(command: Command, words: Sequence[str]) -> argparse.Namespace:
         return argparse.Namespace(help=True, json=False, ascii="--ascii" in words, show_code=False)
     given, rest = parser.parse_known_args(list(words))
     if rest:
-        word = rest[0].partition("=")[0]
-        raise UsageError(
-            f"weft {command.name} does not take {rest[0]!r}",
-            why="its options are " + ", ".join(options) if word.startswith("-") else "it was given enough values",
-            fix=(did_you_mean(word, options) if word.startswith("-") else None)
-            or f"weft {command.name} --help shows examples",
-        )
+        raise _surplus(command, rest[0], options)
+    for argument in command.arguments:
+        if argument.needed and not getattr(given, argument.name):
+            raise UsageError(
+                f"weft {command.name} needs {argument.name}",
+                why=f"{argument.name} is {argument.sentence}",
+                fix=f"{command.examples[0][0]}; weft {command.name} --help shows more",
+            )
     return given
+
+
+def _surplus(command: Command, word: str, options: list[str]) -> UsageError:
+    """Say that a word is one too many, or no option at all."""
+    places = [argument.name for argument in command.arguments if argument.by_place]
+    guess = None
+    if word.startswith("-"):
+        why = "its options are " + ", ".join(options)
+        guess = did_you_mean(word.partition("=")[0], options)
+    else:
+        why = f"it takes {' and '.join(places)}, and options" if places else "it takes options only"
+    fix = guess or f"weft {command.name} --help shows examples"
+    return UsageError(f"weft {command.name} does not take {word!r}", why=why, fix=fix)
 
 
 def _options(argument: Argument) -> dict[str, Any]:
     """Say an argument in the terms of argparse."""
-    by_place = not argument.name.startswith("-")
-    if not by_place and argument.shows is None:
+    if not argument.by_place and argument.shows is None:
         return {"action": "store_true"}
     options: dict[str, Any] = {"type": _reader(argument), "default": argument.default}
-    if by_place:
-        return options | ({"nargs": "+"} if argument.many else {"nargs": "?"} if argument.optional else {})
+    if argument.by_place:
+        # Whether one is missing is asked last: a misspelt option is the better message.
+        return options | {"nargs": "*" if argument.many else "?"}
     if argument.many:
         options |= {"action": "append", "default": []}
     return options | {"metavar": argument.shows}
@@ -73,10 +86,11 @@ def _reader(argument: Argument) -> Callable[[str], Any]:
         if argument.choices and text not in argument.choices:
             listed = ", ".join(argument.choices)
             guess = did_you_mean(text, argument.choices)
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {listed}" + (f"; {guess}" if guess else ""))
+            known = f"none of {listed}" if len(argument.choices) > 1 else f"not {listed}"
+            raise argparse.ArgumentTypeError(f"{text!r} is {known}" + (f"; {guess}" if guess else ""))
         try:
             return argument.read(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {argument.shows}, at least 1") from error
+            raise argparse.ArgumentTypeError(f"{text!r} is not {error}") from error
 
     return read

@@ -8,10 +8,10 @@ from pathlib import Path
 from weft.api.program_writing import write_atomically
 from weft.bench.comparison import compare, settings_text
 from weft.bench.portrait import portrait
-from weft.bench.settings import Settings
-from weft.cli.outcome import CLAIM_FAILED, OK, Outcome, as_json
+from weft.bench.settings import HYBRID, STEP, Settings
+from weft.cli.outcome import CLAIM_FAILED, OK, UNSUPPORTED, Outcome, as_json
 from weft.cli.progress import Progress
-from weft.document import Document, Heading
+from weft.document import Document, Heading, Paragraph
 from weft.report.environment import environment
 from weft.report.page import page
 
@@ -52,7 +52,11 @@ def run(given: Namespace) -> Outcome:
                 here = (Heading("This machine"), *environment().document().blocks)
                 text = page(_title(given), Document((*shown.blocks, *here)))
                 write_atomically(Path(given.html), [text.encode("utf-8")])
-    return Outcome(found.document(), data, OK if found.agrees else CLAIM_FAILED)
+    ran = any(entry.name in (HYBRID, STEP) for entry in found.entries)
+    if ran:
+        return Outcome(found.document(), data, OK if found.agrees else CLAIM_FAILED)
+    asked = Paragraph(f"try: weft doctor {' '.join([given.TARGET, *(f'--input {each}' for each in given.input)])}")
+    return Outcome(Document((*found.document().blocks, asked)), data, UNSUPPORTED)
 
 
 def _title(given: Namespace) -> str:

@@ -11,7 +11,9 @@ from weft.cli.outcome import CLAIM_FAILED, EXECUTION, OK, Outcome
 from weft.errors import UsageError
 from weft.report import checkpoints as pages
 from weft.train.converting import clean, convert
-from weft.train.examining import DAMAGED, SOUND, difference, examine, files_of
+from weft.train.examining import DAMAGED, SOUND, UNREAD, difference, examine, files_of
+
+FAILED = {DAMAGED, UNREAD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def run(given: Namespace) -> Outcome:
 def _checked(given: Namespace) -> tuple[Action, list[Path]]:
     action, files = ACTIONS[given.ACTION], [Path(name) for name in given.FILE]
     if action.files is not None and len(files) != action.files:
-        raise UsageError(f"weft ckpt {given.ACTION} takes {action.files} of FILE, not {len(files)}")
+        raise UsageError(f"weft ckpt {given.ACTION} takes {_files(action.files)}, not {len(files)}")
     for option in ("to", "keep"):
         if getattr(given, option) is not None and action.option != option:
             raise UsageError(f"weft ckpt {given.ACTION} does not take --{option}")
@@ -51,16 +53,20 @@ def _checked(given: Namespace) -> tuple[Action, list[Path]]:
     return action, files
 
 
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
+
+
 def _inspect(_: Namespace, files: list[Path]) -> Outcome:
     found = [examine(path) for path in files_of(files)]
-    status = EXECUTION if any(each.state == DAMAGED for each in found) else OK
+    status = EXECUTION if any(each.state in FAILED for each in found) else OK
     return Outcome(pages.contents(found), {"files": [pages.contents_data(each) for each in found]}, status)
 
 
 def _verify(_: Namespace, files: list[Path]) -> Outcome:
     found = [examine(path) for path in files_of(files)]
     states = {each.state for each in found}
-    status = EXECUTION if DAMAGED in states else CLAIM_FAILED if states != {SOUND} else OK
+    status = EXECUTION if states & FAILED else CLAIM_FAILED if states != {SOUND} else OK
     return Outcome(pages.verdicts(found), {"files": [pages.verdict_data(each) for each in found]}, status)
 
 

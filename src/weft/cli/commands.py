@@ -6,6 +6,7 @@ It is imported only when its command is called, so that `weft --help` does not w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ class Argument:
     """One argument: an option if its name begins with dashes, else a value by its place.
 
     `many` may be given several times; one of `choices` is asked for where there are any; `shows` is the name of its
-    value in help, None for a switch.
+    value in help, None for a switch; `writes` says that the value is a file that will be written.
     """
 
     name: str
@@ -33,6 +34,22 @@ class Argument:
     choices: tuple[str, ...] = ()
     many: bool = False
     optional: bool = False
+    writes: bool = False
+
+    @property
+    def by_place(self) -> bool:
+        """Tell whether it is a value without a name."""
+        return not self.name.startswith("-")
+
+    @property
+    def needed(self) -> bool:
+        """Tell whether the command cannot do without it."""
+        return self.by_place and not self.optional
+
+    @property
+    def field(self) -> str:
+        """Give the name under which what was given is found."""
+        return self.name.removeprefix("--").replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +65,16 @@ class Command:
 
 def whole(text: str) -> int:
     """Read a whole number that is at least one."""
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("a whole number, at least 1")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """Read a number above zero."""
+    if not re.fullmatch(r"\d*\.?\d+", text, re.ASCII) or float(text) <= 0:
+        raise ValueError("a number above 0")
+    return float(text)
 
 
 TARGET = Argument("TARGET", "file.py:name of a module, a class of modules without arguments, or a function")
@@ -82,7 +105,7 @@ COMMANDS = (
         (
             Argument("--lang", "the language: en or zh", shows="LANGUAGE", default="en", choices=LANGUAGES),
             Argument("--stop", "only this stop; may be repeated", shows="NAME", many=True),
-            Argument("--html", "also write one self-contained page", shows="FILE"),
+            Argument("--html", "also write one self-contained page", shows="FILE", writes=True),
         ),
     ),
     Command(
@@ -122,10 +145,10 @@ COMMANDS = (
             Argument("--threads", "threads that each may use (all cores)", shows="COUNT", read=whole),
             Argument("--warmup", "calls before timing starts", shows="COUNT", default=10, read=whole),
             Argument("--runs", "rounds, in each of which every rival is timed once", "COUNT", default=20, read=whole),
-            Argument("--export-json", "also write the result, with all times", shows="FILE"),
-            Argument("--export-markdown", "also write the table", shows="FILE"),
-            Argument("--html", "also write a page with pictures, to keep or send", shows="FILE"),
-            Argument("--trace", "also write one call's timeline, for Chrome's viewer", shows="FILE"),
+            Argument("--export-json", "also write the result, with all times", "FILE", writes=True),
+            Argument("--export-markdown", "also write the table", shows="FILE", writes=True),
+            Argument("--html", "also write a page with pictures, to keep or send", "FILE", writes=True),
+            Argument("--trace", "also write one call's timeline, for Chrome's viewer", "FILE", writes=True),
         ),
     ),
     Command(
@@ -142,7 +165,7 @@ COMMANDS = (
             Argument("TARGET", "file.py:name, or a .weft file"),
             INPUT,
             Argument("--stage", ", ".join(STAGES), shows="STAGE", default="graph", choices=STAGES),
-            Argument("--output", "write to a file instead of printing", shows="FILE"),
+            Argument("--output", "write to a file instead of printing", shows="FILE", writes=True),
         ),
     ),
     Command(
@@ -156,7 +179,7 @@ COMMANDS = (
         (
             Argument("FILE", "a program that Program.save wrote"),
             Argument("--input", "an argument as an .npy file, in order; else random numbers", shows="FILE", many=True),
-            Argument("--output", "write the result as .npy; a list of results as FILE-0.npy, ...", shows="FILE"),
+            Argument("--output", "write the result as .npy; a list of results as FILE-0.npy, ...", "FILE", writes=True),
         ),
     ),
     Command(
@@ -189,7 +212,9 @@ COMMANDS = (
             Argument("--resume", "auto: go on from the newest checkpoint", shows="auto", choices=("auto",)),
             Argument("--checkpoints", "where each epoch is saved (checkpoints, with --resume)", shows="FOLDER"),
             Argument("--processes", "how many processes share each batch", "COUNT", default=1, read=whole),
-            Argument("--patience", "how long the others wait for a live process", "SECONDS", default=60.0, read=float),
+            Argument(
+                "--patience", "how long the others wait for a live process", "SECONDS", default=60.0, read=above_zero
+            ),
             Argument("--set", "NAME=VALUE of a parameter of the run; may be repeated", "VALUE", many=True),
             Argument("--synthetic", "made-up data, where there is no network: for the examples"),
         ),
@@ -208,7 +233,9 @@ COMMANDS = (
         (
             Argument("ACTION", ", ".join(CHECKPOINT_ACTIONS), choices=CHECKPOINT_ACTIONS),
             Argument("FILE", ".safetensors, .pt, .pth, or a folder", many=True),
-            Argument("--to", "convert: the new file; its ending, .safetensors or .pt, says which kind", shows="FILE"),
+            Argument(
+                "--to", "convert: the new file; its ending, .safetensors or .pt, says which kind", "FILE", writes=True
+            ),
             Argument("--keep", "clean: how many of the newest good checkpoints stay (all)", "COUNT", read=whole),
         ),
     ),

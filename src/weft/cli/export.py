@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
+from pathlib import Path
 
 from weft.api.export import export
 from weft.cli.outcome import Outcome
@@ -19,15 +21,18 @@ def code(given: Namespace) -> str:
 def run(given: Namespace) -> Outcome:
     """Export a program."""
     folder = _folder(given)
+    if Path(folder).is_file():
+        raise UsageError(f"{folder} is a file", why="export writes a folder", fix="--to another name")
     found = export(program_of(given.TARGET, given.input), folder)
+    test = f"make -C {shlex.quote(folder)} test"
     verdict = (
         "compiled, called from C, and equal bit by bit"
         if found.checked
-        else f"no C compiler is here: make -C {folder} test links and compares it"
+        else f"no C compiler is here: {test} links and compares it"
     )
     rows = facts([("folder", str(found.folder)), ("files", ", ".join(found.files)), ("checked", verdict)])
     data = {"folder": str(found.folder), "files": list(found.files), "checked": found.checked}
-    return Outcome(Document((rows, Paragraph(f"try: make -C {folder} test"))), data)
+    return Outcome(Document((rows, Paragraph(f"try: {test}"))), data)
 
 
 def _folder(given: Namespace) -> str:

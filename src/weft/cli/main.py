@@ -6,17 +6,20 @@ import importlib
 import os
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 
 from weft.cli.arguments import find_command, parse
-from weft.cli.commands import Command
+from weft.cli.blame import users_line
+from weft.cli.commands import COMMANDS, EVERYWHERE, Command
 from weft.cli.help import greeting, help_of, overview, version_line
 from weft.cli.outcome import BROKEN_PIPE, INTERNAL, INTERRUPTED, OK, Outcome, as_json, error_data, status_of
+from weft.cli.output_path import check_writable
 from weft.cli.suggestion import did_you_mean
 from weft.cli.terminal import say, show, style_of
 from weft.document import Style
-from weft.errors import UsageError, WeftError
+from weft.errors import ExecutionError, UsageError, WeftError
 
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 
@@ -39,6 +42,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return _fail(given, error)
     except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is, it is said in full
         say(traceback.format_exc())
+        if line := users_line(error):
+            return _fail(given, ExecutionError(f"{type(error).__name__}: {error}", where=line))
         say(f"weft: {type(error).__name__}: this is a mistake in Weft; please report the lines above with `weft env`")
         return INTERNAL
 
@@ -58,7 +63,8 @@ def _answer(words: list[str]) -> int:
         return OK
     if name.startswith("-"):
         known = ("--help", "--version")
-        fix = did_you_mean(name, known) or "options stand behind a command: weft env --json"
+        behind = "options stand behind a command: weft env --json"
+        fix = behind if name in {each.name for each in EVERYWHERE} else did_you_mean(name, known) or behind
         raise UsageError(
             f"weft does not take {name!r}", why=f"before a command it takes {' and '.join(known)}", fix=fix
         )
@@ -70,6 +76,8 @@ def _run(command: Command, words: list[str], style: Style) -> int:
     if given.help:
         show(help_of(command), style)
         return OK
+    if not given.show_code:
+        _check_paths(command, given)
     # Imported here, by its name in the table: most commands need PyTorch, which takes seconds to import.
     home = importlib.import_module(command.home)
     if given.show_code:
@@ -83,8 +91,17 @@ def _run(command: Command, words: list[str], style: Style) -> int:
     return outcome.status
 
 
+def _check_paths(command: Command, given: Namespace) -> None:
+    """Ask for all that will be written, before anything is imported or measured."""
+    for argument in command.arguments:
+        name = getattr(given, argument.field)
+        if argument.writes and name is not None:
+            check_writable(argument.name, name)
+
+
 def _fail(words: list[str], error: WeftError) -> int:
     say(f"weft: {error}")
     if "--json" in words:
-        print(as_json(words[0], error_data(error)))
+        known = words[0] in {command.name for command in COMMANDS}
+        print(as_json(words[0] if known else None, error_data(error)))
     return status_of(error)

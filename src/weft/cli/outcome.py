@@ -36,7 +36,7 @@ def status_of(error: WeftError) -> int:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), INTERNAL)
 
 
-def as_json(command: str, data: Mapping[str, Any]) -> str:
+def as_json(command: str | None, data: Mapping[str, Any]) -> str:
     """Write a result for programs: one object, with the number of the schema it follows."""
     return json.dumps({"schema": SCHEMA, "command": command, **data}, indent=2, ensure_ascii=True, default=str)
 

@@ -11,7 +11,7 @@ from weft.cli.target import load_code, program_of
 from weft.errors import UsageError
 from weft.report.stages import stage_text
 
-PICTURE = "draw"
+PICTURE, ENDING = "draw", ".svg"
 
 
 def code(given: Namespace) -> str:
@@ -27,6 +27,8 @@ def run(given: Namespace) -> Outcome:
     """Show a stage, or write it to a file."""
     if given.stage == PICTURE and given.output is None:
         raise UsageError("a picture needs a file", fix="--output net.svg")
+    if given.stage == PICTURE and Path(given.output).suffix != ENDING:
+        raise UsageError(f"{given.output} does not end with {ENDING}", why="the picture is SVG", fix="--output net.svg")
     program = program_of(given.TARGET, given.input)
     data = {"target": given.TARGET, "stage": given.stage, "graph": program.graph.name}
     if given.stage == PICTURE:

@@ -24,7 +24,7 @@ def program_of(target: str, sizes: Sequence[str]) -> Program | LoadedProgram:
             raise UsageError(f"{target} is a saved program: it has its sizes", fix="leave --input out")
         return load(target)
     subject = load_subject(target, sizes)
-    with torch.no_grad():
+    with torch.set_grad_enabled(subject.trains):
         call(subject)
         found: Program = subject.caller(program, subject.thing, *subject.inputs)
         return found
@@ -35,7 +35,9 @@ def load(target: str) -> LoadedProgram:
     path = Path(target)
     if not path.is_file():
         near = [str(each) for each in path.parent.glob(f"*{SUFFIX}")] if path.parent.is_dir() else []
-        raise UsageError(f"there is no file {target}", fix=did_you_mean(target, near))
+        guess = did_you_mean(target, near)
+        fix = guess or f"weft.program(net, x).save({Path(target).stem + SUFFIX!r}) writes one"
+        raise UsageError(f"there is no saved program {target}", fix=fix)
     try:
         return load_program(path)
     except ProgramFileError as error:
@@ -50,5 +52,5 @@ def load_code(target: str, sizes: Sequence[str]) -> str:
     return (
         "import torch\nimport weft\nfrom weft.bench.subject import load_subject\n\n"
         f"subject = load_subject({target!r}{given})\n"
-        "with torch.no_grad():\n    program = weft.program(subject.thing, *subject.inputs)"
+        "with torch.set_grad_enabled(subject.trains):\n    program = weft.program(subject.thing, *subject.inputs)"
     )

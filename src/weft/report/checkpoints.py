@@ -9,11 +9,11 @@ import torch
 
 from weft.document import Block, Code, Document, Heading, Paragraph, Span, Table, Tone, facts
 from weft.train.converting import Cleaned, Converted
-from weft.train.examining import DAMAGED, SOUND, UNCHECKED, Difference, Examined, summary
+from weft.train.examining import DAMAGED, SOUND, UNCHECKED, UNREAD, Difference, Examined, summary
 
 MOST_ROWS = 200
 MOST_CHANGED = 20
-TONES: dict[str, Tone] = {SOUND: "good", UNCHECKED: "strong", DAMAGED: "bad"}
+TONES: dict[str, Tone] = {SOUND: "good", UNCHECKED: "strong", UNREAD: "bad", DAMAGED: "bad"}
 
 
 def contents(files: Sequence[Examined]) -> Document:
@@ -104,7 +104,9 @@ def cleaning(found: Cleaned) -> Document:
         ("damaged, kept", found.damaged, "bad"),
     ]
     named = [(title, Span(", ".join(path.name for path in paths), tone)) for title, paths, tone in _named(rows)]
-    return Document((facts(named) if named else Paragraph("there is nothing in it"),))
+    return Document(
+        (facts(named) if named else Paragraph("there is no checkpoint of weft.Checkpoints in it; nothing was removed"),)
+    )
 
 
 def cleaning_data(found: Cleaned) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from weft.api.hybrid import hybridize, program
+from weft.api.step import Step
 from weft.config import config
 from weft.document import Block, Document, Heading, Paragraph, Span, Table, facts
 from weft.errors import UnsupportedError
@@ -143,7 +144,7 @@ def _examine(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> ModelReport:
     refused = tuple(obstacles(thing, inputs))
     if refused:
         return ModelReport(name, None, {}, refused)
-    with torch.no_grad():
+    with torch.set_grad_enabled(isinstance(thing, Step)):
         found = program(thing, *inputs)
     weights = frozenset(entry.value for entry in found.inputs if entry.argument is None)
     steps = CompiledGraph(found.graph, weights).executable.plan.steps

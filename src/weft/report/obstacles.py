@@ -17,6 +17,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from weft.api.hybrid import program
+from weft.api.step import Step
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
 from weft.trace.forbidden import kind_of_refusal
@@ -42,6 +43,9 @@ Calls = dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]]
 
 def obstacles(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> list[UnsupportedError]:
     """List what is in the way, each place once; none if the model can be traced as it is."""
+    if isinstance(thing, Step):
+        whole = _refusal_of(thing, inputs, {})  # it needs gradients, and cannot run imperatively
+        return [] if whole is None else [whole]
     with torch.no_grad():
         whole = _refusal_of(thing, inputs, {})
         if whole is None:

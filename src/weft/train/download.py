@@ -29,7 +29,8 @@ def download(address: str, path: Path, md5: str) -> Path:
         raise ExecutionError(
             f"{path.name} could not be downloaded",
             why=f"{address}: {reason}",
-            fix=f"where there is no network, put the file at {path}, or train on synthetic data: synthetic=True",
+            fix=f"where there is no network, put the file at {path}, or train on made-up data:"
+            " --synthetic (synthetic=True)",
         ) from error
     if checksum(content) != md5:
         raise ExecutionError(

@@ -14,15 +14,15 @@ from weft.train.checkpoint_reading import Checkpoint, read
 from weft.train.file_series import FileSeries
 from weft.train.foreign_file import is_foreign
 from weft.train.matching import MatchReport, match
-from weft.train.tensor_file import NoChecksumError
+from weft.train.tensor_file import NoChecksumError, NotTensorsError
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-SOUND, UNCHECKED, DAMAGED = "sound", "no checksum", "damaged"
+SOUND, UNCHECKED, UNREAD, DAMAGED = "sound", "no checksum", "not read", "damaged"
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A file and what was found of it: `state` is sound, damaged, or has no checksum; what it holds, if it was read."""
+    """A file and what was found of it: sound, damaged, no checksum or not read; and what it holds, if it was read."""
 
     path: Path
     state: str
@@ -34,6 +34,8 @@ class Examined:
         """Say who wrote such files."""
         if is_foreign(self.path):
             return "torch.save"
+        if self.content is None and self.path.suffix != ".safetensors":
+            return "unknown"
         return "Weft" if self.content is not None and self.content.made_by else "safetensors"
 
     @property
@@ -67,6 +69,8 @@ class Difference:
 
 def examine(path: Path) -> Examined:
     """Read a file, verified where it carries a checksum; a damaged one is a result, one that is not there an error."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", why="one file is asked for", fix="name a file in it")
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
     try:
@@ -74,10 +78,17 @@ def examine(path: Path) -> Examined:
     except NoChecksumError as unchecked:
         try:
             return Examined(path, UNCHECKED, _problem(unchecked), read(path, verify=False))
-        except CheckpointError as damaged:
-            return Examined(path, DAMAGED, _problem(damaged), None)
-    except CheckpointError as damaged:
-        return Examined(path, DAMAGED, damaged.why or _problem(damaged), None)
+        except CheckpointError as error:
+            return _unreadable(path, error)
+    except CheckpointError as error:
+        return _unreadable(path, error)
+
+
+def _unreadable(path: Path, error: CheckpointError) -> Examined:
+    """Tell what is damaged from what is another thing than a checkpoint."""
+    if isinstance(error, NotTensorsError):
+        return Examined(path, UNREAD, f"{_problem(error)}: {error.why}" if error.why else _problem(error), None)
+    return Examined(path, DAMAGED, error.why or _problem(error), None)
 
 
 def _problem(error: CheckpointError) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError
-from weft.train.tensor_file import file_error, no_checksum
+from weft.train.tensor_file import NotTensorsError, file_error, no_checksum
 
 ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"
@@ -46,12 +47,7 @@ def read_foreign(path: Path, *, verify: bool) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise file_error(
-            path,
-            "it holds more than tensors and plain values",
-            why=str(error).partition("\n")[0],
-            fix="where it was made, save the tensors alone: torch.save(net.state_dict(), path)",
-        ) from error
+        raise _not_tensors(path, "it holds more than tensors and plain values", _reason(error)) from error
     except CheckpointError:
         raise
     except Exception as error:
@@ -86,18 +82,30 @@ def _read_through(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
 def _tensors(path: Path, content: Any) -> dict[str, Any]:
     """Find the one table of tensors in what a file holds."""
     if not isinstance(content, Mapping):
-        raise file_error(path, f"it holds a {type(content).__name__}, not a table of tensors")
+        raise _not_tensors(path, f"it holds a value of type {type(content).__name__}, not a table of tensors", None)
     if _is_table(content):
         return dict(content)
     places = [place for place in USUAL_PLACES if _is_table(content.get(place))]
     if len(places) == 1:
         return dict(content[places[0]])
-    raise file_error(
-        path,
-        "it is not clear where in it the model's tensors are",
-        why="its entries are " + ", ".join(str(name) for name in list(content)[:20]),
+    entries = "its entries are " + ", ".join(str(name) for name in list(content)[:20])
+    raise _not_tensors(path, "it is not clear where in it the model's tensors are", entries)
+
+
+def _not_tensors(path: Path, problem: str, why: str | None) -> NotTensorsError:
+    return NotTensorsError(
+        f"{path} cannot be loaded: {problem}",
+        why=why,
         fix="where it was made, save the tensors alone: torch.save(net.state_dict(), path)",
     )
+
+
+def _reason(error: pickle.UnpicklingError) -> str:
+    """Name what a pickle would have run; PyTorch's own advice is to run it, which nobody should."""
+    named = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if named is None:
+        return "reading it would run code that the file chooses"
+    return f"reading it would use {named[1]}, so it could run code that the file chooses"
 
 
 def _is_table(content: Any) -> bool:

@@ -72,7 +72,8 @@ class _Processes:
         self.own = own_part(self.store)
         text = json.dumps(asdict(told))
         self.processes = [
-            subprocess.Popen([*_command(), str(rank), str(count), str(self.store.port), text]) for rank in range(count)
+            subprocess.Popen([*_command(), str(rank), str(count), str(self.store.port), text], stdout=_output())
+            for rank in range(count)
         ]
 
     def run(self) -> History:
@@ -124,6 +125,14 @@ class _Processes:
             limit = time.monotonic() + seconds
             while time.monotonic() < limit and any(process.poll() is None for process in alive):
                 time.sleep(LOOK)
+
+
+def _output() -> int | None:
+    """Say where the processes print: where this one prints now, if that is a file."""
+    try:
+        return sys.stdout.fileno()
+    except (OSError, ValueError):  # a stream in memory has none
+        return None
 
 
 def _command() -> Sequence[str]:

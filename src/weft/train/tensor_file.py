@@ -66,6 +66,10 @@ class NoChecksumError(CheckpointError):
     """A file that carries nothing to check its bytes by: it may be sound, but nobody can tell."""
 
 
+class NotTensorsError(CheckpointError):
+    """A file that is not damaged, as far as one can tell, and holds something else than one model's tensors."""
+
+
 def file_error(path: Path, problem: str, *, why: str | None = None, fix: str | None = None) -> CheckpointError:
     """Make the error that names the file and what is wrong with it."""
     return CheckpointError(f"{path} cannot be loaded: {problem}", why=why, fix=fix or "load another checkpoint")

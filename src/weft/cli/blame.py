@@ -1,0 +1,26 @@
+"""An exception that no command expected -> whose it is: of the file that the user named, or Weft's."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+from weft.errors import source_line
+
+WEFT = Path(__file__).parents[1]
+LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def users_line(error: BaseException) -> str | None:
+    """Give the user's line that the exception came from; None where Weft, or nobody's file, was the last to act.
+
+    What PyTorch and other libraries raise is the fault of whoever called them.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(WEFT):
+            return None
+        if path.suffix == ".py" and not any(path.is_relative_to(folder) for folder in LIBRARIES):
+            return source_line(frame.filename, frame.lineno or 1)
+    return None
