@@ -55,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\n{workload.name}: {workload.title}", flush=True)
             started = time.monotonic()
             rows.append(measure(workload, rivals, options, _say))
-            print(*report.lines_of(rows[-1]), f"  took {time.monotonic() - started:.0f} s", sep="\n", flush=True)
+            took = f"  took {time.monotonic() - started:.0f} s"
+            print(*report.lines_of(rows[-1], about), took, sep="\n", flush=True)
             report.write(rows, about, stem)  # after each row: an interrupted run leaves what it found
     _draw(stem)
     print("", *report.summary(rows), f"written: {stem}.json and .md", sep="\n")

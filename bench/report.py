@@ -21,7 +21,7 @@ TITLES = {
 MEAN_BARS = {(NAMED, None): 1.3, (NAMED, COMPILED): 3.0, (FAMILIES, None): 1.2}
 
 
-def lines_of(row: Row) -> list[str]:
+def lines_of(row: Row, machine: Mapping[str, Any]) -> list[str]:
     """Say one row on the terminal."""
     lines = [
         f"  {name:<18} {microseconds(entry.time):>30}  first {entry.first_call:.3f} s{_cached(entry)}  {entry.setting}"
@@ -32,9 +32,17 @@ def lines_of(row: Row) -> list[str]:
         lines.append(f"  {row.best_peer} / {row.ours}: {times(row.ratio)}{bar}")
     if row.lanes is not None:
         lines.append(f"  one lane / all lanes: {times(row.lanes)}")
+    share = _share(row, machine)
+    if share != "-":
+        lines.append(f"  of peak: {share} of {machine['peak_gflops']:.3g} GFLOP/s, in products and convolutions")
     lines += [f"  NOISY: {row.noisy}"] if row.noisy else []
     lines += [] if row.settled else ["  not settled within the time limit"]
     return lines + [f"  BELOW: {failure}" for failure in row.failures()]
+
+
+def _share(row: Row, machine: Mapping[str, Any]) -> str:
+    share = row.share_of_peak(row.ours or ONE_LANE, machine["peak_gflops"])
+    return f"{share:.0%}" if share is not None else "-"
 
 
 def _cached(entry: Any) -> str:
@@ -136,21 +144,19 @@ def _ratio_table(rows: Sequence[Row], machine: Mapping[str, Any]) -> list[str]:
         "of peak",
         "",
     ]
-    body = []
-    for row in rows:
-        share = row.share_of_peak(row.ours or ONE_LANE, machine["peak_gflops"])
-        body.append(
-            [
-                row.workload.title,
-                row.best_peer or "-",
-                times(row.ratio),
-                f"{row.workload.bar:g}" if row.workload.bar is not None else "-",
-                times(row.ratio_to(COMPILED)),
-                times(row.lanes),
-                f"{share:.0%}" if share is not None else "-",
-                "; ".join([*row.failures(), *([f"noisy: {row.noisy}"] if row.noisy else [])]),
-            ]
-        )
+    body = [
+        [
+            row.workload.title,
+            row.best_peer or "-",
+            times(row.ratio),
+            f"{row.workload.bar:g}" if row.workload.bar is not None else "-",
+            times(row.ratio_to(COMPILED)),
+            times(row.lanes),
+            _share(row, machine),
+            "; ".join([*row.failures(), *([f"noisy: {row.noisy}"] if row.noisy else [])]),
+        ]
+        for row in rows
+    ]
     return _table(header, body)
 
 

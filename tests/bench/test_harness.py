@@ -17,7 +17,7 @@ from bench.harness import DroppedOutError, Limits, interleave, time_turn
 from bench.job import TRAINING_STEPS, CannotRunError, Job, Setting, channels_last
 from bench.machine import Load, foreign_cores
 from bench.models.subject import Subject
-from bench.report import markdown, summary
+from bench.report import lines_of, markdown, summary
 from bench.row import Entry, Row
 from bench.torch_contestants import eager
 from bench.workloads import WORKLOADS
@@ -269,6 +269,16 @@ def test_the_page_names_what_is_missing_and_what_could_not_run() -> None:
     assert "mlp: openvino skipped: not installed" in page
     assert "mlp: eager could not run one thread: failed" in page
     assert "geometric mean against the best peer 4.00, bar 1.3" in summary([row])[0]
+
+
+def test_the_terminal_tells_the_share_of_the_machines_arithmetic_peak() -> None:
+    row = make_row(weft=make_entry(1.0))
+    machine = {"peak_gflops": 100.0}
+    share = row.share_of_peak("weft", 100.0)
+    assert share is not None
+    assert f"  of peak: {share:.0%} of 100 GFLOP/s, in products and convolutions" in lines_of(row, machine)
+    idle = Row(row.workload, row.entries, {}, 0.0, settled=True, operations=0)
+    assert not any("of peak" in line for line in lines_of(idle, machine))
 
 
 def test_a_function_is_a_subject_too() -> None:
