@@ -143,3 +143,21 @@ def test_whole_steps_train_as_steps_on_devices_do(devices: Any) -> None:
     assert [row["loss"] for row in one] == pytest.approx([row["loss"] for row in other], rel=1e-4)
     for ours, theirs in zip(whole.net.parameters(), plain.net.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_scaler_is_saved_and_restored_and_training_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    def scaled(folder: str) -> weft.Trainer:
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_factor=4.0, growth_interval=3)
+        return trainer(scaler=scaler, checkpoints=weft.Checkpoints(tmp_path / folder))
+
+    straight, stopped, resumed = scaled("straight"), scaled("stopped"), scaled("stopped")
+    straight.fit(data(), epochs=2, say=quiet)
+    stopped.fit(data(), epochs=1, say=quiet)
+    assert stopped.options.scaler.state_dict()["scale"] == 32.0  # grown once, after three of the five steps
+    assert stopped.options.scaler.state_dict()["_growth_tracker"] == 2
+    resumed.fit(data(), epochs=1, resume="auto", say=quiet)
+    assert resumed.options.scaler.state_dict() == stopped.options.scaler.state_dict()
+    resumed.fit(data(), epochs=2, say=quiet)
+    assert resumed.options.scaler.state_dict() == straight.options.scaler.state_dict()
+    for one, other in zip(resumed.net.parameters(), straight.net.parameters(), strict=True):
+        assert torch.equal(one, other)

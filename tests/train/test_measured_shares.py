@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
 import pytest
 import torch
 from torch.nn import functional
 
 import weft
+from weft.train import device_work
+from weft.train import trainer as trainer_module
 from weft.train.measured_shares import LEAST, TRIED, WARM_UP, MeasuredShares
 
 
@@ -70,3 +76,90 @@ def test_a_device_that_costs_more_than_it_brings_is_left_out_with_numbers(caplog
         assert (found.shares()[1] > 0) == stays
         said = "cpu:1 is left out: 100 samples took 150.0 ms with it, 100.0 ms without it"
         assert (said in caplog.text) != stays
+
+
+class Clock:
+    """Seconds that pass only where a device works, in the thread of that device: what nothing else can disturb."""
+
+    def __init__(self) -> None:
+        self.mine = threading.local()
+
+    def perf_counter(self) -> float:
+        return float(getattr(self.mine, "seconds", 0.0))
+
+    def work(self, seconds: float) -> None:
+        self.mine.seconds = self.perf_counter() + seconds
+
+
+class Steps:
+    """A trainer's clock: a step takes as long as the slowest device's part, and work that devices share longer."""
+
+    def __init__(self, costs: Sequence[float], disturbed: float = 1.0) -> None:
+        self.costs, self.disturbed = costs, disturbed
+        self.parts: dict[int, int] = {}  # samples of each device in this step
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        """Give the time before a step, then that after it."""
+        if self.parts:
+            self.now += self.seconds()
+            self.parts.clear()
+        return self.now
+
+    def seconds(self) -> float:
+        slowest = max(self.costs[index] * samples for index, samples in self.parts.items())
+        return slowest * (self.disturbed if len(self.parts) > 1 else 1.0)
+
+
+class Throttled(torch.nn.Linear):
+    """A layer that says on which device it works; the clocks do the rest."""
+
+    told: ClassVar[Callable[[torch.nn.Module, int], None]]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        Throttled.told(self, len(x))
+        return super().forward(x)
+
+
+def seconds_of(
+    monkeypatch: pytest.MonkeyPatch, costs: Sequence[float], shares: str, steps: int, disturbed: float = 1.0
+) -> list[float]:
+    """Train on devices that take so long for a sample; gives the seconds of each step."""
+
+    def told(net: torch.nn.Module, samples: int) -> None:
+        index = next(index for index, one in enumerate(trainer.replicas.nets) if one is net)
+        whole.parts[index] = samples
+        alone.work(costs[index] * samples)
+
+    alone, whole = Clock(), Steps(costs, disturbed)
+    monkeypatch.setattr(device_work, "time", alone)
+    monkeypatch.setattr(trainer_module, "time", whole)
+    monkeypatch.setattr(Throttled, "told", staticmethod(told), raising=False)
+    net = Throttled(3, 2)
+    devices = [f"cpu:{index}" for index in range(len(costs))]
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    trainer = weft.Trainer(net, optimizer, functional.cross_entropy, devices, shares=shares)
+    found = []
+    for _ in range(steps):
+        before = whole.perf_counter()
+        trainer.step(torch.randn(256, 3), torch.zeros(256, dtype=torch.int64))
+        found.append(whole.perf_counter() - before)
+    return found
+
+
+def test_measured_shares_on_devices_of_speeds_3_to_1_give_1_8_times_the_throughput_of_equal_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    equal = seconds_of(monkeypatch, [1, 3], "equal", 64)
+    measured = seconds_of(monkeypatch, [1, 3], "measured", 64)
+    assert sum(equal) / sum(measured) >= 1.8  # 2.0 but for the first steps
+
+
+def test_a_useless_second_device_is_left_out_and_costs_at_most_5_percent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = seconds_of(monkeypatch, [1], "equal", 40)
+    measured = seconds_of(monkeypatch, [1, 30], "measured", 40, disturbed=1.2)
+    assert sum(measured[20:]) <= sum(alone[20:]) / 0.95
+    assert "cpu:1 is left out: 256 samples took" in caplog.text
+    assert "256000.0 ms without it" in caplog.text

@@ -21,6 +21,7 @@ from weft.train.gradient_sums import GradientSums
 from weft.train.history import History, line_of
 from weft.train.logical_shards import LogicalShards
 from weft.train.measured_shares import MeasuredShares
+from weft.train.memory_limits import MemoryLimits
 from weft.train.peers import find_peers
 from weft.train.prefetch import Prefetched
 from weft.train.rank_states import states_of_all, take_state
@@ -57,6 +58,8 @@ class Trainer:
             MeasuredShares(len(places), [str(place) for place in places]) if self.options.shares == "measured" else None
         )
         self._shares = [1.0] * len(places) if self.measured else resolved_shares(places, self.options.shares)
+        ask = self.measured is not None and not self.options.hybridize
+        self._limits = MemoryLimits(places, self.options.memory, ask=ask)
         self._whole: WholeStep | None = whole_step(self)
         prepared = self.options.hybridize and self._whole is None
         self.replicas = Replicas(net, places if self._whole is None else places[:1], hybridize if prepared else _as_is)
@@ -127,7 +130,10 @@ class Trainer:
             number = self.steps * self.options.accumulate + self._waiting
             return Numbers() if batch is None else self._shards.run(self.loss_fn, *batch, number)
         if batch is not None:
-            busy = self._work.pieces(*self._own_part(batch), self.shares)
+            x, y = self._own_part(batch)
+            limited = len(y) and self._limits.any
+            shares = self._limits.sizes(self.net, x, self.shares) if limited else self.shares
+            busy = self._work.pieces(x, y, shares)
         self._sums.begin([index for index, _, _ in busy], collect=collect)
         start = time.perf_counter()
         numbers = self._work.run(self.loss_fn, busy)

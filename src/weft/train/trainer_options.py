@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class TrainerOptions:
     """
 
     shares: Shares = "equal"
+    memory: Mapping[str, float] = field(default_factory=dict)
     accumulate: int = 1
     clip_norm: float | None = None
     scheduler: Any = None
@@ -51,6 +52,12 @@ class TrainerOptions:
                 "sync_batchnorm and hybridize together",
                 why="devices would have to meet inside their programs",
                 fix="one of them; whole steps on virtual CPU devices see the whole batch anyway",
+            )
+        if self.memory and (self.hybridize or self.deterministic):
+            raise UsageError(
+                f"memory and {'hybridize' if self.hybridize else 'deterministic'} together",
+                why="what a sample takes is measured on the modules as they are, and parts are of any size",
+                fix="one of them",
             )
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:

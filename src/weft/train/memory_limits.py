@@ -1,0 +1,104 @@
+"""The memory of devices, and what a sample of the user's model takes -> how many samples each device may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.func import functional_call
+
+from weft.devices import Device
+from weft.errors import UsageError
+from weft.train.split import split_sizes
+
+USED = 0.8  # of a device's memory: gradients, operators' temporary memory and the allocator's gaps take the rest
+PROBED = 4  # samples whose memory is measured: batch norm needs more than one
+
+
+class MemoryLimits:
+    """Splits batches so that no device is given more samples than its memory holds.
+
+    What a sample takes is what its forward keeps for the backward, measured on a few samples of each new shape.
+    """
+
+    def __init__(self, places: Sequence[Device], given: Mapping[str, float], *, ask: bool) -> None:
+        self._places = places
+        unknown = set(given) - {str(place) for place in places}
+        if unknown:
+            raise UsageError(
+                f"memory is given for {', '.join(sorted(unknown))}, which is not among the devices",
+                why=f"the devices are {', '.join(map(str, places))}",
+            )
+        self._given = given
+        self._ask = ask  # a GPU for its memory, where none is given
+        self._needed: dict[tuple[int, ...], float] = {}  # bytes a sample, by its shape
+
+    @property
+    def any(self) -> bool:
+        """Tell whether some device has a limit."""
+        return bool(self._given) or (self._ask and any(place.kind == "cuda" for place in self._places))
+
+    def sizes(self, net: nn.Module, x: torch.Tensor, shares: Sequence[float]) -> list[int]:
+        """Divide a batch by shares, and by what fits."""
+        key = tuple(x.shape[1:])
+        if key not in self._needed:
+            self._needed[key] = bytes_per_sample(net, x[:PROBED])
+        needed = self._needed[key]
+        memory = [self._memory(place) for place in self._places]
+        most = [len(x) if size is None else min(len(x), int(USED * size / needed)) for size in memory]
+        if sum(most) < len(x):
+            holds = ", ".join(f"{place} holds {count}" for place, count in zip(self._places, most, strict=True))
+            raise UsageError(
+                f"a batch of {len(x)} samples does not fit into the memory of the devices",
+                why=f"a sample takes {needed / 1e6:.3g} MB: {holds}",
+                fix="smaller batches, accumulate=... of which make one update",
+            )
+        return capped_sizes(len(x), shares, most)
+
+    def _memory(self, place: Device) -> float | None:
+        """Give the bytes a device has for samples; None where nobody has said."""
+        if str(place) in self._given or place.kind != "cuda" or not self._ask:
+            return self._given.get(str(place))
+        device = place.torch_device
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(torch.cuda.mem_get_info(device)[0] + kept)
+
+
+def capped_sizes(count: int, shares: Sequence[float], most: Sequence[int]) -> list[int]:
+    """Divide a count in proportion to shares, no part above its limit: what is too much goes to the others."""
+    sizes = [0] * len(shares)
+    room = set(range(len(shares)))
+    left = count
+    while left:
+        weights = [share if index in room else 0.0 for index, share in enumerate(shares)]
+        if not any(weights):  # only devices that would be left out have room
+            weights = [float(index in room) for index in range(len(shares))]
+        tried = split_sizes(left, weights)
+        full = {index for index in room if tried[index] > most[index]}
+        for index in full or room:
+            sizes[index] = most[index] if full else tried[index]
+        left = left - sum(sizes[index] for index in full) if full else 0
+        room -= full
+    return sizes
+
+
+def bytes_per_sample(net: nn.Module, x: torch.Tensor) -> float:
+    """Measure what a forward keeps for the backward, a sample; buffers and random states stay as they are."""
+    home = next((parameter.device for parameter in net.parameters()), x.device)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*net.parameters(), *net.buffers())}
+    kept: dict[int, int] = {}
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    part = x.to(home, copy=True)
+    buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    with torch.random.fork_rng(), torch.enable_grad(), saved_tensors_hooks(count, lambda tensor: tensor):
+        answers = functional_call(net, buffers, (part,))
+    results = sum(answer.nbytes for answer in [answers] if isinstance(answer, torch.Tensor))
+    return max(sum(kept.values()), results + part.nbytes, 1) / max(1, len(part))
