@@ -48,6 +48,11 @@ def test_the_longest_bar_fills_the_width_and_spreads_stay_inside() -> None:
     assert drawn.count("left:25.0%") == 3  # the dashed line in both, and the spread of the first, which is one point
 
 
+def test_a_spread_below_nothing_stays_beside_the_names() -> None:
+    drawn = bars([Bar("noisy", 1, -3, 4, "1")])
+    assert "left:0.0%;width:100.0%" in drawn
+
+
 def test_curves_reach_from_corner_to_corner() -> None:
     drawn = curves({"loss": [(0, 4), (5, 1), (10, 2)]}, AXES)
     assert 'points="0,0 500,300 1000,200"' in drawn

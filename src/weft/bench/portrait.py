@@ -13,7 +13,7 @@ from weft.api.program_picture import program_blocks
 from weft.bench.result import Comparison
 from weft.bench.subject import load_subject
 from weft.devices import cores, cpu_count
-from weft.document import Block, Document, Heading, Paragraph
+from weft.document import Block, Document, Heading, Paragraph, Table
 from weft.errors import UnsupportedError
 
 
@@ -27,8 +27,15 @@ def compared_program(target: str, sizes: Sequence[str] = (), threads: int = 0) -
 def portrait(found: Comparison, sizes: Sequence[str] = (), trace: Path | None = None) -> Document:
     """Give what was found, as a summary, pictures and tables, with the program's; `trace` gets the call's timeline."""
     first, *rest = found.document().blocks
-    blocks: list[Block] = [first, *found.pictures(), *rest]
+    blocks: list[Block] = [first, *found.pictures(), *map(_without_bars, rest)]
     return Document((*blocks, *_program(found, sizes, trace)))
+
+
+def _without_bars(block: Block) -> Block:
+    """Leave out the bars made of letters, which a terminal needs and a page draws."""
+    if not isinstance(block, Table):
+        return block
+    return Table(block.columns[:-1], tuple(row[:-1] for row in block.rows), block.right)
 
 
 def _program(found: Comparison, sizes: Sequence[str], trace: Path | None) -> list[Block]:

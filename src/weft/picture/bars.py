@@ -29,7 +29,7 @@ def bars(rows: Sequence[Bar], caption: str = "", mark: float | None = None) -> s
 
 def _row(row: Bar, most: float, mark: float | None) -> str:
     fill = COLOURS[2] if row.marked else COLOURS[0]
-    width, low, high = (100 * value / most for value in (row.value, row.low, row.high))
+    width, low, high = (100 * max(value, 0.0) / most for value in (row.value, row.low, row.high))
     spread = f'<span class="wp-spread" style="left:{low:.1f}%;width:{max(high - low, 0.3):.1f}%"></span>'
     line = "" if mark is None else f'<span class="wp-one" style="left:{100 * mark / most:.1f}%"></span>'
     return (

@@ -34,6 +34,7 @@ th {{ color: var(--faint); font-weight: 500; border-top: 0; }}
 .right {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .faint {{ color: var(--faint); }} .good {{ color: var(--good); }} .bad {{ color: var(--bad); }}
 .strong {{ font-weight: 600; }}
+@media (max-width: 32rem) {{ table {{ font-size: .8rem; }} td, th {{ padding-right: .55rem; }} }}
 {style}</style>
 </head>
 <body>

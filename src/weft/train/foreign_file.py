@@ -70,7 +70,10 @@ def _check_archive(path: Path, verify: bool) -> None:
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError, RuntimeError, zlib.error) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise file_error(path, "it is damaged", why=str(error) or type(error).__name__) from error
+        # An archive begins as one and has its contents at its end.
+        cut = str(error) == "File is not a zip file"
+        why = "its end is missing: it was cut" if cut else str(error) or type(error).__name__
+        raise file_error(path, "it is damaged", why=why) from error
 
 
 def _read_through(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
