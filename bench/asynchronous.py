@@ -1,9 +1,15 @@
-"""What lazy and spawned work costs and gains: `python -m bench.asynchronous`; each line is one claim."""
+"""What lazy and spawned work costs and gains: `python -m bench.asynchronous [ROW ...]`; each row is one claim.
+
+As bench/README.md says: answers first, contestants in turn in one process, warm-up, medians with quartiles, ratios
+round by round, and the machine.
+"""
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,92 +17,104 @@ from functools import partial
 import torch
 
 import weft
-
-
-def seconds(function: Callable[[], object], repeats: int = 5) -> float:
-    """The best of some runs."""
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        best = min(best, time.perf_counter() - start)
-    return best
+from bench.asynchronous_memory import bounded_memory
+from bench.machine import describe
+from bench.rounds import Times, compare, in_turn, ratio_text
 
 
 def queued_and_finished() -> str:
-    """CHAPTER.md item 32: when Python is back, and when the product is done."""
+    """Items 32 to 34: when Python is back, when the product is done, and what each way of looking takes."""
     x = torch.randn(2000, 2000)
+
+    def product() -> torch.Tensor:
+        return torch.mm(x, x)
+
     with weft.lazy():
-        for _ in range(3):
-            weft.wait(torch.mm(x, x).sum())
+        compare(weft.wait(product().sum()), torch.mm(x, x).sum(), "the sum of a lazy product")
         queued, done = [], []
-        for _ in range(5):
+        for _ in range(12):
             start = time.perf_counter()
-            y = torch.mm(x, x).sum()
+            y = product().sum()
             queued.append(time.perf_counter() - start)
             weft.wait(y)
             done.append(time.perf_counter() - start)
-    q, d = statistics.median(queued), statistics.median(done)
-    return f"2000 x 2000 product: queued {q * 1e3:.3f} ms, finished {d * 1e3:.1f} ms, {q / d:.2%}"
+        q, d = statistics.median(queued[4:]), statistics.median(done[4:])
+        looks: dict[str, Callable[[], object]] = {
+            "weft.wait": lambda: weft.wait(product()),
+            "two products, waitall": lambda: (product(), product(), weft.waitall())[:2],
+            "numpy": lambda: product().numpy(),
+            "norm().item()": lambda: product().norm().item(),
+        }
+        times = in_turn(looks, 5, alike=False)
+    return f"2000 x 2000 product: queued {q * 1e3:.3f} ms, finished {d * 1e3:.1f} ms, {q / d:.2%}; " + "; ".join(
+        times.show(name) for name in looks
+    )
 
 
 def stages() -> str:
     """Items 35 and 36: waiting each time against once; the queue itself by tasks that nobody may remove."""
     x, count = torch.ones(2000, 2000), 100
     y = torch.empty_like(x)
+    pushing: list[float] = []
 
-    def eager() -> None:
+    def push() -> object:
+        return weft.spawn(partial(torch.add, out=y), x, 1)
+
+    def eager() -> torch.Tensor:
         for _ in range(count):
             torch.add(x, 1, out=y)
+        return y
 
-    def each() -> None:
+    def each() -> torch.Tensor:
         for _ in range(count):
-            weft.wait(weft.spawn(partial(torch.add, out=y), x, 1))
+            weft.wait(push())
+        return y
 
-    def once() -> None:
+    def once() -> torch.Tensor:
+        start = time.perf_counter()
         for _ in range(count):
-            weft.spawn(partial(torch.add, out=y), x, 1)
+            push()
+        pushing.append((time.perf_counter() - start) / count)
         weft.waitall()
+        return y
 
-    def lazily() -> None:
+    def lazily() -> torch.Tensor:
         with weft.lazy():
             for _ in range(count):
                 z = x + 1
-            weft.wait(z)
+            return weft.wait(z)  # type: ignore[no-any-return]
 
-    for function in (each, once, lazily):
-        function()
-    t_eager, t_each, t_once, t_lazy = (seconds(function, 3) for function in (eager, each, once, lazily))
-    start = time.perf_counter()
-    for _ in range(count):
-        weft.spawn(partial(torch.add, out=y), x, 1)
-    t1 = (time.perf_counter() - start) / count
-    weft.waitall()
-    t2 = t_eager / count
-    t3 = t_each / count - t1 - t2
+    times = in_turn({"eager": eager, "each": each, "once": once, "lazily": lazily}, 5)
+    t1, t2 = statistics.median(pushing[-5:]), times.median("eager") / count
+    t3 = times.median("each") / count - t1 - t2
     return (
-        f"{count} x y = x + 1: eager {t_eager * 1e3:.0f} ms, waiting each time {t_each * 1e3:.0f} ms, once "
-        f"{t_once * 1e3:.0f} ms, lazily {t_lazy * 1e3:.1f} ms; t1 {t1 * 1e6:.0f} us, t2 {t2 * 1e6:.0f} us, "
+        f"{count} x y = x + 1: {', '.join(map(times.show, times.rounds))}; t1 {t1 * 1e6:.0f} us, t2 {t2 * 1e6:.0f} us, "
         f"t3 {t3 * 1e6:.0f} us, t1 + n t2 + t3 = {(t1 + count * t2 + t3) * 1e3:.0f} ms"
     )
 
 
 def front_end() -> str:
-    """What it costs to queue an operator, with and without gradients."""
-    count, found = 400, []
-    for grad in (False, True):
-        x = torch.randn(20, 20, requires_grad=grad)
-        times = []
-        with weft.lazy():
-            for _ in range(12):
+    """What it costs to queue an operator, with and without gradients, of a lazy tensor and of an ordinary one."""
+    count = 400
+    found: dict[str, list[float]] = {}
+    inputs = {"": torch.randn(20, 20), " with gradients": torch.randn(20, 20, requires_grad=True)}
+    with weft.lazy():
+        for _ in range(20):
+            for name, x in inputs.items():
                 start = time.perf_counter()
                 y = x
                 for _ in range(count):
                     y = y * 0.5
-                times.append((time.perf_counter() - start) / count)
-                weft.wait(y.sum())
-        found.append(statistics.median(times[4:]) * 1e6)
-    return f"front end: {found[0]:.1f} us an operator, {found[1]:.1f} us with gradients"
+                middle = time.perf_counter()
+                for _ in range(count):
+                    z = x + 1
+                end = time.perf_counter()
+                compare(weft.wait(z), x + 1, "x + 1")
+                weft.wait(y)
+                found.setdefault("y = y * 0.5" + name, []).append((middle - start) / count)
+                found.setdefault("y = x + 1" + name, []).append((end - middle) / count)
+    medians = (f"{name} {statistics.median(times[6:]) * 1e6:.1f} us" for name, times in found.items())
+    return "front end, an operator: " + ", ".join(medians)
 
 
 def products(x: torch.Tensor) -> list[torch.Tensor]:
@@ -105,65 +123,119 @@ def products(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def two_lanes() -> str:
-    """Item 50: two programs on two lanes against the sum of both alone."""
+    """Item 50: two programs on two lanes against the sum of both alone, and beside two plain threads."""
     a, b = torch.randn(100, 100), torch.randn(100, 100)
     one, two = (weft.hybridize(products) for _ in range(2))
 
-    def run(*jobs: tuple[str, Callable[..., object], torch.Tensor]) -> None:
+    def run(*jobs: tuple[str, Callable[..., object], torch.Tensor]) -> object:
         results = []
         for lane, program, x in jobs:
             with weft.on(lane):
                 results.append(weft.spawn(program, x))
-        weft.wait(results)
+        return weft.wait(results)
+
+    def plain_threads() -> list[list[torch.Tensor]]:
+        results: list[list[torch.Tensor]] = [[], []]
+        workers = [
+            threading.Thread(target=lambda i=i, x=x: results[i].extend(products(x))) for i, x in enumerate((a, b))
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        return results
+
+    def lazily() -> object:
+        with weft.lazy():
+            return weft.wait([products(a), products(b)])
 
     first, second = ("cpu:0", one, a), ("cpu:1", two, b)
-    for _ in range(3):
-        run(first)
-        run(second)
-        run(first, second)
-    alone, other, both = (seconds(partial(run, *jobs), 15) for jobs in ((first,), (second,), (first, second)))
-    plain = seconds(lambda: (products(a), products(b)), 5)
-
-    def lazily() -> None:
-        with weft.lazy():
-            results = (products(a), products(b))
-            weft.wait(results)
-
-    for _ in range(4):
-        lazily()
-    t_lazy = seconds(lazily, 10)
+    compare(run(first), products(a), "the first program")
+    compare(run(second), products(b), "the second program")
+    alone = in_turn({"first": partial(run, first), "second": partial(run, second)}, alike=False)
+    both: dict[str, Callable[[], object]] = {
+        "eager": lambda: [products(a), products(b)],
+        "together": partial(run, first, second),
+        "lazily": lazily,
+        "plain threads": plain_threads,
+    }
+    times = in_turn(both, 20)
+    # Both alone and together in one set of rounds, for the ratio.
+    sums = in_turn(
+        {"first": partial(run, first), "second": partial(run, second), "together": both["together"]}, 30, alike=False
+    )
     return (
-        f"2 x 200 products of 100 x 100: alone {alone * 1e3:.2f} and {other * 1e3:.2f} ms, together {both * 1e3:.2f} ms"
-        f" ({both / (alone + other):.2f} of the sum); eager {plain * 1e3:.2f} ms, lazily {t_lazy * 1e3:.2f} ms "
-        f"({t_lazy / plain:.2f})"
+        f"2 x 200 products of 100 x 100: {', '.join(map(alone.show, alone.rounds))}; "
+        f"{', '.join(map(times.show, times.rounds))}; together over the sum "
+        f"{ratio_text(sums.ratio('together', 'first', 'second'))}, lazily over eager "
+        f"{ratio_text(times.ratio('lazily', 'eager'))}, plain threads over eager "
+        f"{ratio_text(times.ratio('plain threads', 'eager'))}"
+    )
+
+
+def lazily_and_eager(work: Callable[[], object], rounds: int) -> Times:
+    """The same work on one core, as it comes, and lazily."""
+    threads = torch.get_num_threads()
+
+    def one_core() -> object:
+        torch.set_num_threads(1)
+        try:
+            return work()
+        finally:
+            torch.set_num_threads(threads)
+
+    def lazily() -> object:
+        with weft.lazy():
+            return weft.wait(work())
+
+    return in_turn({"eager": work, "one core": one_core, "lazily": lazily}, rounds)
+
+
+def beside_eager(name: str, times: Times) -> str:
+    """One line about them."""
+    return (
+        f"{name}: {', '.join(map(times.show, times.rounds))}; lazily over one core "
+        f"{ratio_text(times.ratio('lazily', 'one core'))}, over eager {ratio_text(times.ratio('lazily', 'eager'))}"
     )
 
 
 def independent() -> str:
     """Items 56 and 58: ten products of one matrix, large and small."""
     lines = []
-    for size, times in ((1000, 5), (20, 20)):
+    for size, rounds in ((1000, 6), (20, 60)):
         x = torch.randn(size, size)
-
-        def eager(x: torch.Tensor = x) -> list[torch.Tensor]:
-            return [torch.mm(x, x) + index for index in range(10)]
-
-        def lazily(work: Callable[[], list[torch.Tensor]] = eager) -> None:
-            with weft.lazy():
-                weft.wait(work())
-
-        for _ in range(4):
-            lazily()
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        one = seconds(eager, times)
-        torch.set_num_threads(threads)
-        all_cores, lazy = seconds(eager, times), seconds(lazily, times)
-        lines.append(
-            f"10 products of {size} x {size}: one core {one * 1e3:.3f} ms, eager {all_cores * 1e3:.3f} ms, "
-            f"lazily {lazy * 1e3:.3f} ms ({lazy / one:.2f} of one core, {lazy / all_cores:.2f} of eager)"
-        )
+        times = lazily_and_eager(lambda x=x: [torch.mm(x, x) + index for index in range(10)], rounds)
+        lines.append(beside_eager(f"10 products of {size} x {size}", times))
     return "\n".join(lines)
+
+
+def dependencies() -> str:
+    """Item 57: two long branches that meet, and a random graph of products and sums."""
+    x = torch.randn(200, 200) / 14
+
+    def diamond() -> torch.Tensor:
+        left, right = x, x.t()
+        for _ in range(10):
+            left, right = left @ x, right @ x
+        return left + right
+
+    chosen = random.Random(0)
+    picks = [(chosen.randrange(number + 1), chosen.randrange(number + 1)) for number in range(40)]
+
+    def graph() -> list[torch.Tensor]:
+        made = [x]
+        for one, other in picks:
+            made.append(torch.tanh(made[one] @ made[other]))
+        return made[-8:]
+
+    return "\n".join(
+        beside_eager(name, lazily_and_eager(work, 20)) for name, work in (("diamond", diamond), ("random graph", graph))
+    )
+
+
+def copies() -> str:
+    """Items 49, 52, 53 and 59: what there is to say of them."""
+    return "copies beside computing: no figure; weft.lazy does not queue work on a GPU, and between lanes nothing moves"
 
 
 def train(net: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]], rate: float = 0.05) -> torch.Tensor:
@@ -198,33 +270,57 @@ NETS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
 
 
 def training() -> str:
-    """Training loops written imperatively, eager and lazy."""
+    """Training loops written imperatively: eager, lazy, and `weft.step`, which is the most that can be had."""
     lines = []
     for name, (make, shape) in NETS.items():
         batches = [(torch.randn(shape), torch.randint(10, shape[:1])) for _ in range(30)]
-        net = make()
+        nets = []
+        for _ in range(3):
+            torch.manual_seed(0)
+            nets.append(make())
+        optimizer = torch.optim.SGD(nets[2].parameters(), 0.05, momentum=0.9)
+        step = weft.step(nets[2], torch.nn.functional.cross_entropy, optimizer)
 
-        def lazily(net: torch.nn.Module = net, batches: list[tuple[torch.Tensor, torch.Tensor]] = batches) -> None:
+        def lazily(
+            net: torch.nn.Module = nets[1], batches: list[tuple[torch.Tensor, torch.Tensor]] = batches
+        ) -> object:
             with weft.lazy():
-                weft.wait(train(net, batches))
+                return weft.wait(train(net, batches))
 
-        lazily()
-        eager = seconds(partial(train, net, batches), 4)
-        lazy = seconds(lazily, 4)
-        step, lazy_step = eager / len(batches) * 1e3, lazy / len(batches) * 1e3
-        lines.append(f"{name}: {step:.2f} ms a step, lazily {lazy_step:.2f} ms, {eager / lazy:.2f} times as fast")
+        def steps(
+            step: Callable[..., torch.Tensor] = step, batches: list[tuple[torch.Tensor, torch.Tensor]] = batches
+        ) -> None:
+            for x, y in batches:
+                step(x, y)
+
+        compare(lazily(), train(nets[0], batches), f"the last loss of {name}")
+        work = {"eager": partial(train, nets[0], batches), "lazily": lazily, "weft.step": steps}
+        times = in_turn(work, 6, alike=False)
+        lines.append(
+            f"{name}, {len(batches)} steps: {', '.join(map(times.show, times.rounds))}; eager over lazily "
+            f"{ratio_text(times.ratio('eager', 'lazily'))}, "
+            f"over weft.step {ratio_text(times.ratio('eager', 'weft.step'))}"
+        )
     return "\n".join(lines)
 
 
-PARTS = {part.__name__: part for part in (queued_and_finished, stages, front_end, two_lanes, independent, training)}
+ROWS: dict[str, Callable[[], str]] = {
+    row.__name__: row
+    for row in (
+        queued_and_finished, stages, front_end, bounded_memory, two_lanes, independent, dependencies, copies, training,
+    )
+}  # fmt: skip
 
 
 def main() -> None:
-    """Run the parts that are named, or all."""
+    """Run the rows that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which; all if none is named")
-    for name in parser.parse_args().parts or PARTS:
-        print(PARTS[name](), flush=True)
+    parser.add_argument("rows", nargs="*", choices=[[], *ROWS], help="which; all if none is named")
+    wanted = parser.parse_args().rows or list(ROWS)
+    machine = describe(torch.get_num_threads())
+    print(f"{machine['processor']}, {machine['threads']} threads, torch {machine['versions']['torch']}", flush=True)
+    for name in wanted:
+        print(ROWS[name](), flush=True)
 
 
 if __name__ == "__main__":

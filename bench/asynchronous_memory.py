@@ -1,0 +1,86 @@
+"""A training loop that never waits -> how much memory it takes: `python -m bench.asynchronous_memory WAY [MB]`.
+
+The chapter's loop (CHAPTER.md items 38 and 39): batches of 1024 x 512, a perceptron 2048-512-1, rate 0.005. A process
+measures one way, as memory that was once taken is rarely given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import weft
+
+BATCHES = 100
+WARM_UP = 3
+WAYS = ("eager", "lazily", "limited")
+MEGABYTE = 1 << 20
+
+
+def resident(name: str) -> int:
+    """A size of this process in bytes: VmRSS now, VmHWM at most."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(name):
+            return 1024 * int(line.split()[1])
+    raise SystemExit(f"/proc/self/status has no {name}")
+
+
+def batches(count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The chapter's data, made batch by batch."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        yield torch.randn(1024, 512, generator=generator), torch.randn(1024, 1, generator=generator)
+
+
+def train(net: nn.Module, count: int) -> torch.Tensor:
+    """The loop; gives the last loss."""
+    optimizer = torch.optim.SGD(net.parameters(), 0.005)
+    loss = torch.zeros(())
+    for x, y in batches(count):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+    return loss
+
+
+def measure(way: str, megabytes: int) -> None:
+    """Print the last loss and by how much the peak rose over what was there after the warm-up."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.ReLU(), nn.Linear(512, 1))
+    block = contextlib.nullcontext if way == "eager" else weft.lazy
+    with block():
+        weft.wait(train(net, WARM_UP))
+        weft.waitall()
+        if way == "limited":
+            weft.limit(bytes=megabytes * MEGABYTE)
+        before = resident("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak counts from here
+        loss = weft.wait(train(net, BATCHES))
+        weft.waitall()
+    print(f"{loss.item():.6f} {(resident('VmHWM') - before) / MEGABYTE:.1f}")
+
+
+def bounded_memory(megabytes: int = 64) -> str:
+    """Items 38 and 39: the growth of each way beside the chapter's +197 MB without a wait."""
+    found: dict[str, tuple[float, float]] = {}
+    for way in WAYS:
+        command = [sys.executable, "-m", "bench.asynchronous_memory", way, str(megabytes)]
+        loss, growth = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        found[way] = float(loss), float(growth)
+    right = found["eager"][0]
+    for way, (loss, _) in found.items():
+        if abs(loss - right) > 1e-3 * abs(right):
+            raise SystemExit(f"{way}: the last loss is {loss}, eager's is {right}")
+    grown = ", ".join(f"{way} +{growth:.1f} MB" for way, (_, growth) in found.items())
+    return f"{BATCHES} batches without a wait: {grown} (limit {megabytes} MB; the chapter +197 MB)"
+
+
+if __name__ == "__main__":
+    measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 64)
