@@ -139,6 +139,13 @@ def test_a_lane_that_would_wait_does_what_is_less_urgent_first() -> None:
     assert {buffer for lane in before for buffer in lane} >= set(range(left + 1, len(places)))
 
 
+def test_in_order_no_call_is_taken_much_before_its_turn() -> None:
+    plan = schedule(towers(8, 64), 2, EAGER, in_order=True)
+    order = [call.reads[1].buffer for call in plan.calls]
+    given = [call.reads[1].buffer for call in towers(8, 64).calls]
+    assert all(abs(order.index(buffer) - place) <= len(plan.lanes) for place, buffer in enumerate(given))
+
+
 def test_one_lane_runs_all_calls_in_order() -> None:
     plan = schedule(towers(2, 32), 1, MODEL)
     assert [run.call for run in runs(plan, 0)] == list(range(6))

@@ -42,8 +42,10 @@ class Way:
     enough: float
 
 
-def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
+def schedule(plan: Plan, lane_count: int, model: MachineModel, *, in_order: bool = False) -> Plan:
     """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
+
+    With `in_order` no call is taken much before its turn, though a lane may wait then: memory counts more than time.
 
     The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
     """
@@ -55,6 +57,8 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel) -> Plan:
         graph = Graph.of(footprints, costs)
         frugal = sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES
         ahead, window = (MOST_AHEAD, WINDOW) if frugal else (0, len(plan.calls))
+        if in_order:
+            ahead, window = MOST_AHEAD, 1
         for way in _ways(lane_count, len(plan.calls)):
             tried = _Scheduler(graph, Timetable(footprints, costs, way.lane_count, ahead), way, window).run()
             if best is None or tried.end < best.end:

@@ -98,6 +98,7 @@ class Planner:
         for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
-            placed = place(schedule(plan, self.lanes, self.model))
+            # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
+            placed = place(schedule(plan, self.lanes, self.model, in_order=bool(stored)))
             regions.append(PlannedRegion(region, placed, fused.constants, dict(replaced)))
         return PlannedGraph(lifted, compiled, plan_library(compiled), tuple(regions))
