@@ -63,6 +63,8 @@ def train_with_trainer(
 def save_and_load() -> None:
     """Show the chapter's checkpoints: saved from a wrapper, loaded without it, which plain PyTorch refuses."""
     net = nn.Linear(10, 1)
+    print(net)
+    print(weft.DataParallel(net, "cpu:0"))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "8.4_model.pt"
         torch.save(nn.DataParallel(net).state_dict(), path)
