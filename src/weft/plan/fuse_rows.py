@@ -77,11 +77,10 @@ class Rows:
         """Emit the kernel."""
         if not self.is_open:
             return
-        for value, lazy in self.fusion.live():
+        for _, lazy in self.fusion.live():
             for leaf in lazy.leaves():
                 if isinstance(leaf.source.pending, Scalar) and leaf.source.pending.group is self:
                     self.store_scalar(leaf.source.pending, leaf)
-            del value
         self.is_open = False
         _emit(self)
 

@@ -29,6 +29,8 @@ class Fusion:
         self.uses.update(region.outputs)
         self.last_use = {operand: index for index, value in enumerate(region.values) for operand in value.operands}
         self.position = 0
+        self._living: list[Value] = []
+        self._listed = 0  # of the region's values
         self.outputs: dict[Value, Leaf] = {}
         self.open_groups: list[object] = []
         self.copies: dict[tuple[int, Window], Leaf] = {}
@@ -45,10 +47,16 @@ class Fusion:
         return self.lazies[value] if value.op == "constant" or value in self.region.inputs else None
 
     def live(self) -> Iterator[tuple[Value, Lazy]]:
-        """The values that a later value reads, with their expressions."""
-        for value, lazy in list(self.lazies.items()):
-            if self.last_use.get(value, -1) >= self.position:
-                yield value, lazy
+        """The values the region has made so far that a later one reads, with their expressions.
+
+        What none reads any more is not looked at again: this is asked for at each group of rows.
+        """
+        values, now = self.region.values, self.position
+        fresh = [value for value in values[self._listed : now] if value in self.lazies]
+        self._living = [value for value in (*self._living, *fresh) if self.last_use.get(value, -1) >= now]
+        self._listed = now
+        last = [value for value in values[now : now + 1] if value in self.lazies and value in self.last_use]
+        return ((value, self.lazies[value]) for value in (*self._living, *last))
 
     def place_for(self, value: Value, window: Window) -> Leaf:
         """Memory of this layout for a value: where it is handed out, if it is handed out so, else an intermediate."""
