@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.codegen.dot import emit_dot
 from weft.codegen.module import Module
 from weft.codegen.native import compile_native
 from weft.codegen.plan_kernels import EMIT
@@ -16,11 +15,9 @@ from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.access import boxes, cut_range
 from weft.plan.box import Box
-from weft.plan.epilogue import Epilogue
 from weft.plan.fuse import fuse
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Window
-from weft.plan.kernel_dot import DotKernel, choose_dot_schedule
-from weft.plan.kernel_gemm import GemmKernel, Matrix
+from weft.plan.kernel_gemm import GemmKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
@@ -29,7 +26,6 @@ from weft.plan.plan import Kernel
 from weft.plan.region import find_regions
 from weft.target import host_target
 
-EMITTERS = {**EMIT, DotKernel: emit_dot}
 CONVOLUTION = """graph m(%x: f32[2,{0},9,9], %w: f32[{1},{2},3,3]) {{
   %1: f32[2,{1},{5},{5}] = convolution %x, %w, stride=[{3}, {3}], padding=[{4}, {4}], dilation=[1, 1], groups={6}
   %2: f32[2,{1},{5},{5}] = relu %1
@@ -124,7 +120,7 @@ def inside(found: Box | None, size: int) -> NDArray[np.bool_]:
 
 def touches_only_its_boxes(kernel: Kernel, outputs: int = 1) -> None:
     module = Module(host_target())
-    EMITTERS[type(kernel)](module, kernel)
+    EMIT[type(kernel)](module, kernel)
     name = kernel.name
     library = compile_native(str(module), host_target())
     tiles = kernel.tile_count
@@ -168,13 +164,6 @@ def touches_only_its_boxes(kernel: Kernel, outputs: int = 1) -> None:
 def test_kernels_touch_only_what_their_boxes_say(name: str) -> None:
     for kernel in kernels_of(GRAPHS[name]):
         touches_only_its_boxes(kernel)
-
-
-def test_dot_products_touch_only_what_their_boxes_say() -> None:
-    sizes = (2, 70, 24)
-    schedule = replace(choose_dot_schedule("f32", sizes, host_target()), tile_blocks=1)
-    left, right, out = Matrix((48,), 24, 1), Matrix((0,), 1, 24), Matrix((140,), 70, 1)
-    touches_only_its_boxes(DotKernel("dot", "f32", (3,), *sizes, left, right, out, Epilogue(), schedule))
 
 
 def test_a_cut_within_one_row_is_exact() -> None:

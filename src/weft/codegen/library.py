@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from weft.errors import source_line
-from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument
+from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import resolve
@@ -69,7 +69,7 @@ class _Writer:
     def __init__(self, plan: LibraryPlan, natives: Sequence[Native] = ()) -> None:
         self.plan = plan
         self.natives = natives
-        self.names: dict[str, Any] = {"own": _own_copy, "flat": _flat, "pick": _pick}
+        self.names: dict[str, Any] = {"own": _own_copy, "flat": flat_results, "pick": _pick}
         self.variables: dict[Value, str] = {value: f"i{index}" for index, value in enumerate(plan.inputs)}
         self.places: dict[int, Any] = {}
         self.lines: list[str] = []
@@ -219,16 +219,9 @@ def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
     return copy.copy_(tensor)
 
 
-def _flat(result: Any) -> tuple[Any, ...]:
-    """An operator's results in order, nested lists opened."""
-    if isinstance(result, (list, tuple)):
-        return tuple(leaf for item in result for leaf in _flat(item))
-    return (result,)
-
-
 def _pick(result: Any, written: tuple[torch.Tensor, ...], ends: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
     """A writing operator's own results, then the new state of what it wrote."""
-    fresh = [leaf for leaf in _flat(result) if not any(leaf is tensor for tensor in written)]
+    fresh = [leaf for leaf in flat_results(result) if not any(leaf is tensor for tensor in written)]
     return (*fresh, *ends)
 
 

@@ -72,3 +72,10 @@ def map_arguments(argument: Argument, change: Callable[[Argument], Any]) -> Any:
     if isinstance(argument, tuple):
         return tuple(map_arguments(item, change) for item in argument)
     return change(argument)
+
+
+def flat_results(result: Any) -> list[Any]:
+    """An operator's results in order: nested lists opened, absent ones kept as None."""
+    if isinstance(result, (list, tuple)):
+        return [leaf for item in result for leaf in flat_results(item)]
+    return [result]

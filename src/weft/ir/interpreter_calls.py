@@ -9,7 +9,7 @@ import torch
 
 from weft.errors import UsageError
 from weft.ir import library
-from weft.ir.calls import HOLE, Argument, Call, Operand, Path, WrittenArgument, map_arguments
+from weft.ir.calls import HOLE, Argument, Call, Operand, Path, WrittenArgument, flat_results, map_arguments
 from weft.ir.graph import Value
 from weft.ir.types import TupleType
 
@@ -30,13 +30,6 @@ def _run(call: Call, fill: Callable[[Argument], Any]) -> Any:
     arguments = map_arguments(call.arguments, fill)
     keywords = {name: map_arguments(argument, fill) for name, argument in call.keywords}
     return operator(*arguments, **keywords)
-
-
-def flat_results(result: Any) -> list[Any]:
-    """An operator's results in order: lists opened, absent ones kept as None."""
-    if isinstance(result, list | tuple):
-        return [leaf for item in result for leaf in flat_results(item)]
-    return [result]
 
 
 def run_library(value: Value, *operands: Any) -> Any:

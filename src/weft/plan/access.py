@@ -14,7 +14,6 @@ from weft.plan.box import Box, box
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import DTYPE_BYTES, View
 from weft.plan.kernel_conv import ConvKernel, Images
-from weft.plan.kernel_dot import DotKernel
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -125,19 +124,7 @@ def _row_start(walk: Walk, block: int) -> int:
 
 
 def _product(kernel: GemmKernel, begin: int, end: int) -> Boxes:
-    return _product_part(kernel, part_of(kernel.walk, begin, end))
-
-
-def _dot(kernel: DotKernel, begin: int, end: int) -> Boxes:
-    across, width = kernel.tiles_across, kernel.schedule.tile_blocks * kernel.schedule.block_columns
-    first, last = begin // across, (end - 1) // across
-    columns = (0, kernel.columns)
-    if first == last:
-        columns = (begin % across * width, min(((end - 1) % across + 1) * width, kernel.columns))
-    return _product_part(kernel, Part((first, last + 1), (0, kernel.rows), columns))
-
-
-def _product_part(kernel: GemmKernel | DotKernel, part: Part) -> Boxes:
+    part = part_of(kernel.walk, begin, end)
     rows, columns, inner = part.rows, part.columns, (0, kernel.inner)
     element = DTYPE_BYTES[kernel.element]
     stored = _stored_bytes(kernel.epilogue, kernel.element)
@@ -254,7 +241,6 @@ ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     LoopKernel: _loop,
     RowKernel: _rows,
     GemmKernel: _product,
-    DotKernel: _dot,
     ConvKernel: _convolution,
     PoolKernel: _pooling,
     WinogradKernel: _winograd,

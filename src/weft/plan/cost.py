@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 from weft.plan.access import Boxes, boxes
@@ -12,7 +12,6 @@ from weft.plan.blocks import Blocks
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
-from weft.plan.kernel_dot import DotKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -50,7 +49,6 @@ MEMORY_CYCLES = 1.0  # per vector loaded or stored
 ROW_CYCLES = 6.0  # per row of a loop or reduction, to begin and end it
 STRIDED = 4.0  # times as long for vectors of elements that do not lie side by side
 SCATTER_CYCLES = 4.0
-DOT_BLOCK_CYCLES = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +177,6 @@ def _product(kernel: GemmKernel) -> float:
     return walk_cycles(kernel.walk, kernel.inner, _body_cycles(kernel.epilogue.body))
 
 
-def _dot(kernel: DotKernel) -> float:
-    vectors = ceil(kernel.inner / kernel.schedule.lanes) + DOT_BLOCK_CYCLES / kernel.schedule.block_columns
-    work = vectors * (1 + kernel.rows) / 2 + kernel.rows * _body_cycles(kernel.epilogue.body)
-    return prod(kernel.batch) * kernel.columns * work
-
-
 def _convolution(kernel: ConvKernel) -> float:
     depth = kernel.depth_seen if kernel.schedule.pixels_of == "images" else kernel.depth
     if kernel.way == "dot":
@@ -226,7 +218,6 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     LoopKernel: _loop,
     RowKernel: _rows,
     GemmKernel: _product,
-    DotKernel: _dot,
     ConvKernel: _convolution,
     WeightGradientKernel: _weight_gradient,
     WinogradKernel: _winograd,

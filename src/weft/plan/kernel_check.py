@@ -4,18 +4,16 @@ What reads or writes at an index relies on it: a call whose indices are out of r
 """
 
 from dataclasses import dataclass
-from math import prod
 
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_loop import LoopExpression, simplified
+from weft.plan.kernel_loop import WIDEST_MASKED_VECTOR, LoopExpression, Space, simplified
 from weft.target import Target
 
 INDEX_BITS = 64
-WIDEST_MASKED_VECTOR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class CheckKernel:
+class CheckKernel(Space):
     """An expression of indices (i64), the value `index` of the body, that must all be at least 0 and below `extent`.
 
     `lanes` elements are compared at once; `masked` says whether the last ones of a row are one vector with a mask, or
@@ -30,16 +28,6 @@ class CheckKernel:
     extent: int
     lanes: int
     masked: bool
-
-    @property
-    def columns(self) -> int:
-        """Count the elements along the last dimension."""
-        return self.sizes[-1]
-
-    @property
-    def rows(self) -> int:
-        """Count the points of all dimensions but the last."""
-        return prod(self.sizes[:-1])
 
     @property
     def tile_count(self) -> int:

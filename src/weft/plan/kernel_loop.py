@@ -35,8 +35,25 @@ class LoopSchedule:
     block: int = 1
 
 
+class Space:
+    """Something with a point for each index of `sizes`, seen as rows along the last dimension."""
+
+    __slots__ = ()
+    sizes: tuple[int, ...]
+
+    @property
+    def columns(self) -> int:
+        """Count the elements along the last dimension."""
+        return self.sizes[-1]
+
+    @property
+    def rows(self) -> int:
+        """Count the points of all dimensions but the last."""
+        return prod(self.sizes[:-1])
+
+
 @dataclass(frozen=True, slots=True)
-class LoopKernel:
+class LoopKernel(Space):
     """An elementwise expression for every point of a space; the last dimension is the one that vectors run along.
 
     `results` are the numbers of the values that the outputs store. `in_place` lists (output, input) pairs that may be
@@ -53,16 +70,6 @@ class LoopKernel:
     schedule: LoopSchedule
     in_place: tuple[tuple[int, int], ...] = ()
     tables: tuple[str, ...] = ()
-
-    @property
-    def columns(self) -> int:
-        """Count the elements along the last dimension."""
-        return self.sizes[-1]
-
-    @property
-    def rows(self) -> int:
-        """Count the points of all dimensions but the last."""
-        return prod(self.sizes[:-1])
 
     @property
     def column_tiles(self) -> int:

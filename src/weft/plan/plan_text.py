@@ -8,7 +8,6 @@ from typing import Any
 from weft.plan.dependencies import Footprints
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
-from weft.plan.kernel_dot import DotKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -77,7 +76,6 @@ SIZES: dict[type, Callable[[Any], str]] = {
     LoopKernel: lambda kernel: f"{_by(*kernel.sizes)}, {len(kernel.body)} ops",
     RowKernel: lambda kernel: f"{_by(*kernel.expression.rows)} rows of {_by(*kernel.expression.columns)}",
     GemmKernel: lambda kernel: _by(*kernel.batch, kernel.rows, kernel.columns, kernel.inner),
-    DotKernel: lambda kernel: _by(*kernel.batch, kernel.rows, kernel.columns, kernel.inner),
     ConvKernel: _convolution,
     WeightGradientKernel: lambda kernel: f"{_by(*kernel.conv.window.size)}, {kernel.conv.images} images",
     WinogradKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}, {kernel.images} images",

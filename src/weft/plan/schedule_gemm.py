@@ -4,13 +4,10 @@ The constants were measured on cores with two 512-bit multiply-adds and two load
 register blocks alike.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 
-from weft.errors import InternalError
 from weft.plan.blocks import cut
-from weft.plan.epilogue import Epilogue
-from weft.plan.kernel_gemm import ELEMENT_BITS, GemmKernel, GemmSchedule, Matrix, PackedMatrix
+from weft.plan.kernel_gemm import ELEMENT_BITS, GemmSchedule, Matrix
 from weft.target import Target
 
 WIDE_BYTES = 64  # processors with vectors this wide, and those that are not x86, have 32 vector registers
@@ -116,33 +113,3 @@ def packs_right(sizes: tuple[int, int, int], right: Matrix, element: str) -> boo
         return False
     far = right.row * ELEMENT_BITS[element] // 8 >= FAR_BYTES and inner > 1
     return right.column != 1 or (far and rows >= LEAST_PACK_ROWS)
-
-
-def split_inner(kernel: GemmKernel, parts: int) -> tuple[GemmKernel, ...]:
-    """Split a long sum into parts that lanes can do side by side: products whose outputs are to be added up.
-
-    The parts lie one after the other in the output, all of one size but the last, which is a kernel of its own where
-    it is shorter; its output, left and right operands begin at `parts - 1`. Bias and epilogue are left to what adds
-    them up, so the result does not depend on who did which part.
-    """
-    size = -(-kernel.inner // parts)
-    whole, rest = divmod(kernel.inner, size)
-    matrix = kernel.rows * kernel.columns
-    out = Matrix((matrix,), kernel.columns, 1)
-    if kernel.batch or isinstance(kernel.right, PackedMatrix):
-        fact = f"the sum of {kernel.name} cannot be split"
-        raise InternalError(fact, why="it is one of a batch or reads packed panels")
-    same = replace(
-        kernel,
-        batch=(whole,),
-        inner=size,
-        left=replace(kernel.left, batch=(size * kernel.left.column,)),
-        right=replace(kernel.right, batch=(size * kernel.right.row,)),
-        out=out,
-        epilogue=Epilogue(),
-    )
-    if not rest:
-        return (same,)
-    last = replace(same, name=f"{kernel.name}.rest", batch=(), inner=rest, out=replace(out, batch=()))
-    bare = replace(last, left=replace(kernel.left, batch=()), right=replace(kernel.right, batch=()))
-    return same, bare

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import HOLE, Call, ViewStep
+from weft.ir.calls import HOLE, Call, ViewStep, flat_results
 from weft.ir.graph import Value
 from weft.ir.library import name_of, written_arguments
 from weft.ir.types import NOTHING, TupleType, Type, UnsizedType, type_of
@@ -196,13 +196,6 @@ class Recorder(TensorTable):
         state.value, state.version = self._take(before, entry), state.memory.version
         state.path = (*state.path, entry)
         return result
-
-
-def flat_results(result: Any) -> list[Any]:
-    """An operator's results in order: nested lists opened, absent ones kept as None."""
-    if isinstance(result, (list, tuple)):
-        return [leaf for item in result for leaf in flat_results(item)]
-    return [result]
 
 
 def _written_tensors(
