@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from torch.overrides import TorchFunctionMode
 
 from weft.api.lazy_autograd import intercept_autograd
+from weft.api.lazy_operators import shorten
 from weft.api.lazy_session import SESSION
 from weft.errors import UsageError
 
@@ -22,6 +23,9 @@ class _LazyMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return SESSION.call(func, args, kwargs or {})
+
+
+shorten(_LazyMode)
 
 
 class _Own(threading.local):

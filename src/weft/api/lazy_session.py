@@ -51,7 +51,7 @@ class Session:
         self.forms: dict[Any, Form] = {}
         self.memories = Memories()
         self.gradients = Gradients(self)
-        self._own = _Own()
+        self.own = _Own()
         # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
         self.lock = threading.RLock()
         self._recordings: dict[Recording, None] = {}
@@ -132,24 +132,29 @@ class Session:
                 return _REFUSED
             takes.append(index)
         result = self._note(recording, form, call, tuple(takes))
-        if recording.seconds > self._own.patience or len(recording.places) >= MOST_STEPS:
-            self._own.patience = min(2 * self._own.patience, MOST_SECONDS)
+        if recording.seconds > self.own.patience or len(recording.places) >= MOST_STEPS:
+            self.own.patience = min(2 * self.own.patience, MOST_SECONDS)
             self.flush(recording)
         elif recording.bytes > recording.most_bytes:
             self.flush(recording)
         return result
 
+    def note_plain(
+        self, recording: Recording, form: Form, tensors: Sequence[Any], numbers: list[Any], takes: tuple[int, ...]
+    ) -> LazyTensor:
+        """Note a call of a plain form; as most calls are, with one result in memory of its own."""
+        first = recording.add(form, takes, numbers, user_place())
+        output, memory = form.outputs[0], Memory()
+        memory.recording = recording
+        value = Value(output.look, memory, recording, first)  # type: ignore[arg-type]  # a new result has a look
+        if output.connected:
+            self.gradients.connect(value, tensors, output.connected)
+        recording.values.append(weakref.ref(value))
+        return lazy_tensor(value)
+
     def _note(self, recording: Recording, form: Form, call: Call, takes: tuple[int, ...]) -> Any:
         if form.plain:
-            # Most calls: one tensor in memory of its own.
-            first = recording.add(form, takes, call.numbers, user_place())
-            output, memory = form.outputs[0], Memory()
-            memory.recording = recording
-            value = Value(output.look, memory, recording, first)  # type: ignore[arg-type]  # a new result has a look
-            if output.connected:
-                self.gradients.connect(value, call.tensors, output.connected)
-            recording.values.append(weakref.ref(value))
-            return lazy_tensor(value)
+            return self.note_plain(recording, form, call.tensors, call.numbers, takes)
         memories = [self._memory(tensor) for tensor in call.tensors] if form.written or form.views else None
         first = recording.add(form, takes, call.numbers, user_place())
         if memories is not None:
@@ -242,19 +247,19 @@ class Session:
 
     def recording(self) -> Recording:
         """The recording of this thread."""
-        found = self._own.recording
+        found = self.own.recording
         if found is None or found.closed:
             runner = engine()
             # The engine to debug with runs each operator at its call.
             most = -1.0 if isinstance(runner, SerialEngine) else runner.limits.bytes / 4
-            found = self._own.recording = Recording(str(current()), most)
+            found = self.own.recording = Recording(str(current()), most)
             self._recordings[found] = None
         return found
 
     def end_recording(self) -> None:
         """Push what this thread has recorded: what follows belongs to another device."""
-        if self._own.recording is not None:
-            self.flush(self._own.recording)
+        if self.own.recording is not None:
+            self.flush(self.own.recording)
 
     def flush(self, recording: Recording) -> None:
         """Push what a recording holds."""
@@ -288,7 +293,7 @@ class Session:
         for recording in list(self._recordings):
             self.flush(recording)
         self.gradients.flush()
-        self._own.patience = FIRST_SECONDS
+        self.own.patience = FIRST_SECONDS
 
     def finish(self) -> None:
         """Wait until everything queued is done, failed or not."""
@@ -339,7 +344,7 @@ class Session:
             return
         if memory.recording is not None:
             self.flush(memory.recording)
-            self._own.patience = FIRST_SECONDS
+            self.own.patience = FIRST_SECONDS
         self.gradients.flush()
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:

@@ -284,6 +284,14 @@ def has_function_modes() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def only_function_mode() -> type | None:
+    """The class of the torch function mode that is active; None if there is none, several, or they are switched off."""
+    if torch._C._len_torch_function_stack() != 1 or not torch._C._is_torch_function_enabled():
+        return None
+    kind: type = torch._C._get_function_stack_at(0).__class__
+    return kind
+
+
 def next_autograd_number() -> int:
     """The sequence number that the next autograd node of this thread gets."""
     return int(torch._C._autograd._get_sequence_nr())
