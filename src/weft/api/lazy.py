@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from weft.api.lazy_autograd import intercept_autograd
 from weft.api.lazy_operators import shorten
+from weft.api.lazy_outside import install
 from weft.api.lazy_session import SESSION
 from weft.errors import UsageError
 
@@ -25,6 +26,7 @@ class _LazyMode(TorchFunctionMode):
         return SESSION.call(func, args, kwargs or {})
 
 
+install()
 shorten(_LazyMode)
 
 

@@ -14,7 +14,7 @@ from weft.api.lazy_table import LOOKING
 from weft.api.lazy_tensor import LazyTensor
 from weft.engine.base import PACKAGE
 from weft.engine.workers import WORKING
-from weft.trace.capture import without_functions
+from weft.trace.capture import tree_map_only, without_functions
 
 TORCH_FILES = torch.__path__[0]
 _USERS: dict[str, bool] = {}  # whether the code of a file is the user's
@@ -75,3 +75,17 @@ def user_place() -> tuple[CodeType, int]:
 def in_task() -> bool:
     """Whether this code runs in a task of the engine."""
     return getattr(WORKING, "worker", None) is not None
+
+
+def each_tensor(change: Callable[[torch.Tensor], torch.Tensor], thing: Any) -> Any:
+    """Nested values with what a change makes of each tensor in its place."""
+    if isinstance(thing, torch.Tensor):
+        return change(thing)
+    if type(thing) in (list, tuple):
+        return type(thing)(each_tensor(change, item) for item in thing)
+    if type(thing) is dict:
+        return {key: each_tensor(change, item) for key, item in thing.items()}
+    if isinstance(thing, (list, tuple, dict)) and any(True for _ in tensors_in(thing)):
+        # Named ones, such as torch.max gives.
+        return tree_map_only(torch.Tensor, change, thing)
+    return thing

@@ -14,7 +14,7 @@ from weft.api.lazy_backward import upstream
 from weft.api.lazy_call import Call, Refused
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
-from weft.api.lazy_questions import as_given, in_task, look_at, tensors_in, user_place
+from weft.api.lazy_questions import as_given, each_tensor, in_task, tensors_in, user_place
 from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Recording, Segment
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
@@ -23,7 +23,6 @@ from weft.api.lazy_values import Memories, Memory, Value
 from weft.devices import cpu_count, current
 from weft.engine import BaseEngine, Placement, SerialEngine, Var, current_engine
 from weft.engine.base import nothing
-from weft.errors import UnsupportedError
 from weft.trace.capture import storage_key, traced_elsewhere, tree_map_only
 
 MOST_STEPS = 1000
@@ -383,38 +382,15 @@ class Session:
 
         `own` is memory (see `storage_key`) that the caller has to itself, as a task has what it was pushed for.
         """
-        if isinstance(thing, torch.Tensor):
-            if own and thing.__class__ is not LazyTensor and storage_key(thing) in own:
-                return thing
-            return self._real(thing)
-        if type(thing) in (list, tuple):
-            return type(thing)(self.settled(item, own) for item in thing)
-        if type(thing) is dict:
-            return {key: self.settled(item, own) for key, item in thing.items()}
-        if isinstance(thing, (list, tuple, dict)) and any(True for _ in tensors_in(thing)):
-            # Named ones, such as torch.max gives.
-            return tree_map_only(torch.Tensor, lambda tensor: self.settled(tensor, own), thing)
-        return thing
+
+        def settle(tensor: torch.Tensor) -> torch.Tensor:
+            mine = own and tensor.__class__ is not LazyTensor and storage_key(tensor) in own
+            return tensor if mine else self._real(tensor)
+
+        return each_tensor(settle, thing)
 
 
 _REFUSED = object()
 
 
 SESSION = Session()
-
-
-def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    if function in LOOKING:
-        return look_at(function, args, kwargs)
-    return SESSION.now(function, args, kwargs, changes=function not in READING and function not in QUEUED)
-
-
-def _operator(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    result = SESSION.now(function, args, kwargs, changes=True)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
-        raise UnsupportedError("a lazy tensor that carries a gradient was used past PyTorch's Python interface")
-    return result
-
-
-LazyTensor.on_function = staticmethod(_outside)
-LazyTensor.on_operator = staticmethod(_operator)

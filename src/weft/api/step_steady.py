@@ -19,7 +19,7 @@ from weft.api.step_optimizers import Rule
 from weft.api.step_state import Prepared
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.tensor_words import place_rows, tensor_layout
-from weft.trace.capture import has_gradient_hooks, step_hooks
+from weft.trace.capture import count_up, has_gradient_hooks, step_hooks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class SteadyStep:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         if self._steps:
-            torch._foreach_add_(self._steps, 1)  # one call for all: there are as many as parameters
+            count_up(self._steps)
         return losses
 
     def ready(self, leaves: Sequence[torch.Tensor]) -> list[Any] | None:

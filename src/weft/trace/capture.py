@@ -271,6 +271,11 @@ def note_step(optimizer: torch.optim.Optimizer) -> None:
         optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
+def count_up(counts: list[torch.Tensor]) -> None:
+    """Add one to each count in one call: an optimizer has as many as parameters."""
+    torch._foreach_add_(counts, 1)
+
+
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:
     """Whether these arguments, or a mode that is active, belong to some other tracer or transform."""
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:
