@@ -14,7 +14,7 @@ from weft.api.lazy_backward import upstream
 from weft.api.lazy_call import Call, Refused
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
-from weft.api.lazy_questions import as_given, each_tensor, in_task, tensors_in, user_place
+from weft.api.lazy_questions import as_given, each_tensor, in_task, look_at, tensors_in, user_place
 from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Recording, Segment
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
