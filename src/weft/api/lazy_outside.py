@@ -1,4 +1,4 @@
-"""Calls that meet lazy tensors outside of lazy blocks, or past PyTorch's Python functions -> what they give, at once."""
+"""Calls that meet lazy tensors outside of lazy blocks, or past PyTorch's Python functions -> what they give."""
 
 from __future__ import annotations
 
