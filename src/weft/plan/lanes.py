@@ -26,11 +26,11 @@ WINDOW = 24
 # A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
 ENOUGH_ELSEWHERE = 0.9
 # Where intermediates are together larger than this, no lane gets far ahead of another one.
-FRUGAL_BYTES = 4 * 1024 * 1024
+FRUGAL_BYTES = 16 * 1024 * 1024
 MOST_AHEAD = 2
 MOST_WORK = 2200  # calls times lanes, after which no further way is tried
-# A lane that would wait for the most urgent call at least so often as long as a look at another lane takes first does
-# another call that fits; so many of the calls that could start are looked at.
+# Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another call that
+# fits before it; so many of the calls that could start are looked at.
 LEAST_IDLE, MOST_LOOKED_AT = 8, 6
 
 
