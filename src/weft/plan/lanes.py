@@ -29,8 +29,8 @@ ENOUGH_ELSEWHERE = 0.9
 FRUGAL_BYTES = 16 * 1024 * 1024
 MOST_AHEAD = 2
 MOST_WORK = 2200  # calls times lanes, after which no further way is tried
-# Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another call that
-# fits before it; so many of the calls that could start are looked at.
+# Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another one
+# that fits before it; so many of the calls that could start are looked at.
 LEAST_IDLE, MOST_LOOKED_AT = 8, 6
 
 
