@@ -1,7 +1,8 @@
 """The short way of arithmetic on lazy tensors."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -38,6 +39,15 @@ class _Counting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@contextmanager
+def recording() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Give numbers and their double, not computed yet, inside a block that knows what a multiplication gives."""
+    x = torch.randn(32)
+    with lazy():
+        weft.wait(x * 2 * 2)
+        yield x, x * 2
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_arithmetic_equals_eager_at_every_repetition(name, grad):
@@ -58,10 +68,7 @@ def test_arithmetic_equals_eager_at_every_repetition(name, grad):
 
 
 def test_operators_of_a_known_form_do_not_go_through_pytorch(monkeypatch):
-    x = torch.randn(32)
-    with lazy():
-        weft.wait(x * 2 * 2)
-        y = x * 2
+    with recording() as (x, y):
         with monkeypatch.context() as patch:
             patch.setattr(type(SESSION), "call", lambda *given: pytest.fail("the long way was taken"))
             z = y * 2
@@ -70,10 +77,7 @@ def test_operators_of_a_known_form_do_not_go_through_pytorch(monkeypatch):
 
 
 def test_another_mode_inside_the_block_sees_the_calls():
-    x = torch.randn(32)
-    with lazy():
-        weft.wait(x * 2 * 2)
-        y = x * 2
+    with recording() as (x, y):
         with _Counting() as counting:
             z = y * 2
         assert counting.count == 1
@@ -81,10 +85,7 @@ def test_another_mode_inside_the_block_sees_the_calls():
 
 
 def test_where_functions_are_not_intercepted_the_value_is_computed_at_once():
-    x = torch.randn(32)
-    with lazy():
-        weft.wait(x * 2 * 2)
-        y = x * 2
+    with recording() as (x, y):
         with torch._C.DisableTorchFunction():
             z = y * 2
         assert type(z) is torch.Tensor

@@ -13,6 +13,7 @@ from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window, out_size
 from weft.plan.schedule_conv import (
+    WeightOrder,
     channel_parts,
     choose_conv_schedule,
     choose_depthwise_schedule,
@@ -62,7 +63,9 @@ def convolution(
 def run(target: Target, kernel: ConvKernel, out: torch.Tensor, *inputs: torch.Tensor) -> None:
     """Pack the weights, then compute; x and out as their memory lies."""
     x, weight, *rest = inputs
-    pack = pack_conv_weights(kernel, "pack", weight.stride())
+    output, channel, row, column = weight.stride()
+    order = WeightOrder(kernel.out_channels * output, channel, output, row, column)
+    pack = pack_conv_weights(kernel, "pack", order)
     packed, whole = guarded(kernel.groups * kernel.packed_group)
     call = compiled(target, lambda module: emit_conv(module, kernel), lambda module: emit_pack(module, pack))
     call("pack", packed, weight, begin=0, end=pack.tile_count)
@@ -81,6 +84,17 @@ def check(target: Target, kernel: ConvKernel, x: torch.Tensor, weight: torch.Ten
     exact = conv2d(x.double(), weight.double(), bias.double(), *options)
     assert_as_exact_as_eager(out.permute(0, 3, 1, 2), eager, exact)
     assert_untouched(whole)
+
+
+Case = tuple[int, tuple[int, int, int], tuple[int, int], Window]
+
+
+def check_random(target: Target, case: Case, **fields: object) -> None:
+    """Compare a convolution of random numbers with torch's."""
+    images, channels, in_size, window = case
+    kernel = convolution(target, *case, **fields)
+    weight = torch.randn(channels[1], channels[0] // channels[2], *window.size)
+    check(target, kernel, torch.randn(images, channels[0], *in_size), weight, torch.randn(channels[1]))
 
 
 CASES = {
@@ -107,14 +121,8 @@ CASES = {
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_convolution_equals_conv2d(
-    target: Target, case: tuple[int, tuple[int, int, int], tuple[int, int], Window]
-) -> None:
-    images, channels, in_size, window = case
-    kernel = convolution(target, *case)
-    x = torch.randn(images, channels[0], *in_size)
-    weight = torch.randn(channels[1], channels[0] // channels[2], *window.size)
-    check(target, kernel, x, weight, torch.randn(channels[1]))
+def test_a_convolution_equals_conv2d(target: Target, case: Case) -> None:
+    check_random(target, case)
 
 
 DEPTHWISE_WINDOWS = [Window((3, 3), (1, 1), (1, 1)), Window((5, 4), (2, 2), (2, 1)), Window((3, 3))]
@@ -148,7 +156,7 @@ def test_an_input_with_channels_outside_is_read_in_place() -> None:
 def test_parts_of_the_channels_add_up() -> None:
     target = TARGETS[0]
     kernel = convolution(target, 1, (40, 24, 1), (6, 5), Window((3, 3), padding=(1, 1)))
-    kernel = replace(kernel, schedule=replace(kernel.schedule, channel_block=12, pixels_outside=True))
+    kernel = replace(kernel, schedule=replace(kernel.schedule, channel_block=12))
     check(target, kernel, torch.randn(1, 40, 6, 5), torch.randn(24, 40, 3, 3), torch.randn(24))
 
 
@@ -162,14 +170,10 @@ FEW = {
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("case", FEW.values(), ids=FEW)
-def test_a_convolution_to_few_channels_may_have_its_vectors_along_the_inputs(
-    target: Target, case: tuple[int, tuple[int, int, int], tuple[int, int], Window]
-) -> None:
+def test_a_convolution_to_few_channels_may_have_its_vectors_along_the_inputs(target: Target, case: Case) -> None:
     images, channels, in_size, window = case
     schedule = choose_dot_schedule(ConvSizes("f32", images, *channels[:2], in_size, window), target)
-    kernel = convolution(target, *case, schedule=schedule)
-    weight = torch.randn(channels[1], channels[0], *window.size)
-    check(target, kernel, torch.randn(images, channels[0], *in_size), weight, torch.randn(channels[1]))
+    check_random(target, case, schedule=schedule)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)

@@ -69,7 +69,7 @@ class ConvEmitter:
             moved(weights, (place.column, kernel.depth), (place.first, shape.vectors * self.vectors.lanes)),
         ]
         pixel = place.row
-        if kernel.schedule.pixels_of == "images":
+        if kernel.of_images:
             pixel = self.writer.add(self.writer.multiply(place.row, prod(kernel.out_size)), place.visit)
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
             arguments.append(moved(pointer, (pixel, operand.row), (place.column, operand.column)))

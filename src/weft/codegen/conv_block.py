@@ -101,7 +101,7 @@ class ConvBlockEmitter:
         kernel, writer, turns = self.parts.kernel, self.parts.writer, self.parts.turns
         first, behind = self.parts.pixels.bounds(1)
         if kernel.schedule.merge_columns:
-            if kernel.schedule.pixels_of == "images":
+            if kernel.of_images:
                 turns = writer.multiply(writer.binary("sub", behind, first), kernel.in_channels)
             return self._run((row, first), turns, sums)
         add = partial(self._column, row, turns)
@@ -109,7 +109,7 @@ class ConvBlockEmitter:
 
     def _column(self, row: Register, turns: Register, column: Register, sums: list[Register]) -> list[Register]:
         """Add what one place of the window gives."""
-        if self.parts.kernel.sees_outside and self.parts.kernel.schedule.pixels_of != "images":
+        if self.parts.kernel.reads_zeros:
             # Where all pixels see zeros there is nothing to add.
             seen = self.parts.pixels.any_seen(row, column)
             turns = self.parts.writer.select(seen, turns, self.parts.writer.integer(0))
@@ -150,7 +150,7 @@ class ConvBlockEmitter:
 
 def _block_epilogue(kernel: ConvKernel) -> Epilogue:
     """Give the epilogue as a block sees it: from one row of the block to the next may be a whole image."""
-    if kernel.schedule.pixels_of != "images":
+    if not kernel.of_images:
         return kernel.epilogue
     pixels, bias = prod(kernel.out_size), kernel.epilogue.bias
     operands = tuple(replace(operand, row=operand.row * pixels) for operand in kernel.epilogue.operands)

@@ -34,7 +34,7 @@ class Pixels:
         """Give where each pixel is written."""
         layout, (height, width) = self.kernel.output, self.kernel.out_size
         one_after_the_other = layout.row == width * layout.column and layout.image == height * layout.row
-        if one_after_the_other and self.kernel.schedule.pixels_of != "images":
+        if one_after_the_other and not self.kernel.of_images:
             base = self.vectors.address(self.vectors.moved(out, (self.first, layout.column)), layout.offset)
             return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
         return self._pointers(self.vectors.address(out, layout.offset), (layout.image, layout.row, layout.column))
@@ -57,7 +57,7 @@ class Pixels:
     def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
         """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
         addresses = self.inside(inputs, row, column)
-        if not self.kernel.sees_outside or self.kernel.schedule.pixels_of == "images":
+        if not self.kernel.reads_zeros:
             return addresses
         writer, zeros, window = self.writer, self._zeros(), self.kernel.window
         moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
@@ -68,9 +68,9 @@ class Pixels:
 
     def bounds(self, axis: int) -> Bounds:
         """Give the places of the window, along its rows or columns, that all pixels are to look at."""
-        writer, window, schedule = self.writer, self.kernel.window, self.kernel.schedule
+        writer, window = self.writer, self.kernel.window
         whole = writer.integer(0), writer.integer(window.size[axis])
-        if schedule.pixels_of != "images" or not self.kernel.sees_outside:
+        if not self.kernel.of_images or not self.kernel.sees_outside:
             return whole
         # From the corner of the window on, by so much the image begins, and ends.
         corner = writer.add(writer.multiply(self.places[0][axis + 1], -window.stride[axis]), window.padding[axis])
@@ -98,7 +98,7 @@ class Pixels:
             return [self.vectors.moved(pointer, (row, down), (column, across)) for pointer in inputs]
         # Instructions can hold a constant distance.
         first = self.vectors.moved(inputs[0], (row, down), (column, across))
-        of_images = self.kernel.schedule.pixels_of == "images"
+        of_images = self.kernel.of_images
         apart = layout.image if of_images else window.stride[1] * layout.column
         return [self.vectors.address(first, number * apart) for number in range(len(inputs))]
 
@@ -123,7 +123,7 @@ class Pixels:
     def _apart(self, count: int) -> list[Place]:
         """Find pixels that are all in the row of the first, or at its place in other images."""
         image, row, column = self._place(0)
-        if self.kernel.schedule.pixels_of == "images":
+        if self.kernel.of_images:
             return [(self.writer.add(image, number), row, column) for number in range(count)]
         return [(image, row, self.writer.add(column, number)) for number in range(count)]
 
@@ -131,7 +131,7 @@ class Pixels:
         """Move an address to each pixel."""
         if self.apart:
             first = self.vectors.moved(base, *zip(self.places[0], strides, strict=True))
-            apart = strides[0] if self.kernel.schedule.pixels_of == "images" else strides[2]
+            apart = strides[0] if self.kernel.of_images else strides[2]
             return [self.vectors.address(first, number * apart) for number in range(len(self.places))]
         return [self.vectors.moved(base, *zip(place, strides, strict=True)) for place in self.places]
 

@@ -11,8 +11,8 @@ from math import gcd
 
 from weft.plan.epilogue import Epilogue
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window
-from weft.plan.kernel_gemm import Matrix, PackKernel
-from weft.plan.schedule_conv import channel_parts, choose_conv_schedule
+from weft.plan.kernel_gemm import PackKernel
+from weft.plan.schedule_conv import WeightOrder, channel_parts, choose_conv_schedule, pack_conv_weights
 from weft.target import Target
 
 
@@ -105,22 +105,16 @@ def phase_gradient(
         epilogue=Epilogue(),
         schedule=choose_conv_schedule(sizes, target),
     )
-    out_channel, in_channel, row, column = asked.weight
+    output, channel, row, column = asked.weight
+    turned = WeightOrder(
+        group=conv.out_channels * output,
+        input=output,
+        output=channel,
+        row=-down.step * row,
+        column=-across.step * column,
+        first=down.last * row + across.last * column,
+    )
     for first, part in channel_parts(kernel, sizes, target):
         named = replace(part, name=f"{kernel.name}.{first}")
-        yield (
-            named,
-            PackKernel(
-                name=f"{named.name}.pack",
-                element=conv.element,
-                batch=(asked.groups,),
-                inner=conv.out_channels,
-                columns=named.out_channels,
-                source=Matrix((conv.out_channels * out_channel,), out_channel, in_channel),
-                packed_batch=(named.packed_group,),
-                lanes=named.packed_lanes,
-                panels=named.packed_panels,
-                outer=((down.taps, -down.step * row), (across.taps, -across.step * column)),
-                offset=down.last * row + across.last * column + first * in_channel,
-            ),
-        )
+        order = replace(turned, first=turned.first + first * channel)
+        yield named, pack_conv_weights(named, f"{named.name}.pack", order)

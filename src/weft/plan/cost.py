@@ -178,7 +178,7 @@ def _product(kernel: GemmKernel) -> float:
 
 
 def _convolution(kernel: ConvKernel) -> float:
-    depth = kernel.depth_seen if kernel.schedule.pixels_of == "images" else kernel.depth
+    depth = kernel.depth_done
     if kernel.way == "dot":
         depth *= kernel.out_channels / kernel.schedule.lanes
     return walk_cycles(kernel.walk, depth, _body_cycles(kernel.epilogue.body))

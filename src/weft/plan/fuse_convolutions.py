@@ -16,7 +16,13 @@ from weft.plan.kernel_conv import ConvKernel, ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.lazy import Lazy, Leaf
 from weft.plan.plan import Location
-from weft.plan.schedule_conv import channel_parts, choose_conv_schedule, choose_depthwise_schedule, pack_conv_weights
+from weft.plan.schedule_conv import (
+    WeightOrder,
+    channel_parts,
+    choose_conv_schedule,
+    choose_depthwise_schedule,
+    pack_conv_weights,
+)
 from weft.plan.window import in_order_of
 
 
@@ -72,7 +78,8 @@ def _moved(place: Location, distance: int) -> Location:
 
 def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf, first: int) -> Location:
     output, channel, row, column = weight.window.strides
-    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), (output, channel, row, column), first)
+    order = WeightOrder(kernel.out_channels * output, channel, output, row, column, first * output)
+    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), order)
     source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
     if fusion.is_weight(weight):
         return fusion.assembly.pack(pack, source, size, kernel.element)

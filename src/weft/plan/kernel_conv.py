@@ -72,8 +72,7 @@ class ConvSchedule:
     register block, partial sums waiting in the output; `set_aside` adds up what each row or column of the window gives
     on its own. `merge_columns` takes the input's columns and channels in a window as one run of numbers, `unroll` steps
     a turn; `unroll_rows` repeats that code for each row of the window. With few output channels `vectors_along` may be
-    "inputs": lanes add up parts of one sum, and the columns must be merged. Tiles and `pixels_outside` are as for
-    products.
+    "inputs": lanes add up parts of one sum, and the columns must be merged. Tiles are as for products, panels first.
     """
 
     lanes: int
@@ -82,7 +81,6 @@ class ConvSchedule:
     channel_block: int
     tile_pixel_blocks: int
     tile_panels: int
-    pixels_outside: bool
     pixels_of: Literal["row", "rows", "images"] = "rows"
     merge_columns: bool = False
     unroll: int = 1
@@ -145,9 +143,20 @@ class ConvKernel:
         return self.in_channels * prod(self.window.size)
 
     @property
-    def depth_seen(self) -> float:
-        """Count the steps of a sum that a pixel has on average: what lies outside may be left out."""
-        return self.in_channels * seen_places(self.in_size, self.out_size, self.window)
+    def of_images(self) -> bool:
+        """Tell whether a block's pixels are one place of several images: all see the same places outside."""
+        return self.schedule.pixels_of == "images"
+
+    @property
+    def reads_zeros(self) -> bool:
+        """Tell whether a pixel of a block may see outside where another does not, and then reads zeros."""
+        return self.sees_outside and not self.of_images
+
+    @property
+    def depth_done(self) -> float:
+        """Count the steps computed of a sum, on average: blocks of several images leave out what is outside."""
+        places = seen_places(self.in_size, self.out_size, self.window) if self.of_images else prod(self.window.size)
+        return self.in_channels * places
 
     @property
     def walk(self) -> Walk:
@@ -170,7 +179,7 @@ class ConvKernel:
             part_step=schedule.unroll,
             tile_row_blocks=schedule.tile_pixel_blocks,
             tile_panels=schedule.tile_panels,
-            rows_outside=schedule.pixels_outside,
+            rows_outside=False,
             visits=visits,
         )
 

@@ -1,6 +1,6 @@
 """A convolution's sizes and a target -> the ConvSchedule that should be fastest there, and how weights are packed."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.blocks import cut
@@ -31,6 +31,18 @@ LEAST_PIXELS = 256  # below, a kernel of their own is not worth while
 PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
+@dataclass(frozen=True)
+class WeightOrder:
+    """Where a convolution finds its weights: the first one, and the steps from one to the next along each axis."""
+
+    group: int
+    input: int
+    output: int
+    row: int
+    column: int
+    first: int = 0
+
+
 def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     """Choose how a convolution is computed."""
     window, (height, width) = conv.window, conv.out_size
@@ -53,15 +65,13 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     most_blocks = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // pixels) if shared else 1)
     tile_pixel_blocks = cut(lines * cut(length, pixels).count, most_blocks).size
     most_panels = max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))
-    channel_bytes = max(1, prod(window.size) * columns * lanes * number_bytes)
     return ConvSchedule(
         lanes=lanes,
         block_pixels=pixels,
         block_vectors=columns,
-        channel_block=max(1, target.l2_bytes // PANEL_SHARE // channel_bytes),
+        channel_block=_channel_block(conv, columns, target),
         tile_pixel_blocks=tile_pixel_blocks,
         tile_panels=cut(cut(vectors, columns).count, most_panels).size,
-        pixels_outside=False,
         pixels_of="row" if merge else "rows",
         merge_columns=merge,
         unroll=max(run, 1) if merge else 1,
@@ -70,11 +80,17 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     )
 
 
+def _channel_block(conv: ConvSizes, vectors: int, target: Target) -> int:
+    """Count the input channels whose weights, for so many vectors of outputs, share the cache with all else."""
+    channel_bytes = prod(conv.window.size) * vectors * target.vector_bytes
+    return max(1, target.l2_bytes // PANEL_SHARE // max(1, channel_bytes))
+
+
 def _schedule_of_images(conv: ConvSizes, target: Target) -> ConvSchedule | None:
     """Give a schedule whose blocks are one pixel of several images; None where too little is left out for that."""
     window, pixels = conv.window, prod(conv.out_size)
     places = seen_places(conv.in_size, conv.out_size, window)
-    lanes, number_bytes = target.lanes(ELEMENT_BITS[conv.element]), ELEMENT_BITS[conv.element] // 8
+    lanes = target.lanes(ELEMENT_BITS[conv.element])
     vectors = -(-conv.out_channels // lanes)
     height, columns = register_block(conv.images, vectors, conv.in_channels * int(places), vector_registers(target))
     image_blocks, panels = cut(conv.images, height).count, cut(vectors, columns).count
@@ -84,17 +100,15 @@ def _schedule_of_images(conv: ConvSizes, target: Target) -> ConvSchedule | None:
     cycles = step_cycles(height, columns) * conv.in_channels * places + BLOCK_CYCLES
     run = conv.in_channels * window.size[1]
     merge = conv.dense and window.dilation[1] == 1 and run <= 2 * LONGEST_SUM
-    channel_bytes = prod(window.size) * columns * lanes * number_bytes
     shared_out = panels * image_blocks // (TILES_OF_A_CORE * target.cores)
     most_panels = max(1, min(shared_out, int(TILE_CYCLES / (cycles * pixels))))
     return ConvSchedule(
         lanes=lanes,
         block_pixels=height,
         block_vectors=columns,
-        channel_block=max(1, target.l2_bytes // PANEL_SHARE // channel_bytes),
+        channel_block=_channel_block(conv, columns, target),
         tile_pixel_blocks=pixels,
         tile_panels=cut(panels, most_panels).size,
-        pixels_outside=False,
         pixels_of="images",
         merge_columns=merge,
         set_aside="nothing" if conv.in_channels * places <= LONGEST_SUM else "rows" if merge else "columns",
@@ -146,7 +160,6 @@ def choose_dot_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         channel_block=conv.in_channels,
         tile_pixel_blocks=height * width if by_images else cut(blocks, in_a_tile).size,
         tile_panels=1,
-        pixels_outside=False,
         pixels_of="images" if by_images else "row",
         merge_columns=True,
         vectors_along="inputs",
@@ -171,27 +184,22 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         channel_block=1,
         tile_pixel_blocks=tile_pixel_blocks,
         tile_panels=cut(cut(vectors, columns).count, most_panels).size,
-        pixels_outside=False,
         pixels_of="row",
     )
 
 
-def pack_conv_weights(kernel: ConvKernel, name: str, weight: tuple[int, int, int, int], first: int = 0) -> PackKernel:
-    """Describe the packing of a convolution's weights, from strides of output, input channel, row and column.
-
-    The kernel's output channels are those from a first one on.
-    """
-    out_channel, in_channel, row, column = weight
+def pack_conv_weights(kernel: ConvKernel, name: str, weights: WeightOrder) -> PackKernel:
+    """Describe the packing of a convolution's weights."""
     return PackKernel(
         name=name,
         element=kernel.element,
         batch=(kernel.groups,),
         inner=kernel.in_channels,
         columns=kernel.out_channels,
-        source=Matrix((kernel.out_channels * out_channel,), in_channel, out_channel),
+        source=Matrix((weights.group,), weights.input, weights.output),
         packed_batch=(kernel.packed_group,),
         lanes=kernel.packed_lanes,
         panels=kernel.packed_panels,
-        outer=((kernel.window.size[0], row), (kernel.window.size[1], column)),
-        offset=first * out_channel,
+        outer=((kernel.window.size[0], weights.row), (kernel.window.size[1], weights.column)),
+        offset=weights.first,
     )
