@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from bench.job import TRAINING_STEPS, CannotRunError, Job, Ready, inference
+from bench.job import TRAINING_STEPS, CannotRunError, Job, Ready, inference, layers
 from bench.models.subject import Subject, TrainingSubject
 
 Weights = dict[str, Any]
@@ -117,6 +116,9 @@ def _training(jax: Any, model: Callable[..., Any], subject: TrainingSubject, wei
     def answer(_: Any) -> list[Any]:
         names = [name for name, _ in subject.thing.named_parameters()]
         moved = [np.asarray(current["weights"][name], dtype=np.float64) - before[name] for name in names]
-        return [np.asarray(losses), torch.cat([torch.from_numpy(array.ravel()) for array in moved])]
+        first = jax.grad(loss_of)({name: jax.numpy.asarray(array, dtype=np.float32) for name, array in before.items()})
+        found = iter([np.asarray(first[name], dtype=np.float64).ravel() for name in names])
+        gradients = [np.concatenate([next(found) for _ in layer]) for layer in layers(subject.thing)]
+        return [np.asarray(losses), np.concatenate([array.ravel() for array in moved]), *gradients]
 
     return Ready(step, answer, TRAINING_STEPS)

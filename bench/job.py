@@ -60,22 +60,39 @@ def inference(call: Callable[[], Any]) -> Ready:
 
 
 def training(subject: TrainingSubject, step: Callable[[], torch.Tensor]) -> Ready:
-    """Make a training step ready: its answer is the losses so far, how parameters moved, and the buffers."""
+    """Make a training step ready: its answer is the losses, the movement of parameters, the buffers, first gradients.
+
+    The gradients of the first step stand layer by layer: roundings have not grown yet, and no layer hides another's.
+    """
     before = joined(subject.thing.parameters())
     losses: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
 
     def call() -> torch.Tensor:
         loss = step()
         if len(losses) < TRAINING_STEPS:
             losses.append(loss.detach().double().reshape(()))
+        if not gradients:
+            gradients.extend(joined(map(gradient_of, layer)) for layer in layers(subject.thing))
         return loss
 
     def answer(_: Any) -> list[Any]:
         moved = joined(subject.thing.parameters()) - before
         buffers = [buffer for buffer in subject.thing.buffers() if buffer.is_floating_point()]
-        return [torch.stack(losses), moved, *([joined(buffers)] if buffers else [])]
+        return [torch.stack(losses), moved, *([joined(buffers)] if buffers else []), *gradients]
 
     return Ready(call, answer, TRAINING_STEPS)
+
+
+def layers(module: torch.nn.Module) -> list[list[torch.nn.Parameter]]:
+    """List the parameters of each part of a module that has some of its own."""
+    owned = (list(part.parameters(recurse=False)) for part in module.modules())
+    return [parameters for parameters in owned if parameters]
+
+
+def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Give a parameter's gradient; zeros where it has none."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def joined(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -160,6 +160,39 @@ def test_a_missing_result_is_a_wrong_answer() -> None:
     assert Reference([true, true], [0.0, 0.0]).judge([true]).word == "wrong"
 
 
+def test_an_answer_may_have_twice_eagers_error_on_a_neighbour_of_the_sample() -> None:
+    true = np.linspace(1.0, 2.0, 50)
+    asked: list[float] = []
+
+    def beside() -> Iterable[list[float]]:
+        for error in (1e-7, 1e-5, 1e-4):
+            asked.append(error)
+            yield [error]
+
+    expected = Reference([true], [1e-6], beside)
+    assert expected.judge([true * (1 + 1e-6)]).word == "right"
+    assert asked == []
+    verdict = expected.judge([true * (1 + 1e-5)])
+    assert (verdict.word, verdict.allowed) == ("right", pytest.approx(2e-5, rel=0.01))
+    assert asked == [1e-7, 1e-5]
+    assert expected.judge([true * (1 + 1e-3)]).word == "less exact"
+
+
+@pytest.mark.parametrize(("name", "layer"), [("train_mlp", 0), ("train_mlp", 2), ("train_mlp", 1)])
+def test_a_step_with_a_slightly_wrong_gradient_of_one_layer_is_refused(name: str, layer: int) -> None:
+    workload = workloads.by_name(name)
+    subject = workload.subject()
+    bent = subject.thing[layer]
+    if list(bent.parameters()):
+        bent.weight.register_hook(lambda gradient: gradient * 1.001)
+    else:
+        bent.register_full_backward_hook(lambda _module, inputs, _outputs: tuple(each * 1.001 for each in inputs))
+    ready = eager(Job(name, subject, 1, Setting("plain")))
+    for _ in range(ready.calls_before_answer):
+        result = ready.call()
+    assert reference(workload).judge(ready.answer(result)).word == "less exact"
+
+
 @pytest.mark.parametrize("name", ["mlp", "fancy_func", "deepfm", "train_mlp_adam"])
 def test_eager_passes_the_check_against_float64(name: str) -> None:
     workload = workloads.by_name(name)
@@ -173,7 +206,8 @@ def test_eager_passes_the_check_against_float64(name: str) -> None:
 def test_a_training_answer_has_the_first_losses_and_how_parameters_moved() -> None:
     workload = workloads.by_name("train_mlp_adam")
     expected = reference(workload)
-    losses, moved = expected.arrays
+    losses, moved, *gradients = expected.arrays
+    assert [gradient.shape for gradient in gradients] == [(784 * 256 + 256,), (256 * 10 + 10,)]
     assert losses.shape == (TRAINING_STEPS,)
     assert losses[-1] < losses[0]
     assert np.abs(moved).max() > 0
