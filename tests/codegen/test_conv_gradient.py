@@ -9,11 +9,13 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 
 from weft.codegen.conv import emit_conv
 from weft.codegen.conv_weight import emit_weight_gradient
+from weft.codegen.depthwise_weight import emit_depthwise_weight
 from weft.codegen.module import Module
 from weft.codegen.pack import emit_pack
 from weft.plan.conv_gradient import InputGradient, input_gradient
 from weft.plan.kernel_conv import ConvSizes, Images, Window
 from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
+from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
 from weft.target import Target
 
 TARGETS = targets()
@@ -34,10 +36,10 @@ def channels_last(channels: int, size: tuple[int, int]) -> Images:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("channels", [(18, 21, 1), (18, 21, 3), (35, 35, 35), (6, 12, 6), (12, 6, 6)], ids=str)
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_the_input_gradient_equals_autograd(target: Target, groups: int, window: Window) -> None:
-    size, in_channels, out_channels = (11, 13), 18, 21
+def test_the_input_gradient_equals_autograd(target: Target, channels: tuple[int, int, int], window: Window) -> None:
+    (in_channels, out_channels, groups), size = channels, (11, 13)
     conv = ConvSizes("f32", 2, in_channels // groups, out_channels // groups, size, window)
     weight = torch.randn(out_channels, in_channels // groups, *window.size)
     layouts = channels_last(out_channels, conv.out_size), channels_last(in_channels, size)
@@ -53,7 +55,7 @@ def test_the_input_gradient_equals_autograd(target: Target, groups: int, window:
     memory = gradient.permute(0, 2, 3, 1).contiguous()
     out, whole = guarded(2, *size, in_channels)
     for kernel, pack in steps:
-        packed = torch.full((groups * kernel.packed_group,), torch.nan)
+        packed = torch.full((kernel.groups * kernel.packed_group,), torch.nan)
         call(pack.name, packed, weight, begin=0, end=pack.tile_count)
         call(kernel.name, out, memory, packed, begin=0, end=kernel.tile_count)
     options = (window.stride, window.padding, window.dilation, groups)
@@ -82,7 +84,7 @@ def weight_gradient(
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
-@pytest.mark.parametrize("channels", [(18, 21, 1), (1, 20, 1), (12, 9, 3)], ids=str)
+@pytest.mark.parametrize("channels", [(18, 21, 1), (1, 20, 1), (12, 9, 3), (6, 12, 6)], ids=str)
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize("images", [1, 2, 9])
 def test_the_weight_gradient_equals_autograd(
@@ -100,7 +102,42 @@ def test_the_weight_gradient_equals_autograd(
     assert_as_exact_as_eager(out, eager, exact)
 
 
+def depthwise_weight_gradient(
+    target: Target, conv: ConvSizes, tensors: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
+    """Compute the gradient of a depthwise weight tile by tile."""
+    x, gradient = tensors
+    layouts = channels_last(x.shape[1], conv.in_size), channels_last(x.shape[1], conv.out_size)
+    kernel = DepthwiseWeightKernel("weight", conv, *layouts, choose_depthwise_weight_schedule(conv, target))
+    call = compiled(target, lambda module: emit_depthwise_weight(module, kernel))
+    out, whole = guarded(*conv.window.size, x.shape[1])
+    memory = [tensor.permute(0, 2, 3, 1).contiguous() for tensor in (x, gradient)]
+    for tile in reversed(range(kernel.tile_count)):
+        call("weight", out, *memory, begin=tile, end=tile + 1)
+    assert_untouched(whole)
+    return out.permute(2, 0, 1)[:, None]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("channels", [3, 35, 130])
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_the_weight_gradient_of_a_depthwise_convolution_equals_autograd(
+    target: Target, channels: int, window: Window
+) -> None:
+    size = (11, 13)
+    conv = ConvSizes("f32", 3, 1, channels, size, window, dense=False)
+    x, gradient = torch.randn(3, channels, *size), torch.randn(3, channels, *conv.out_size)
+    out = depthwise_weight_gradient(target, conv, (x, gradient))
+    shape, options = (channels, 1, *window.size), (window.stride, window.padding, window.dilation, channels)
+    eager = conv2d_weight(x, shape, gradient, *options)
+    exact = conv2d_weight(x.double(), shape, gradient.double(), *options)
+    assert_as_exact_as_eager(out, eager, exact)
+
+
 def test_the_weight_gradient_of_no_image_is_zero() -> None:
     conv = ConvSizes("f32", 0, 4, 8, (5, 5), Window((3, 3)))
     out = weight_gradient(TARGETS[0], conv, 1, (torch.randn(0, 4, 5, 5), torch.randn(0, 8, 3, 3)))
     assert torch.equal(out, torch.zeros(8, 4, 3, 3))
+    conv = ConvSizes("f32", 0, 1, 8, (5, 5), Window((3, 3)), dense=False)
+    out = depthwise_weight_gradient(TARGETS[0], conv, (torch.randn(0, 8, 5, 5), torch.randn(0, 8, 3, 3)))
+    assert torch.equal(out, torch.zeros(8, 1, 3, 3))

@@ -69,6 +69,19 @@ def convolution_and_gradients(x):
     return y, *(f(*g, y * 2, stride=2, padding=1) + 1 for f, g in zip(back, given, strict=True))
 
 
+def gradients_of_grouped_convolutions(x):
+    images = x.reshape(2, 8, 4, 4) * 0.5
+    back, found = (torch.nn.grad.conv2d_input, torch.nn.grad.conv2d_weight), []
+    numbers = torch.cat([x.reshape(-1), x.reshape(-1)])
+    for groups, outputs in ((8, 8), (2, 8), (4, 4), (8, 16)):
+        weight = numbers[: outputs * 72 // groups].reshape(outputs, 8 // groups, 3, 3)
+        y = torch.tanh(F.conv2d(images, weight, padding=1, groups=groups))
+        given = ((images.shape, weight), (images, weight.shape))
+        found += [f(*g, y, padding=1, groups=groups) + 1 for f, g in zip(back, given, strict=True)]
+        found.append(F.conv_transpose2d(y, weight, groups=groups))
+    return tuple(found)
+
+
 def transposed_convolution(x):
     weight = x.reshape(-1)[:72].reshape(4, 2, 3, 3)
     return torch.relu(F.conv_transpose2d(x.reshape(2, 4, 4, 8), weight, stride=2, padding=1, output_padding=1))
@@ -125,7 +138,7 @@ FUNCTIONS = (
     lines_and_their_gradients,
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
-    convolution_and_gradients, transposed_convolution,
+    convolution_and_gradients, transposed_convolution, gradients_of_grouped_convolutions,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
     grouped_convolution,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from weft.codegen.register import Register
 from weft.codegen.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
 from weft.codegen.walk import Place, Visitor, emit_walk
 from weft.plan.epilogue import Epilogue
+from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 
 
@@ -120,21 +121,10 @@ class WeightBlockEmitter:
 
     def _seen(self, axis: int, tap: Register) -> tuple[Register, Register]:
         """Give the first output row or column whose window has a place inside the image, and the one after the last."""
-        writer, conv = self.writer, self.kernel.conv
-        stride, padding, dilation = (
-            field[axis] for field in (conv.window.stride, conv.window.padding, conv.window.dilation)
-        )
-        zero, out_length = writer.integer(0), conv.out_size[axis] if conv.images else 0
+        conv = self.kernel.conv
         if self.kernel.schedule.merge_columns and axis == 1:
-            return zero, writer.integer(out_length)
-        behind = writer.add(writer.multiply(tap, -dilation), padding)
-        hidden = writer.select(writer.compare("icmp sgt", behind, zero), behind, zero)
-        first, _ = writer.divide(writer.add(hidden, stride - 1), stride)
-        reach = writer.add(behind, conv.in_size[axis] - 1 + stride)
-        reach = writer.select(writer.compare("icmp sgt", reach, zero), reach, zero)
-        last, _ = writer.divide(reach, stride)
-        stop = writer.minimum(last, writer.integer(out_length))
-        return writer.minimum(first, stop), stop
+            return self.writer.integer(0), self.writer.integer(conv.out_size[1] if conv.images else 0)
+        return seen_pixels(self.writer, conv, axis, tap)
 
     def _numbers(self, line: Register, turn: Register, _: int) -> list[Register]:
         """Load what the rows of the block see at a pixel."""
@@ -142,3 +132,19 @@ class WeightBlockEmitter:
         apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
         base = vectors.moved(line, (turn, kernel.conv.window.stride[1] * kernel.input.column))
         return [vectors.load_splat(vectors.address(base, row * apart)) for row in range(self.shape.rows)]
+
+
+def seen_pixels(writer: FunctionWriter, conv: ConvSizes, axis: int, tap: Register) -> tuple[Register, Register]:
+    """Give the first output row or column whose window has a place inside the image, and the one after the last."""
+    stride, padding, dilation = (
+        field[axis] for field in (conv.window.stride, conv.window.padding, conv.window.dilation)
+    )
+    zero, out_length = writer.integer(0), conv.out_size[axis] if conv.images else 0
+    behind = writer.add(writer.multiply(tap, -dilation), padding)
+    hidden = writer.select(writer.compare("icmp sgt", behind, zero), behind, zero)
+    first, _ = writer.divide(writer.add(hidden, stride - 1), stride)
+    reach = writer.add(behind, conv.in_size[axis] - 1 + stride)
+    reach = writer.select(writer.compare("icmp sgt", reach, zero), reach, zero)
+    last, _ = writer.divide(reach, stride)
+    stop = writer.minimum(last, writer.integer(out_length))
+    return writer.minimum(first, stop), stop

@@ -7,6 +7,7 @@ from typing import Any
 from weft.codegen.check import emit_check
 from weft.codegen.conv import emit_conv
 from weft.codegen.conv_weight import emit_weight_gradient
+from weft.codegen.depthwise_weight import emit_depthwise_weight
 from weft.codegen.gemm import emit_gemm
 from weft.codegen.loops import emit_loop
 from weft.codegen.module import Module
@@ -19,6 +20,7 @@ from weft.errors import InternalError
 from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
+from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -34,6 +36,7 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     PackKernel: emit_pack,
     ConvKernel: emit_conv,
     WeightGradientKernel: emit_weight_gradient,
+    DepthwiseWeightKernel: emit_depthwise_weight,
     PoolKernel: emit_pool,
     ScatterKernel: emit_scatter,
     CheckKernel: emit_check,

@@ -12,7 +12,13 @@ from math import gcd
 from weft.plan.epilogue import Epilogue
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window
 from weft.plan.kernel_gemm import PackKernel
-from weft.plan.schedule_conv import WeightOrder, channel_parts, choose_conv_schedule, pack_conv_weights
+from weft.plan.schedule_conv import (
+    WeightOrder,
+    channel_parts,
+    choose_conv_schedule,
+    choose_depthwise_schedule,
+    pack_conv_weights,
+)
 from weft.target import Target
 
 
@@ -26,6 +32,11 @@ class InputGradient:
     weight: tuple[int, int, int, int]
     of_output: Images
     of_input: Images
+
+    @property
+    def depthwise(self) -> bool:
+        """Tell whether each channel sees itself alone."""
+        return self.groups > 1 and self.conv.in_channels == self.conv.out_channels == 1
 
 
 @dataclass(frozen=True)
@@ -80,17 +91,18 @@ def phase_gradient(
         dilation=(down.dilation, across.dilation),
     )
     size = down.count, across.count
-    channels = conv.out_channels, conv.in_channels
-    dense = asked.of_output.column == conv.out_channels
-    sizes = ConvSizes(conv.element, conv.images, *channels, conv.out_size, window, size, dense)
+    groups, *channels = (1, 1, asked.groups) if asked.depthwise else (asked.groups, conv.out_channels, conv.in_channels)
+    dense = asked.of_output.column == channels[0]
+    sizes = ConvSizes(conv.element, conv.images, channels[0], channels[1], conv.out_size, window, size, dense)
+    choose = choose_depthwise_schedule if asked.depthwise else choose_conv_schedule
     layout, (below, beside) = asked.of_input, conv.window.stride
     kernel = ConvKernel(
         name=f"{asked.name}.{number}",
         element=conv.element,
         images=conv.images,
-        groups=asked.groups,
-        in_channels=conv.out_channels,
-        out_channels=conv.in_channels,
+        groups=groups,
+        in_channels=sizes.in_channels,
+        out_channels=sizes.out_channels,
         in_size=conv.out_size,
         out_size=size,
         window=window,
@@ -103,18 +115,20 @@ def phase_gradient(
             offset=layout.offset + down.rest * layout.row + across.rest * layout.column,
         ),
         epilogue=Epilogue(),
-        schedule=choose_conv_schedule(sizes, target),
+        schedule=choose(sizes, target),
+        depthwise=asked.depthwise,
     )
     output, channel, row, column = asked.weight
+    own = output if asked.depthwise else channel
     turned = WeightOrder(
         group=conv.out_channels * output,
         input=output,
-        output=channel,
+        output=own,
         row=-down.step * row,
         column=-across.step * column,
         first=down.last * row + across.last * column,
     )
     for first, part in channel_parts(kernel, sizes, target):
         named = replace(part, name=f"{kernel.name}.{first}")
-        order = replace(turned, first=turned.first + first * channel)
+        order = replace(turned, first=turned.first + first * own)
         yield named, pack_conv_weights(named, f"{named.name}.pack", order)

@@ -12,6 +12,7 @@ from weft.plan.blocks import Blocks
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
+from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -188,6 +189,12 @@ def _weight_gradient(kernel: WeightGradientKernel) -> float:
     return prod(kernel.places) * walk_cycles(kernel.walk, kernel.conv.images * prod(kernel.conv.out_size))
 
 
+def _depthwise_weight(kernel: DepthwiseWeightKernel) -> float:
+    conv = kernel.conv
+    vectors = _vectors(conv.out_channels, kernel.schedule.lanes, masked=True)
+    return conv.images * prod(conv.out_size) * kernel.places * vectors * 2 * MEMORY_CYCLES
+
+
 def _winograd(kernel: WinogradKernel) -> float:
     patches, lanes = kernel.images * prod(kernel.squares), kernel.product.schedule.lanes
     transforms = patches * PRODUCTS * 3 * (kernel.in_channels + kernel.out_channels) / lanes
@@ -220,6 +227,7 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     GemmKernel: _product,
     ConvKernel: _convolution,
     WeightGradientKernel: _weight_gradient,
+    DepthwiseWeightKernel: _depthwise_weight,
     WinogradKernel: _winograd,
     WinogradWeightKernel: _winograd_weights,
     PoolKernel: _pooling,

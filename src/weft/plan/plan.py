@@ -15,6 +15,7 @@ from typing import Literal
 from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
+from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -29,6 +30,7 @@ Kernel = (
     | PackKernel
     | ConvKernel
     | WeightGradientKernel
+    | DepthwiseWeightKernel
     | WinogradKernel
     | WinogradWeightKernel
     | PoolKernel

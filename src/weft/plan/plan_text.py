@@ -8,6 +8,7 @@ from typing import Any
 from weft.plan.dependencies import Footprints
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
+from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
@@ -78,6 +79,7 @@ SIZES: dict[type, Callable[[Any], str]] = {
     GemmKernel: lambda kernel: _by(*kernel.batch, kernel.rows, kernel.columns, kernel.inner),
     ConvKernel: _convolution,
     WeightGradientKernel: lambda kernel: f"{_by(*kernel.conv.window.size)}, {kernel.conv.images} images",
+    DepthwiseWeightKernel: lambda kernel: f"{_by(*kernel.conv.window.size)}, {kernel.conv.images} images",
     WinogradKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}, {kernel.images} images",
     WinogradWeightKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}",
     PoolKernel: lambda kernel: f"{kernel.kind} of {kernel.images}x{kernel.channels} images of {_by(*kernel.out_size)}",

@@ -104,7 +104,7 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
     if value.op in PRODUCTS | POOLING:
         return _is_supported_window(value, kinds)
     if value.op in CONVOLUTION_GRADIENTS:
-        return _is_supported_window(value, kinds) and _is_one_group(value, kinds)
+        return _is_supported_window(value, kinds) and _has_numbers(value, kinds)
     if value.op in INDEXED:
         return _adds(value)
     if value.op == "library":
@@ -125,10 +125,9 @@ def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
     return value.op == "matmul" or first.rank == 4
 
 
-def _is_one_group(value: Value, kinds: Sequence[Type]) -> bool:
-    """Whether a gradient is of a convolution of one group, and of some numbers from some numbers."""
-    sizes = [kind.size for kind in (value.type, *kinds) if isinstance(kind, TensorType)]
-    return value.attributes["groups"] == 1 and all(sizes)
+def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:
+    """Whether a gradient is of some numbers from some numbers."""
+    return all(kind.size for kind in (value.type, *kinds) if isinstance(kind, TensorType))
 
 
 def _adds(value: Value) -> bool:
