@@ -12,7 +12,7 @@ from torch.nn import functional
 from typing_extensions import Self
 
 import weft
-from weft.api.lazy_session import engine
+from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor
 from weft.engine import Var
 from weft.errors import ExecutionError

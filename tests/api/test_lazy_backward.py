@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from weft.api.lazy_session import engine
+from weft.api.lazy_tasks import engine
 
 
 @pytest.fixture(autouse=True)

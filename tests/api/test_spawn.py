@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.lazy_session import engine
+from weft.api.lazy_tasks import engine
 from weft.errors import ExecutionError
 
 

@@ -10,6 +10,7 @@ import torch
 from weft.api.lazy_backward import backward_form
 from weft.api.lazy_learning import Form
 from weft.api.lazy_table import getter, setter
+from weft.api.lazy_tasks import push_task
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import EMPTY, Memories, Memory, Value, look_of
 from weft.engine import Var
@@ -32,9 +33,6 @@ class Queue(Protocol):
 
     def record_backward(self, loss: LazyTensor, leaves: Sequence[torch.Tensor], form: Form) -> Sequence[Value] | None:
         """Make a backward a step of the recording, if all that it goes through is recorded there."""
-
-    def push_task(self, task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
-        """Push a task to the lane in use."""
 
 
 class Gradients:
@@ -119,7 +117,7 @@ class Gradients:
                 writes[memory.variable()] = None
                 self._known[id(leaf)] = (leaf, gradient)
         task = _Backward(value, bool(kwargs.get("retain_graph")), self._take_cleared(), made)
-        self._queue.push_task(task, [var for var in reads if var not in writes], list(writes), "backward")
+        push_task(task, [var for var in reads if var not in writes], list(writes), "backward")
 
     def _record(self, loss: LazyTensor) -> bool:
         """Make the backward a step of the recording, if all that it goes through is recorded there."""
@@ -158,7 +156,7 @@ class Gradients:
     def flush(self) -> None:
         """Push what was asked for and not yet pushed."""
         if self._cleared:
-            self._queue.push_task(_Clear(self._take_cleared()), (), (self.order,), "clear gradients")
+            push_task(_Clear(self._take_cleared()), (), (self.order,), "clear gradients")
 
     def connect(self, value: Value, tensors: Sequence[torch.Tensor], connected: Sequence[int]) -> None:
         """Note what a backward from a value reaches."""

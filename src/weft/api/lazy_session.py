@@ -12,28 +12,24 @@ from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_in
 
 from weft.api.lazy_backward import upstream
 from weft.api.lazy_call import Call, Refused
+from weft.api.lazy_copies import Copies
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
 from weft.api.lazy_questions import as_given, each_tensor, in_task, look_at, tensors_in, user_place
 from weft.api.lazy_random import Dropout
-from weft.api.lazy_recording import Recording, Segment
+from weft.api.lazy_recording import Recording
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
+from weft.api.lazy_tasks import after_readers, engine, push_segment
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
-from weft.api.lazy_values import Memories, Memory, Value
-from weft.devices import cpu_count, current
-from weft.engine import BaseEngine, Placement, SerialEngine, Var, current_engine
-from weft.engine.base import nothing
+from weft.api.lazy_values import CPU, Memories, Memory, Value
+from weft.devices import current
+from weft.engine import SerialEngine, Var
 from weft.trace.capture import storage_key, traced_elsewhere, tree_map_only
 
 MOST_STEPS = 1000
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0
 TINY = 16  # elements: a counter, say, which is brought up to date at once
-
-
-def engine() -> BaseEngine:
-    """The engine of this process."""
-    return current_engine({"cpu": cpu_count(), "copy": 1})
 
 
 class _Own(threading.local):
@@ -54,17 +50,18 @@ class Session:
         # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
         self.lock = threading.RLock()
         self._recordings: dict[Recording, None] = {}
+        self._copies = Copies(self)
         self._special: dict[Callable[..., Any], Callable[..., Any]] = {
             **dict(self.gradients.functions()),
+            **dict(self._copies.functions()),
             **dict(Dropout(self).functions()),
         }
+        self._queued = QUEUED - self._special.keys()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function of PyTorch inside a lazy block."""
-        if function in QUEUED:
-            if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
-                return self.now(function, args, kwargs, changes=True)
-            return self._queue(function, args, kwargs)
+        if function in self._queued:
+            return self.queue(function, args, kwargs)
         if function in LOOKING:
             return look_at(function, args, kwargs)
         special = self._special.get(function)
@@ -72,7 +69,10 @@ class Session:
             return special(function, args, kwargs)
         return self.now(function, args, kwargs, changes=function not in READING)
 
-    def _queue(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def queue(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Queue a call of a function that may be."""
+        if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
+            return self.now(function, args, kwargs, changes=True)
         grad = is_grad_enabled()
         call = Call([function, grad, get_default_dtype()], function in NUMBERS_FREE)
         try:
@@ -82,12 +82,12 @@ class Session:
                 call.key.append(name)
                 call.scan(item)
         except Refused:
-            return self.now(function, args, kwargs, changes=True)
+            return self._refused(function, args, kwargs)
         if not call.tensors:
             return function(*args, **kwargs)
         form = self.forms.get(tuple(call.key))
         if form is None:
-            return self._learn(Form(function, *call.template(args, kwargs), grad=grad), call)
+            return self._learn_or_refuse(call, args, kwargs)
         if form.at_once:
             return self.now(function, args, kwargs, changes=form.changes)
         if self._is_tiny(call.tensors):
@@ -98,6 +98,18 @@ class Session:
             return self.now(function, args, kwargs, changes=form.changes)
         return result
 
+    def _refused(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a call that cannot be queued, though its function can."""
+        given = list(tensors_in((args, kwargs)))
+        arrived = [self._real(tensor) if tensor.device != CPU else tensor for tensor in given]
+        for tensor in given:
+            if tensor.__class__ is LazyTensor:
+                self._memory(tensor)  # what reads the copy also orders those who write the tensor that it has become
+        if self._copies.elsewhere(function, arrived, kwargs):
+            self.gradients.epoch += 1
+            return self._called(function, args, kwargs, given, arrived)
+        return self.now(function, args, kwargs, changes=True)
+
     def _is_tiny(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether a call is on a few numbers that nothing queued names."""
         for tensor in tensors:
@@ -105,7 +117,11 @@ class Session:
                 return False
         return True
 
-    def _learn(self, form: Form, call: Call) -> Any:
+    def _learn_or_refuse(self, call: Call, args: Any, kwargs: Any) -> Any:
+        function, grad = call.key[:2]
+        if any(tensor.device != CPU for tensor in call.tensors):
+            return self._refused(function, args, kwargs)  # one of them is a copy on its way to a device
+        form = Form(function, *call.template(args, kwargs), grad=grad)
         self.finish()
         reals = [self._real(tensor) for tensor in call.tensors]
         result = learn(form, reals, call.numbers)
@@ -270,22 +286,8 @@ class Session:
             if recording.places:
                 if recording.gradients:
                     self.gradients.flush()
-                self._push(recording.segment())
+                push_segment(recording.segment(), self.gradients.order)
         engine().make_room()
-
-    def _push(self, segment: Segment) -> None:
-        reads = [memory.variable() for memory in segment.reads]
-        writes = [memory.variable() for memory in segment.writes]
-        if segment.gives_gradients:
-            writes.append(self.gradients.order)
-        elif segment.changes:
-            reads.append(self.gradients.order)  # a backward that is queued may still read what is written here
-        place = Placement(segment.device, bytes=segment.bytes, bounded=False)
-        engine().push(segment, reads, writes, place, segment.__name__)
-
-    def push_task(self, task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
-        """Push a task to the lane in use."""
-        engine().push(task, reads, writes, Placement(str(current()), bounded=False), name)
 
     def flush_all(self) -> None:
         """Push everything that was recorded, by any thread."""
@@ -298,20 +300,13 @@ class Session:
         """Wait until everything queued is done, failed or not."""
         self.flush_all()
         if in_task():
-            self._finish_inside()
+            after_readers(self.memories.all())  # not everything: that includes this task itself
             return
         engine().finish_all()
         with self.lock:
             if not self._recordings:
                 self.memories.forget()
                 self.gradients.forget()
-
-    def _finish_inside(self) -> None:
-        """Wait for all that names known memory: a task cannot wait for everything, which includes itself."""
-        variables = [memory.var for memory in self.memories.all() if memory.var is not None]
-        for variable in variables:
-            engine().push(nothing, (), (variable,), Placement(bounded=False), "wait for readers")
-        engine().finish(variables)
 
     def variables(self, tensor: torch.Tensor) -> list[Var]:
         """What orders tasks that take this tensor, which other than lazy code will push; what it needs is pushed."""
@@ -372,6 +367,11 @@ class Session:
         if function in EXPORTING:
             for real in reals:
                 self.memories.export(real)
+        return self._called(function, args, kwargs, given, reals)
+
+    @staticmethod
+    def _called(function: Callable[..., Any], args: Any, kwargs: Any, given: Any, reals: Any) -> Any:
+        """Call a function with these tensors in the place of those given."""
         if any(tensor.__class__ is LazyTensor for tensor in given):
             by_id = {id(tensor): real for tensor, real in zip(given, reals, strict=True)}
             args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))

@@ -104,11 +104,28 @@ def _property_gets() -> Iterator[Callable[..., Any]]:
 QUEUED: frozenset[Callable[..., Any]] = frozenset(
     (*_functions(NAMES | {f"__{name}__" for name in OPERATORS}), *_property_gets())
 )
+# Of these, the ones that write nothing, unless into an `out`.
+_PURE_NAMES = frozenset((*POINTWISE, *REDUCING, *PRODUCTS, *SHAPING))
+_PURE_OPERATORS = (f"__{name}__" for name in OPERATORS if name != "setitem" and not name.startswith("i"))
+_PURE: frozenset[Callable[..., Any]] = frozenset(
+    (
+        *(getattr(space, name) for space in SPACES[:2] for name in _PURE_NAMES if hasattr(space, name)),
+        *(getattr(functional, name) for name in PRODUCTS if hasattr(functional, name)),
+        *(getattr(torch.Tensor, name) for name in _PURE_OPERATORS),
+        *_property_gets(),
+    )
+)
 NUMBERS_FREE: frozenset[Callable[..., Any]] = frozenset(_functions(WITH_NUMBERS))
 ARITHMETIC: frozenset[Callable[..., Any]] = frozenset(_functions(PRODUCT_NAMES))
 INDEXING: frozenset[Callable[..., Any]] = frozenset((torch.Tensor.__getitem__, torch.Tensor.__setitem__))
 # Boolean or byte tensors among their arguments decide how large the result is.
 MASKED_SIZES = frozenset((*INDEXING, torch.where, torch.Tensor.where))
+
+
+def without_writes(function: Callable[..., Any], kwargs: Any) -> bool:
+    """Whether a call surely writes none of its tensors."""
+    return function in _PURE and "out" not in kwargs
+
 
 # Questions that need no elements, with the field of a look that answers them; "" asks the placeholder itself.
 LOOKING: dict[Callable[..., Any], str] = {

@@ -10,8 +10,6 @@ import torch
 from weft.api.lazy_values import Value
 from weft.trace.capture import make_placeholder
 
-CPU = torch.device("cpu")
-
 
 class LazyTensor(torch.Tensor):
     """A tensor whose elements may not be there yet; looking at them waits.
@@ -41,6 +39,6 @@ class LazyTensor(torch.Tensor):
 def lazy_tensor(value: Value) -> LazyTensor:
     """The tensor that stands for a value."""
     look = value.look
-    made: LazyTensor = make_placeholder(LazyTensor, look.shape, look.strides, dtype=look.dtype, device=CPU)
+    made: LazyTensor = make_placeholder(LazyTensor, look.shape, look.strides, dtype=look.dtype, device=look.device)
     made.value = value
     return made

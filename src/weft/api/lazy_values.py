@@ -12,6 +12,7 @@ from weft.trace.capture import storage_key
 if TYPE_CHECKING:
     from weft.api.lazy_recording import Recording
 
+CPU = torch.device("cpu")
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 EMPTY: frozenset[torch.Tensor] = frozenset()
 
@@ -19,9 +20,10 @@ EMPTY: frozenset[torch.Tensor] = frozenset()
 class Look:
     """All that operators can know of a plain tensor without its elements; equal looks are one object."""
 
-    __slots__ = ("bytes", "dtype", "leaf", "numel", "requires_grad", "shape", "strides")
+    __slots__ = ("bytes", "device", "dtype", "leaf", "numel", "requires_grad", "shape", "strides")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, device: torch.device = CPU) -> None:
+        self.device = device
         self.shape = tensor.shape
         self.strides = tensor.stride()
         self.dtype = tensor.dtype
@@ -44,6 +46,14 @@ def look_of(tensor: torch.Tensor) -> Look | None:
         found = _LOOKS[key] = Look(tensor)
     special = tensor.is_neg() or tensor.is_conj() or tensor.is_inference() or tensor.is_quantized
     return None if special else found
+
+
+def look_without_gradient(tensor: torch.Tensor, device: torch.device) -> Look:
+    """The look of a tensor on some device that has sizes, strides and type of this one."""
+    key = (tensor.shape, tensor.stride(), tensor.dtype, False, True)
+    if device != CPU:
+        return _LOOKS.setdefault((*key, device), Look(tensor, device))
+    return _LOOKS.setdefault(key, Look(tensor))
 
 
 class Memory:

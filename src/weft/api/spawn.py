@@ -15,7 +15,8 @@ from torch import nn
 from weft.api.asynchronous_cores import cores
 from weft.api.lazy_questions import tensors_in, user_place
 from weft.api.lazy_recording import place_text
-from weft.api.lazy_session import SESSION, engine
+from weft.api.lazy_session import SESSION
+from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor
 from weft.codegen.library import version_of
 from weft.engine import Placement, Var

@@ -1,0 +1,47 @@
+"""Work that lazy code queues -> tasks of the engine of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from weft.api.lazy_questions import user_place
+from weft.api.lazy_recording import Segment, place_text
+from weft.api.lazy_values import Memory
+from weft.devices import cpu_count, current
+from weft.engine import BaseEngine, Placement, Var, current_engine
+from weft.engine.base import nothing
+
+
+def engine() -> BaseEngine:
+    """The engine of this process."""
+    return current_engine({"cpu": cpu_count(), "copy": 1})
+
+
+def push_segment(segment: Segment, gradients: Var) -> None:
+    """Push a segment; `gradients` orders what gives gradients and what changes tensors that such work may read."""
+    reads = [memory.variable() for memory in segment.reads]
+    writes = [memory.variable() for memory in segment.writes]
+    if segment.gives_gradients:
+        writes.append(gradients)
+    elif segment.changes:
+        reads.append(gradients)  # a backward that is queued may still read what is written here
+    place = Placement(segment.device, bytes=segment.bytes, bounded=False)
+    engine().push(segment, reads, writes, place, segment.__name__)
+
+
+def push_task(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
+    """Push a task to the lane in use."""
+    engine().push(task, reads, writes, Placement(str(current()), bounded=False), name)
+
+
+def push_copy(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], size: int) -> None:
+    """Push a task to the copy workers."""
+    engine().push(task, reads, writes, Placement("copy", bytes=size, where=place_text(*user_place())), "copy")
+
+
+def after_readers(memories: Iterable[Memory]) -> None:
+    """Wait until nothing queued reads or writes these memories."""
+    variables = [memory.var for memory in memories if memory.var is not None]
+    for variable in variables:
+        engine().push(nothing, (), (variable,), Placement(bounded=False), "wait for readers")
+    engine().finish(variables)
