@@ -30,6 +30,6 @@ def test_what_is_shown_is_what_is_printed(weft: Weft) -> None:
 
 def test_every_command_and_every_exit_status_has_its_place() -> None:
     assert re.findall(r"^### `weft (\w+)`$", TEXT, re.MULTILINE) == [command.name for command in COMMANDS]
-    names = ("OK", "CLAIM_FAILED", "USAGE", "UNSUPPORTED", "EXECUTION", "INTERNAL", "INTERRUPTED", "BROKEN_PIPE")
-    statuses = [str(getattr(outcome, name)) for name in names]
+    names = "OK CLAIM_FAILED USAGE UNSUPPORTED EXECUTION INTERNAL INTERRUPTED BROKEN_PIPE TERMINATED"
+    statuses = [str(getattr(outcome, name)) for name in names.split()]
     assert re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE) == statuses

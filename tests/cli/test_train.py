@@ -61,3 +61,39 @@ def test_a_wrong_word_is_named(weft: Weft, run_file: str, words: list[str], fact
     answer = weft("train", *words)
     assert answer.status == 2
     assert fact in answer.err
+
+
+FORGETFUL = """import torch
+from torch import nn
+import weft
+
+
+def run():
+    net = nn.Linear(4, 3)
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), nn.CrossEntropyLoss(), "cpu:0")
+    return trainer, [(torch.ones(6, 4), torch.arange(6) % 3)] * 3
+"""
+
+
+def test_a_run_that_knows_nothing_of_checkpoints_goes_on_too(weft: Weft, folder: Path) -> None:
+    (folder / "run.py").write_text(FORGETFUL, encoding="utf-8")
+    assert weft("train", "run.py:run", "--resume", "auto").status == 0
+    assert (folder / "checkpoints" / "latest").exists()
+    again = weft("train", "run.py:run", "--resume", "auto", "--epochs", "2", "--json")
+    assert [row["epoch"] for row in json.loads(again.out)["history"]] == [1, 2]
+    assert again.err.count("epoch") == 1
+
+
+def test_devices_that_a_run_would_not_use_are_refused(weft: Weft, folder: Path) -> None:
+    (folder / "run.py").write_text(FORGETFUL, encoding="utf-8")
+    answer = weft("train", "run.py:run", "--devices", "cpu:0,cpu:1")
+    assert answer.status == 2
+    assert "run.py:run takes no 'devices'" in answer.err
+
+
+def test_an_exception_of_the_run_is_shown_from_its_own_lines_on(weft: Weft, folder: Path) -> None:
+    (folder / "run.py").write_text("def run():\n    return int('none')\n", encoding="utf-8")
+    answer = weft("train", "run.py:run")
+    assert answer.status == 4
+    assert answer.err.count('  File "') == 1
+    assert "where run.py:2   return int('none')" in answer.err

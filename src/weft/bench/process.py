@@ -24,7 +24,7 @@ class RivalProcess:
     def __init__(self, task: Task, folder: Path) -> None:
         self.name = task.rival
         self._log = folder / f"{task.rival}.log"
-        words = [sys.executable, "-m", "weft.bench.worker", json.dumps(dataclasses.asdict(task))]
+        words = [sys.executable, "-m", "weft.bench.worker", json.dumps(dataclasses.asdict(task)), str(os.getpid())]
         # The settings of a process that is timed are its own: threads for Weft and for what reads OpenMP's.
         own = {"WEFT_THREADS": str(task.threads), "OMP_NUM_THREADS": str(task.threads), "PYTHONUNBUFFERED": "1"}
         with self._log.open("wb") as log:

@@ -32,6 +32,7 @@ DTYPES = {
     "i64": torch.int64,
     "bool": torch.bool,
 }
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SIZES = re.compile(r"(\d+(?:,\d+)*|scalar)(?::(\w+))?", re.ASCII)
 
 
@@ -124,8 +125,8 @@ def random_input(text: str) -> torch.Tensor:
 
 
 def one_line(error: BaseException) -> str:
-    """Say an exception on one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Say an exception on one line, without the colours that some exporters write."""
+    lines = [line.strip() for line in COLOURS.sub("", str(error)).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."
 

@@ -26,6 +26,7 @@ from weft.bench.settings import EAGER, LEAST_SECONDS, STEPS, Task
 from weft.bench.subject import SEED, Subject, load_subject, one_line
 from weft.bench.training import Run, eager_loop, in_double, parameters_of
 from weft.trace.capture import tree_flatten, tree_map_only
+from weft.train.parent import end_with_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ def _tell(answers: TextIO, told: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve the task that the command line holds as JSON."""
+    end_with_parent(int(sys.argv[2]))  # even while it is stopped: nobody would ever continue it
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")  # deprecations of exporters are no business of a table of times

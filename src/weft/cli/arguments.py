@@ -15,7 +15,8 @@ class _Parser(argparse.ArgumentParser):
     """Raises where argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message.removeprefix("argument "), fix=f"{self.prog} --help shows examples")
+        told = message.removeprefix("argument ").replace(": expected one argument", " needs a value behind it")
+        raise UsageError(told, fix=f"{self.prog} --help shows examples")
 
 
 def find_command(name: str) -> Command:

@@ -24,3 +24,11 @@ def users_line(error: BaseException) -> str | None:
         if path.suffix == ".py" and not any(path.is_relative_to(folder) for folder in LIBRARIES):
             return source_line(frame.filename, frame.lineno or 1)
     return None
+
+
+def users_traceback(error: BaseException) -> str:
+    """Give the traceback from the user's first line on: how Weft came there is nothing to the user."""
+    place = error.__traceback__
+    while place is not None and Path(place.tb_frame.f_code.co_filename).is_relative_to(WEFT):
+        place = place.tb_next
+    return "".join(traceback.format_exception(type(error), error, place or error.__traceback__))

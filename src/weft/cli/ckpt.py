@@ -89,8 +89,8 @@ ACTIONS = {
     "inspect": Action(
         None,
         None,
-        "from weft.report.checkpoints import contents\nfrom weft.train.examining import examine\n\n"
-        "print(contents([examine(Path(name)) for name in {files}]))",
+        "from weft.report.checkpoints import contents\nfrom weft.train.examining import examine, files_of\n\n"
+        "print(contents([examine(path) for path in files_of([Path(name) for name in {files}])]))",
         _inspect,
     ),
     "verify": Action(

@@ -54,13 +54,14 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command."""
+    """One command; `interrupted` is what to do after Ctrl-C."""
 
     name: str
     sentence: str
     home: str
     examples: tuple[tuple[str, str], ...]
     arguments: tuple[Argument, ...] = ()
+    interrupted: str = "nothing was changed: start it again when you like"
 
 
 def whole(text: str) -> int:
@@ -107,6 +108,7 @@ COMMANDS = (
             Argument("--stop", "only this stop; may be repeated", shows="NAME", many=True),
             Argument("--html", "also write one self-contained page", shows="FILE", writes=True),
         ),
+        "--stop NAME makes one stop alone: weft tour --stop hybridize",
     ),
     Command(
         "doctor",
@@ -150,6 +152,7 @@ COMMANDS = (
             Argument("--html", "also write a page with pictures, to keep or send", "FILE", writes=True),
             Argument("--trace", "also write one call's timeline, for Chrome's viewer", "FILE", writes=True),
         ),
+        "fewer rounds and rivals take less time: --runs 5 --vs eager",
     ),
     Command(
         "show",
@@ -218,6 +221,7 @@ COMMANDS = (
             Argument("--set", "NAME=VALUE of a parameter of the run; may be repeated", "VALUE", many=True),
             Argument("--synthetic", "made-up data, where there is no network: for the examples"),
         ),
+        "--resume auto keeps each epoch, and the same command goes on from the newest kept",
     ),
     Command(
         "ckpt",
@@ -238,6 +242,7 @@ COMMANDS = (
             ),
             Argument("--keep", "clean: how many of the newest good checkpoints stay (all)", "COUNT", read=whole),
         ),
+        "start it again: files that are done already are only looked at",
     ),
     Command(
         "devices",
@@ -257,6 +262,6 @@ COMMANDS = (
         "env",
         "versions and settings, to paste into an issue",
         "weft.cli.env",
-        (("weft env", "as text"), ("weft env --json", "for a program")),
+        (("weft env", "versions, processor, options that are set"), ("weft env --json", "for a program")),
     ),
 )

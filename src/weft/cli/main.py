@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 
 from weft.cli.arguments import find_command, parse
-from weft.cli.blame import users_line
+from weft.cli.blame import users_line, users_traceback
 from weft.cli.commands import COMMANDS, EVERYWHERE, Command
 from weft.cli.help import greeting, help_of, overview, version_line
-from weft.cli.outcome import BROKEN_PIPE, INTERNAL, INTERRUPTED, OK, Outcome, as_json, error_data, status_of
+from weft.cli.interruption import interruptible, status_after, told_after
+from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, as_json, error_data, status_of
 from weft.cli.output_path import check_writable
 from weft.cli.suggestion import did_you_mean
 from weft.cli.terminal import say, show, style_of
@@ -28,12 +29,13 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command line; `words` are those behind `weft`, by default those of this process."""
     given = list(sys.argv[1:] if words is None else words)
     try:
-        status = _answer(given)
-        sys.stdout.flush()
-        return status
-    except KeyboardInterrupt:
-        say("weft: interrupted; files are written whole or not at all, so nothing is left half done")
-        return INTERRUPTED
+        with interruptible():
+            status = _answer(given)
+            sys.stdout.flush()
+            return status
+    except KeyboardInterrupt as error:
+        say(f"weft: {told_after(error, given)}")
+        return status_after(error)
     except BrokenPipeError:
         # Whoever read the output has gone, such as `head`: Python must not complain again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,9 +43,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except WeftError as error:
         return _fail(given, error)
     except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is, it is said in full
-        say(traceback.format_exc())
         if line := users_line(error):
+            say(users_traceback(error))
             return _fail(given, ExecutionError(f"{type(error).__name__}: {error}", where=line))
+        say(traceback.format_exc())
         say(f"weft: {type(error).__name__}: this is a mistake in Weft; please report the lines above with `weft env`")
         return INTERNAL
 

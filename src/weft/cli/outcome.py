@@ -11,7 +11,8 @@ from weft.document import Document
 from weft.errors import ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
 
 SCHEMA = 1
-OK, CLAIM_FAILED, USAGE, UNSUPPORTED, EXECUTION, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 70, 130, 141
+OK, CLAIM_FAILED, USAGE, UNSUPPORTED, EXECUTION, INTERNAL = 0, 1, 2, 3, 4, 70
+INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143  # as a shell counts signals
 
 # The first class that fits decides; a command that reads a file turns its faults into an ExecutionError.
 STATUSES: tuple[tuple[type[WeftError], int], ...] = (

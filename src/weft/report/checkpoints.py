@@ -45,7 +45,8 @@ def verdicts(files: Sequence[Examined]) -> Document:
     rows = tuple((str(each.path), Span(each.state, TONES[each.state]), each.problem or "") for each in files)
     counts = {state: sum(each.state == state for each in files) for state in TONES}
     total = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    return Document((Table(("file", "state", ""), rows), Paragraph(f"{len(files)} files: {total}", "strong")))
+    counted = f"{len(files)} file{'' if len(files) == 1 else 's'}"
+    return Document((Table(("file", "state", ""), rows), Paragraph(f"{counted}: {total}", "strong")))
 
 
 def verdict_data(found: Examined) -> dict[str, Any]:

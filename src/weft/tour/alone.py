@@ -16,6 +16,7 @@ from typing import Any
 from weft.document import Picture
 from weft.tour.stop import Claim
 from weft.tour.visit import ALL_STOPS, Visit, visit
+from weft.train.parent import end_with_parent
 
 LAST_WORDS = 600
 
@@ -23,7 +24,7 @@ LAST_WORDS = 600
 def visit_alone(name: str) -> Visit:
     """Run a stop in a new process; one that ends without an answer is a claim that does not hold."""
     stop = next(stop for stop in ALL_STOPS if stop.name == name)
-    words = [sys.executable, "-m", "weft.tour.alone", name]
+    words = [sys.executable, "-m", "weft.tour.alone", name, str(os.getpid())]
     found = subprocess.run(words, capture_output=True, text=True, encoding="utf-8", check=False)
     if found.returncode != 0:
         claims = (Claim("runs", "-", f"exit {found.returncode}", holds=False),)
@@ -40,6 +41,7 @@ def _claim(told: dict[str, Any]) -> Claim:
 
 def main() -> None:
     """Run the stop that the command line names, and tell what it gave as JSON."""
+    end_with_parent(int(sys.argv[2]))
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print by themselves is no answer
     stop = next(stop for stop in ALL_STOPS if stop.name == sys.argv[1])

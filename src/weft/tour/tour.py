@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from weft.document import Block, Code, Document, Heading, Paragraph, Picture, Span, Table, Tone, bar, columns_of
@@ -69,10 +70,24 @@ class Tour:
             blocks += [self._bars(claim.times) for claim in visit.claims if claim.times is not None]
             blocks.append(Table((), tuple(row for claim in visit.claims for row in self._rows(claim))))
         tone: Tone = "good" if self.holds else "bad"
-        return Document((*blocks, Paragraph(self.summary(), tone)))
+        return Document((*blocks, *self._failed(), Paragraph(self.summary(), tone)))
 
     def __str__(self) -> str:
         return str(self.document())
+
+    def _failed(self) -> Sequence[Block]:
+        """List again what does not hold: it lies screens above, and a time may be the fault of other programs."""
+        if self.holds:
+            return ()
+        rows = tuple(
+            (Span("✗", "bad"), f"{number}.", self.texts.claims[claim.name])
+            for number, visit in enumerate(self.visits, 1)
+            for claim in visit.claims
+            if not claim.holds
+        )
+        again = " ".join(f"--stop {visit.name}" for visit in self.visits if not visit.holds)
+        told = self.texts.words["again"].format(command=f"weft tour {again}")
+        return Heading(self.texts.words["failed"]), Table((), rows), Paragraph(told)
 
     def _bars(self, times: tuple[float, float]) -> Picture:
         """Draw two times under each other."""
@@ -102,8 +117,12 @@ def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], No
         raise UsageError(f"there is no tour in {language!r}", why="the languages are " + ", ".join(LANGUAGES))
     stops = stops_here()
     if unknown := sorted(set(only) - {stop.name for stop in stops}):
+        names = [stop.name for stop in stops]
+        close = get_close_matches(unknown[0], names, n=1)
         raise UsageError(
-            f"there is no stop {unknown[0]!r}", why="the stops are " + ", ".join(stop.name for stop in stops)
+            f"there is no stop {unknown[0]!r}",
+            why="the stops are " + ", ".join(names),
+            fix=f"did you mean {close[0]}?" if close else None,
         )
     chosen = [stop for stop in stops if not only or stop.name in only]
     visits = []

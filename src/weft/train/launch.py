@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -71,10 +72,11 @@ class _Processes:
         self.store = TCPStore(HOST, 0, None, True, timeout=timedelta(seconds=300), wait_for_workers=False)
         self.own = own_part(self.store)
         text = json.dumps(asdict(told))
-        self.processes = [
-            subprocess.Popen([*_command(), str(rank), str(count), str(self.store.port), text], stdout=_output())
-            for rank in range(count)
-        ]
+        with _ctrl_c_held_back():
+            self.processes = [
+                subprocess.Popen([*_command(), str(rank), str(count), str(self.store.port), text], stdout=_output())
+                for rank in range(count)
+            ]
 
     def run(self) -> History:
         """Wait for all; raise the error of the first that fails, after the others have ended."""
@@ -125,6 +127,19 @@ class _Processes:
             limit = time.monotonic() + seconds
             while time.monotonic() < limit and any(process.poll() is None for process in alive):
                 time.sleep(LOOK)
+
+
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Start processes that see Ctrl-C when they can answer to it (worker.py), not while they still import."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def _output() -> int | None:

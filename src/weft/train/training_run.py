@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import runpy
@@ -39,7 +40,8 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     """Call what a word names: it gives a trainer, data to train on, and perhaps data to test on.
 
     It is given `devices`, `checkpoints` (a `weft.Checkpoints` or None) and the other values, where it has such
-    parameters. A trainer with the attributes `train_data` and `test_data` may be given alone: so a class will do.
+    parameters; a trainer that has no checkpoints of its own is given the folder here. A trainer with the attributes
+    `train_data` and `test_data` may be given alone: so a class will do.
     """
     make = _maker(target)
     folder = options.checkpoints
@@ -49,6 +51,12 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     strange = [name for name in options.values if name not in parameters and not anything]
     if strange:
         raise UsageError(f"{target} takes no {strange[0]!r}", why="its parameters are " + ", ".join(parameters))
+    if options.devices != "all" and "devices" not in parameters:
+        raise UsageError(
+            f"{target} takes no 'devices'",
+            why=f"so it would not compute on {options.devices!r}",
+            fix="give it a parameter devices, and give that to its Trainer",
+        )
     found = make(**{name: value for name, value in given.items() if name in parameters}, **options.values)
     if isinstance(found, Trainer):
         found = (found, getattr(found, "train_data", None), getattr(found, "test_data", None))
@@ -57,6 +65,9 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
             f"{target} gives {type(found).__name__}, which is no training run",
             fix="return (trainer, train) or (trainer, train, test), or a trainer with train_data",
         )
+    trainer = found[0]
+    if given["checkpoints"] is not None and trainer.options.checkpoints is None:
+        trainer.options = dataclasses.replace(trainer.options, checkpoints=given["checkpoints"])
     return TrainingRun(*found)
 
 

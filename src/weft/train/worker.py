@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -27,10 +28,12 @@ def main(words: Sequence[str]) -> int:
     rank, world, port = (int(word) for word in words[:3])
     told = Order(**json.loads(words[3]))
     torch.set_num_threads(max(1, cpu_count() // world))
-    store = TCPStore(HOST, port, None, False, timeout=timedelta(seconds=300))
-    peers = join(lambda: store, rank, world)
-    assert peers is not None, "a run of one process is not started here"
     try:
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # launch.py held it back while this imported
+        store = TCPStore(HOST, port, None, False, timeout=timedelta(seconds=300))
+        peers = join(lambda: store, rank, world)
+        assert peers is not None, "a run of one process is not started here"
         with peers.guard():
             history = run_here(told)
     except WeftError as error:
