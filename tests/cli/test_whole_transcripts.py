@@ -37,8 +37,7 @@ BENCH = (
     (r"(?m)^ +", ""),
     (r" {2,}", "  "),
     (r"(?m)^(eager|hybrid) (ran|and) .*\n", "COMPARISON\n"),
-    (r"\n~ the rounds [\s\S]*?\n\n", ""),
-    (r"~ the rounds [\s\S]*", ""),
+    (r"\n\n~ the rounds .*\nread with care", ""),
 )
 
 
