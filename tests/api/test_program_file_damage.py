@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.api.program_examples import expected, parts
+from tests.api.program_examples import parts
 
 from weft.api.program_container import ENTRY, HEADER, MAGIC, VERSION, ProgramFileError, packed, read_sections
 from weft.api.program_file import SECTIONS, load_program, save_program
+from weft.api.program_loaded import LoadedProgram
 
 X = torch.arange(6.0).reshape(2, 3)
-RIGHT = expected(parts(), X)
+RIGHT = LoadedProgram(parts())(X, scale=2.0)["y"]
 Sections = dict[str, bytes]
 
 

@@ -55,6 +55,8 @@ def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> 
     """
     parts = program.parts
     native = _native(parts)
+    if isinstance(program, LoadedProgram):
+        _check(program)
     target = Path(folder)
     name = _identifier(target.resolve().name or "net")
     interface = _interface(parts, native, name)
@@ -76,6 +78,13 @@ def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> 
         write_atomically(target / file, [content])
     built = build_and_compare(target, name)
     return Exported(target, (*files, *built), bool(built))
+
+
+def _check(program: LoadedProgram) -> None:
+    """Compare what a file says of its program with what operators give: the machine code relies on it."""
+    generator = torch.Generator().manual_seed(0)
+    own = {entry.input: entry.tensor for entry in program.parts.state}
+    program.check([own.get(i, _random(value, generator)) for i, value in enumerate(program.graph.inputs)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

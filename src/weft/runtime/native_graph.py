@@ -12,6 +12,7 @@ import torch
 from weft.codegen.library import LibraryExecutable
 from weft.config import config
 from weft.devices import cpu_count
+from weft.errors import ExecutionError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
@@ -41,14 +42,14 @@ class NativeRegion:
         self._outputs = tuple(_output(value) for value in region.outputs)
         self._made = tuple((kind, planned.replaced.get(index)) for index, kind in enumerate(self._outputs))
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
-        self._checked = tuple((index, _output(region.inputs[index]).strides) for index in inputs_checked)
+        self._checked = tuple((index, _output(region.inputs[index])) for index in inputs_checked)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the region."""
         given = list(inputs)
-        for index, strides in self._checked:
-            if given[index].stride() != strides:
-                given[index] = _laid_out(given[index], strides)
+        for index, kind in self._checked:
+            if given[index].stride() != kind.strides or given[index].shape != kind.shape:
+                given[index] = _laid_out(given[index], kind)
         outputs = [
             torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) if source is None else given[source]
             for kind, source in self._made
@@ -195,5 +196,10 @@ def _output(value: Value) -> OutputType:
     return OutputType(value.type.shape, value.type.strides, value.type.dtype)
 
 
-def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(tensor.size(), strides, dtype=tensor.dtype).copy_(tensor)
+def _laid_out(tensor: torch.Tensor, kind: OutputType) -> torch.Tensor:
+    if tensor.shape != kind.shape:
+        raise ExecutionError(
+            f"an operator gave a tensor of sizes {list(tensor.shape)}; the program was made for {list(kind.shape)}",
+            why="these sizes depend on values, and values have changed",
+        )
+    return torch.empty_strided(kind.shape, kind.strides, dtype=tensor.dtype).copy_(tensor)
