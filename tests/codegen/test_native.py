@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.codegen import native
+from weft.codegen import compiler, native
 from weft.codegen.object_cache import SUFFIX, ObjectCache
 from weft.config import overrides
 from weft.errors import InternalError
@@ -66,9 +66,9 @@ def test_the_second_compilation_comes_from_the_disk(tmp_path: Path, monkeypatch:
     with overrides(cache_dir=tmp_path):
         first = native.compile_native(ADD_SEVEN, host_target())
         assert len(entries(tmp_path)) == 1
-        monkeypatch.setattr(native, "object_code", lambda *_: pytest.fail("compiled again"))
+        monkeypatch.setattr(native, "object_codes", lambda *_: pytest.fail("compiled again"))
         second = native.compile_native(ADD_SEVEN, host_target())
-    assert second.object_code == first.object_code
+    assert second.objects == first.objects
     assert call_add_seven(second, 1) == 8
 
 
@@ -134,7 +134,55 @@ def test_several_processes_share_one_cache(tmp_path: Path) -> None:
 
 
 def test_object_code_for_another_architecture() -> None:
-    code = native.object_code(ADD_SEVEN, cross_target("aarch64"))
+    code = compiler.object_code(ADD_SEVEN, cross_target("aarch64"))
     assert code[:4] == b"\x7fELF"
     assert int.from_bytes(code[18:20], "little") == 183  # the ELF number of aarch64
-    assert "add\tx0, x0, #7" in native.assembly(ADD_SEVEN, cross_target("aarch64"))
+    assert "add\tx0, x0, #7" in compiler.assembly(ADD_SEVEN, cross_target("aarch64"))
+
+
+def described(description: str, text: str = ADD_SEVEN, number: int = 7) -> native.NativeLibrary:
+    texts = (text.replace("i64 %x, 7", f"i64 %x, {number}"),)
+    return native.compile_described(description, lambda: texts, host_target())
+
+
+def test_what_is_described_alike_is_written_once(tmp_path: Path) -> None:
+    def never() -> tuple[str, ...]:
+        pytest.fail("written again")
+
+    with overrides(cache_dir=tmp_path):
+        first = described("a")
+        second = native.compile_described("a", never, host_target())
+    assert second.objects == first.objects
+    assert call_add_seven(second, 1) == 8
+
+
+def test_another_description_or_version_of_weft_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with overrides(cache_dir=tmp_path):
+        assert call_add_seven(described("a"), 1) == 8
+        assert call_add_seven(described("b", number=8), 1) == 9
+        monkeypatch.setattr(native, "code_version", lambda: "another")
+        assert call_add_seven(described("a", number=9), 1) == 10
+    assert len(entries(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-5], lambda b: b[:60] + b"?" + b[61:], lambda _: b"weft object 1\n"])
+def test_a_damaged_entry_of_what_is_described_is_built_again(tmp_path: Path, damage: object) -> None:
+    with overrides(cache_dir=tmp_path):
+        described("a")
+        (path,) = entries(tmp_path)
+        whole = path.read_bytes()
+        path.write_bytes(damage(whole))  # type: ignore[operator]
+        assert call_add_seven(described("a"), 1) == 8
+        assert path.read_bytes() == whole
+
+
+def test_an_entry_of_several_modules_is_read_as_it_was_written(tmp_path: Path) -> None:
+    texts = ("define void @one() { ret void }", "define void @two() { ret void }")
+    with overrides(cache_dir=tmp_path):
+        first = native.compile_described("both", lambda: texts, host_target())
+        second = native.compile_described("both", lambda: (), host_target())
+    assert first.names == second.names == {"one", "two"}
+    assert second.objects == first.objects
+    assert len(first.objects) == 2

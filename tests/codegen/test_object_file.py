@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.codegen.native import object_code
+from weft.codegen.compiler import object_code
 from weft.codegen.object_file import read_object_file
 from weft.errors import InternalError
 from weft.target import cross_target

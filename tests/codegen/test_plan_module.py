@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.runtime.plans import TARGET, chain_plan, linear_plan, loop
 
+from weft.codegen.compiler import object_code
 from weft.codegen.frame import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
 from weft.codegen.module import Module
-from weft.codegen.native import object_code
 from weft.codegen.packing import packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
-from weft.codegen.plan_module import emit_plan
+from weft.codegen.plan_module import description_of, emit_plan
 from weft.errors import InternalError
 from weft.plan.expression import Instruction
 from weft.plan.plan import Buffer, KernelCall, Location, Plan
@@ -100,3 +100,15 @@ def test_chains_that_compute_the_same_have_equal_texts_whatever_their_names() ->
     texts = {packing_chains(linear_plan(1, 8, 8, name))[0].text for name in ("product", "another")}
     assert len(texts) == 1
     assert packing_chains(linear_plan(1, 8, 16))[0].text not in texts
+
+
+def test_a_description_tells_plans_and_options_apart() -> None:
+    plans = [chain_plan(100, "exp"), chain_plan(101, "exp"), chain_plan(100, "neg"), chain_plan(100, "exp", lanes=2)]
+    found = {
+        description_of(plan, lasting, clocked=clocked)
+        for plan in plans
+        for lasting in ((), (0,))
+        for clocked in (False, True)
+    }
+    assert len(found) == 4 * len(plans)
+    assert description_of(chain_plan(100, "exp")) in found

@@ -36,5 +36,4 @@ class CallWriter:
 
 def write_call(writer: FunctionWriter, name: str, addresses: Sequence[Register], tiles: tuple[int, int]) -> None:
     """Write the call of a kernel's function."""
-    listed = ", ".join(map(str, (*addresses, *map(writer.integer, tiles))))
-    writer.emit_void(f"call void @{name}({listed})")
+    writer.call(name, (*addresses, *map(writer.integer, tiles)))

@@ -1,40 +1,34 @@
-"""LLVM module text -> machine code for a Target: loaded into this process, or as bytes of an object file.
+"""Machine code from the disk cache, or compiled now -> functions loaded into this process.
 
-Every way in optimises the text, emits one object file and, for this process, loads it; so code from the disk cache
-and code just compiled are the same bytes.
+An entry is named after all that decides its bytes. For a module that is its text; for what is costly to write as text
+it is a description of what is to be written, with the digest of the code that writes it. Code from the cache and code
+just compiled are the same bytes.
 """
 
 import hashlib
 import os
 import threading
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-import llvmlite
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from weft.codegen.code_version import code_version
+from weft.codegen.compiler import VERSIONS, object_codes, target_machine
 from weft.codegen.object_cache import ObjectCache
 from weft.codegen.object_file import read_object_file
 from weft.config import config
 from weft.errors import InternalError
 from weft.target import Target
 
-OPTIMIZATION = 2
-# Emitters write registers, vectors and loops as they should be: what is left to do is small. LLVM's own pipeline takes
-# five times as long, makes the same code of our kernels, and would vectorise what is left scalar on purpose.
-PASSES = (
-    llvm.FunctionPassManager.add_simplify_cfg_pass,
-    llvm.FunctionPassManager.add_loop_rotate_pass,
-    llvm.FunctionPassManager.add_instruction_combine_pass,
-    llvm.FunctionPassManager.add_new_gvn_pass,
-    llvm.FunctionPassManager.add_simplify_cfg_pass,
-)
 OBJECT_FOLDER = "objects"
+LENGTH_BYTES = 8
 
-# LLVM's global context and llvmlite's bindings are not thread safe. Held while one module is parsed, optimised,
-# emitted and loaded; what runs inside never waits for another thread, so it cannot deadlock. A forked child starts
-# with a fresh lock, because the thread that held the old one does not exist there.
+# llvmlite's engines are not thread safe. Held while one is made and asked; what runs inside never waits for another
+# thread, so it cannot deadlock. A forked child starts with a fresh lock, because the thread that held the old one does
+# not exist there.
 _lock = threading.RLock()
 
 
@@ -49,11 +43,11 @@ os.register_at_fork(after_in_child=_renew_lock)
 class NativeLibrary:
     """Functions in machine code in this process; they live as long as this object does."""
 
-    def __init__(self, engine: llvm.ExecutionEngine, names: frozenset[str], object_code: bytes) -> None:
+    def __init__(self, engine: llvm.ExecutionEngine, names: frozenset[str], objects: Sequence[bytes]) -> None:
         self._engine = engine
         self._addresses: dict[str, int] = {}
         self.names = names
-        self.object_code = object_code
+        self.objects = tuple(objects)
 
     def address(self, name: str) -> int:
         """Give the address of a function; it is valid while this library is referenced."""
@@ -71,103 +65,70 @@ class NativeLibrary:
 
 def compile_native(module: str | ir.Module, target: Target, *, use_cache: bool = True) -> NativeLibrary:
     """Compile a module for this machine and load it; the disk cache is asked first unless told otherwise."""
-    text = str(module)
-    code = cached_object_code(text, target) if use_cache else object_code(text, target)
-    return load_object_code(code, target)
+    texts = (str(module),)
+    if not use_cache:
+        return load_objects(object_codes(texts, target), target)
+    return load_objects(_cached(texts[0], lambda: texts, target), target)
 
 
-def cached_object_code(text: str, target: Target) -> bytes:
-    """Give the object code of module text from the disk cache, compiling and keeping it where it is not there."""
+def compile_described(description: str, write: Callable[[], Sequence[str]], target: Target) -> NativeLibrary:
+    """Load what `write` gives the texts of, modules that call one another, which is only called where it is new.
+
+    The description and the code of Weft decide the texts.
+    """
+    return load_objects(_cached(f"{code_version()}\n{description}", write, target), target)
+
+
+def _cached(description: str, write: Callable[[], Sequence[str]], target: Target) -> Sequence[bytes]:
+    """Give object code from the disk cache, compiling and keeping it where it is not there."""
     folder = config().cache_dir
     if folder is None:
-        return object_code(text, target)
+        return object_codes(write(), target)
     entries = _object_cache(folder)
-    key = cache_key(text, target)
-    code = entries.read(key)
-    if code is None:
-        code = object_code(text, target)
-        entries.write(key, code)
-    return code
+    key = cache_key(description, target)
+    entry = entries.read(key)
+    if entry is not None:
+        return _separate(entry)
+    objects = object_codes(write(), target)
+    entries.write(key, _together(objects))
+    return objects
 
 
-def cache_key(text: str, target: Target) -> str:
-    """Name object code by all that decides its bytes: the text, the processor, the versions that compile it."""
-    versions = (llvmlite.__version__, llvm.llvm_version_info, OPTIMIZATION, [add.__name__ for add in PASSES])
-    processor = (target.triple, target.cpu, target.features)
-    return hashlib.sha256(repr((versions, processor, text)).encode()).hexdigest()
+def cache_key(description: str, target: Target) -> str:
+    """Name object code by all that decides its bytes: what it is of, the processor, the versions that compile it."""
+    return hashlib.sha256(repr((VERSIONS, target, description)).encode()).hexdigest()
 
 
-def object_code(module: str | ir.Module, target: Target) -> bytes:
-    """Compile a module to a relocatable object file for any target."""
+def _together(objects: Sequence[bytes]) -> bytes:
+    return b"".join(len(code).to_bytes(LENGTH_BYTES, "little") + code for code in objects)
+
+
+def _separate(entry: bytes) -> list[bytes]:
+    """Undo `_together`; the cache has seen to it that the entry is as it was written."""
+    objects, place = [], 0
+    while place < len(entry):
+        start = place + LENGTH_BYTES
+        place = start + int.from_bytes(entry[place:start], "little")
+        objects.append(entry[start:place])
+    return objects
+
+
+def load_objects(objects: Sequence[bytes], target: Target) -> NativeLibrary:
+    """Load object files that were compiled for this machine; they may call one another through pointers."""
+    contents = [read_object_file(code) for code in objects]
     with _lock:
-        machine = target_machine(target)
-        return bytes(machine.emit_object(optimized(str(module), machine)))
-
-
-def assembly(module: str | ir.Module, target: Target) -> str:
-    """Compile a module to assembly text for any target: to read what became of it."""
-    with _lock:
-        machine = target_machine(target)
-        machine.set_asm_verbosity(False)
-        return str(machine.emit_assembly(optimized(str(module), machine)))
-
-
-def optimized_text(module: str | ir.Module, target: Target) -> str:
-    """Give a module's LLVM text after optimisation: to read what became of it."""
-    with _lock:
-        return str(optimized(str(module), target_machine(target)))
-
-
-def load_object_code(code: bytes, target: Target) -> NativeLibrary:
-    """Load an object file that was compiled for this machine."""
-    contents = read_object_file(code)
-    with _lock:
+        # In LLVM's global context: one of its own might be collected before the engine, whose module needs it.
         empty = llvm.parse_assembly(f'target triple = "{target.triple}"')
         # llvmlite's memory manager keeps code and constants in one reservation, as the small code model demands, but
         # it ends the process where LLVM needs a stub for a call to a far function. Emitters call through a pointer
         # (module.Module.imported), so only a call that LLVM itself invents (memset, fmodf) takes the other way.
-        near = not contents.outside_calls
+        near = not any(content.outside_calls for content in contents)
         # The engine owns its target machine and ends it: each needs its own.
         engine = llvm.create_mcjit_compiler(empty, target_machine(target), use_lmm=near)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        for code in objects:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return NativeLibrary(engine, contents.functions, code)
-
-
-def optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """Parse, check and optimise module text; text that LLVM rejects is a mistake of an emitter."""
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise InternalError(f"LLVM rejects the code of a kernel: {error}") from error
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=OPTIMIZATION))
-    passes = llvm.create_new_function_pass_manager()
-    for add in PASSES:
-        add(passes)
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
-    return module
-
-
-def target_machine(target: Target) -> llvm.TargetMachine:
-    """Make LLVM's description of a target; every engine needs its own."""
-    _initialize_llvm()
-    return llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu,
-        features=target.feature_string,
-        opt=OPTIMIZATION,
-        reloc="pic",
-        codemodel="small",
-        jit=True,
-    )
-
-
-@cache
-def _initialize_llvm() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+        return NativeLibrary(engine, frozenset().union(*(content.functions for content in contents)), objects)
 
 
 @cache

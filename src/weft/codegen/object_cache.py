@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-MARK = b"weft object 1\n"
+MARK = b"weft object 2\n"
 DIGEST_BYTES = 32
 SUFFIX = ".weftobject"
 LARGEST_CACHE = 256 * 1024 * 1024

@@ -10,7 +10,7 @@ from weft.codegen.conv_weight import emit_weight_gradient
 from weft.codegen.depthwise_weight import emit_depthwise_weight
 from weft.codegen.gemm import emit_gemm
 from weft.codegen.loops import emit_loop
-from weft.codegen.module import Module
+from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.pack import emit_pack
 from weft.codegen.pool import emit_pool
 from weft.codegen.reduce import emit_reduce
@@ -50,6 +50,8 @@ class KernelFunctions:
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self.groups: list[list[FunctionWriter]] = []
+        """The functions of each kernel: they call one another, and nothing else of the module."""
         self._names: dict[str, str] = {}
 
     def name(self, kernel: Any) -> str:
@@ -61,7 +63,9 @@ class KernelFunctions:
             if emit is None:
                 raise InternalError(f"no code is generated for kernels of the class {type(kernel).__name__}")
             name = f"{kernel.name}.{len(self._names)}"
+            before = len(self.module.functions)
             emit(self.module, renamed(kernel, name))
+            self.groups.append(self.module.functions[before:])
             self._names[key] = name
         return self._names[key]
 

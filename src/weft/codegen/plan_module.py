@@ -1,4 +1,4 @@
-"""A Plan -> the text of one LLVM module that runs it.
+"""A Plan -> the LLVM module that runs it.
 
 Functions of the module: `void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane;
 `void check(frame*)` marks a call whose indices are out of range, which must not run; `void pack_<i>(table*)` runs one
@@ -13,6 +13,7 @@ from weft.codegen.clock import Clock, serial_tick
 from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
 from weft.codegen.lane_function import MOST_IMPROVED, emit_lanes
 from weft.codegen.module import Module
+from weft.codegen.module_parts import Group, module_parts
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.plan.plan import Plan
@@ -23,11 +24,27 @@ SERIAL, CHECK = "serial", "check"
 
 @dataclass(frozen=True, slots=True)
 class PlanModule:
-    """The text that runs a plan, and where what it needs is found."""
+    """The module that runs a plan, and where what it needs is found."""
 
-    text: str
+    module: Module
+    groups: tuple[Group, ...]
     frame: Frame
     chains: tuple[PackingChain, ...]
+
+    @property
+    def text(self) -> str:
+        """Give the whole module's text."""
+        return str(self.module)
+
+    def parts(self, most: int) -> tuple[str, ...]:
+        """Give the texts of at most so many modules that are this one together."""
+        return module_parts(self.module, self.groups, most)
+
+
+def description_of(plan: Plan, lasting: Collection[int] = (), *, clocked: bool = False) -> str:
+    """Describe all that the module of a plan is made of: where two texts are equal, so are the modules."""
+    # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
+    return repr((plan, sorted(lasting), clocked))
 
 
 def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, clocked: bool = False) -> PlanModule:
@@ -53,7 +70,7 @@ def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, cloc
         _emit_checks(functions, frame, plan)
     for number, chain in enumerate(chains):
         _emit_chain(functions, f"pack_{number}", chain)
-    return PlanModule(str(module), frame, chains)
+    return PlanModule(module, tuple(functions.groups), frame, chains)
 
 
 def _emit_checks(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:

@@ -8,10 +8,11 @@ from struct import Struct
 import torch
 
 from weft.codegen.crew_module import FIRST_LANE_SLOT, PACE_SLOT
-from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
-from weft.codegen.native import NativeLibrary, compile_native
-from weft.codegen.packing import PackingChain
-from weft.codegen.plan_module import CHECK, SERIAL, emit_plan
+from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
+from weft.codegen.native import NativeLibrary, compile_described
+from weft.codegen.packing import PackingChain, packing_chains
+from weft.codegen.plan_module import CHECK, SERIAL, description_of, emit_plan
+from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.plan.plan import Plan
 from weft.runtime.arena import Block, block_pool
@@ -51,11 +52,15 @@ class NativeExecutable:
             raise InternalError(f"a plan has {counts['constant']} constants, {len(self.constants)} were given")
         packed = {plan.buffers[place.buffer] for call in plan.packing for place in call.reads}
         self.lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
-        module = emit_plan(plan, target, self.lasting, clocked=clocked)
-        self._library = compile_native(module.text, target)
-        self._pool = block_pool(module.frame.bytes)
-        self._chains = [_Chain(plan, chain, self._library, number) for number, chain in enumerate(module.chains)]
-        written = [plan.buffers[buffer].index for chain in module.chains for buffer in chain.packed]
+        self._library = compile_described(
+            description_of(plan, self.lasting, clocked=clocked),
+            lambda: emit_plan(plan, target, self.lasting, clocked=clocked).parts(cpu_count()),
+            target,
+        )
+        self._pool = block_pool(frame_of(plan, self.lasting).bytes)
+        chains = packing_chains(plan)
+        self._chains = [_Chain(plan, chain, self._library, number) for number, chain in enumerate(chains)]
+        written = [plan.buffers[buffer].index for chain in chains for buffer in chain.packed]
         self._packed_order = [written.index(index) for index in range(counts["packed"])]
         self._changing = [index for index in range(counts["input"]) if index not in self.lasting]
         self._program = _program(plan, self._library) if len(plan.lanes) > 1 else None

@@ -1,0 +1,134 @@
+"""LLVM module text -> optimised machine code for a Target, as bytes of an object file; several modules at once.
+
+LLVM keeps what it knows of a module in a context. Each module has its own here, so modules are compiled at the same
+time. llvmlite's bindings let one thread at a time into LLVM; the two functions that take long are called beside them.
+"""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import llvmlite
+from llvmlite import binding as llvm
+from llvmlite import ir
+from llvmlite.binding import ffi
+
+from weft.errors import InternalError
+from weft.target import Target
+
+OPTIMIZATION = 2
+# Emitters write registers, vectors and loops as they should be: what is left to do is small. LLVM's own pipeline takes
+# five times as long, makes the same code of our kernels, and would vectorise what is left scalar on purpose.
+PASSES = (
+    llvm.FunctionPassManager.add_simplify_cfg_pass,
+    llvm.FunctionPassManager.add_loop_rotate_pass,
+    llvm.FunctionPassManager.add_instruction_combine_pass,
+    llvm.FunctionPassManager.add_new_gvn_pass,
+    llvm.FunctionPassManager.add_simplify_cfg_pass,
+)
+VERSIONS = (llvmlite.__version__, llvm.llvm_version_info, OPTIMIZATION, tuple(add.__name__ for add in PASSES))
+OBJECT = 1  # rather than text
+
+
+def object_codes(texts: Sequence[str], target: Target) -> tuple[bytes, ...]:
+    """Compile modules to relocatable object files for any target, all at the same time."""
+    first, *others = texts
+    if not others:
+        return (object_code(first, target),)
+    # Each thread compiles one module and waits for nobody.
+    with ThreadPoolExecutor(len(others), thread_name_prefix="weft compiler") as threads:
+        begun = [threads.submit(object_code, text, target) for text in others]
+        return (object_code(first, target), *(one.result() for one in begun))
+
+
+def object_code(module: str | ir.Module, target: Target) -> bytes:
+    """Compile a module to a relocatable object file for any target."""
+    machine = target_machine(target)
+    compiled = optimized(str(module), machine)
+    with ffi.OutputString() as problem:
+        # SAFETY: machine and module are this thread's alone, and live until the function has returned.
+        memory = _beside_the_lock("LLVMPY_TargetMachineEmitToMemory")(machine, compiled, OBJECT, problem)
+        if not memory:
+            raise InternalError(f"LLVM cannot translate the code of a kernel: {problem}")
+    try:
+        start, size = ffi.lib.LLVMPY_GetBufferStart(memory), ffi.lib.LLVMPY_GetBufferSize(memory)
+        return ctypes.string_at(start, size)
+    finally:
+        ffi.lib.LLVMPY_DisposeMemoryBuffer(memory)
+
+
+def assembly(module: str | ir.Module, target: Target) -> str:
+    """Compile a module to assembly text for any target: to read what became of it."""
+    machine = target_machine(target)
+    machine.set_asm_verbosity(False)
+    return str(machine.emit_assembly(optimized(str(module), machine)))
+
+
+def optimized_text(module: str | ir.Module, target: Target) -> str:
+    """Give a module's LLVM text after optimisation: to read what became of it."""
+    return str(optimized(str(module), target_machine(target)))
+
+
+def optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """Parse, check and optimise module text; text that LLVM rejects is a mistake of an emitter."""
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+    except RuntimeError as error:
+        raise InternalError(f"LLVM rejects the code of a kernel: {error}") from error
+    try:
+        module.verify()
+    except RuntimeError as error:
+        module.close()  # now: the traceback holds it, and its context might be collected first
+        raise InternalError(f"LLVM rejects the code of a kernel: {error}") from error
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=OPTIMIZATION))
+    passes = llvm.create_new_function_pass_manager()
+    for add in PASSES:
+        add(passes)
+    run = _beside_the_lock("LLVMPY_RunNewFunctionPassManager")
+    for function in module.functions:
+        if not function.is_declaration:
+            # SAFETY: all of these belong to one module, which is this thread's alone.
+            run(passes, function, builder)
+    return module
+
+
+def target_machine(target: Target) -> llvm.TargetMachine:
+    """Make LLVM's description of a target; every engine and every thread needs its own."""
+    _initialize_llvm()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu,
+        features=target.feature_string,
+        opt=OPTIMIZATION,
+        reloc="pic",
+        codemodel="small",
+        jit=True,
+    )
+
+
+@cache
+def _beside_the_lock(name: str) -> Any:
+    """Give a function of llvmlite's library with the types that its binding has, but not its lock."""
+    binding = getattr(ffi.lib, name)
+    function = getattr(_library(), name)
+    function.argtypes, function.restype = binding.argtypes, binding.restype
+    return function
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    # Loaded long ago: this only finds it again, with function objects of its own.
+    return ctypes.CDLL(ffi.lib._name)
+
+
+_initialized = threading.Event()
+
+
+def _initialize_llvm() -> None:
+    # Twice at once does no harm: llvmlite lets one in after the other, and the second finds nothing to do.
+    if not _initialized.is_set():
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        _initialized.set()
