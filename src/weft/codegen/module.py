@@ -4,7 +4,7 @@ A `Module` collects functions; a `FunctionWriter` appends instructions to one of
 several times faster than building objects, and it has every type of LLVM.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -102,32 +102,17 @@ class FunctionWriter:
         self._attributes = ATTRIBUTES
         self._memory: list[str] = []
         self._lines: list[str] = []
-        self._calls: list[tuple[int, str, Sequence[Register]]] = []
+        self.calls: list[tuple[int, str, Sequence[Register]]] = []  # the line, the function, the operands
         self._count = 0
         self._block = "entry"
         self._fused = self.target.has("fma") or self.target.triple.startswith("aarch64")
 
     def __str__(self) -> str:
-        return self._text(self._lines)
+        return self.text({})
 
-    def with_far_calls(self, far: Collection[str]) -> tuple[str, dict[str, str]]:
-        """Give the text for where some of the functions it calls are in other modules, and how these are declared.
-
-        Other modules may lie anywhere in memory, so those functions are called through pointers that the loader fills.
-        """
-        lines, declarations = list(self._lines), {}
-        for number, (line, name, operands) in enumerate(self._calls):
-            if name in far:
-                listed = ", ".join(map(str, operands))
-                place = f"@import.{name}"
-                declarations[name] = (
-                    f"declare void @{name}({', '.join(operand.kind for operand in operands)})\n"
-                    f"{place} = internal externally_initialized global ptr @{name}"
-                )
-                lines[line] = f"  %far{number} = load ptr, ptr {place}\n  call void %far{number}({listed})"
-        return self._text(lines), declarations
-
-    def _text(self, lines: Sequence[str]) -> str:
+    def text(self, changed: Mapping[int, str]) -> str:
+        """Give the function's text with some of its lines, by their numbers, changed."""
+        lines = [changed.get(number, line) for number, line in enumerate(self._lines)] if changed else self._lines
         return "\n".join([f"{self._head} {self._attributes} {{", "entry:", *self._memory, *lines, "  ret void", "}"])
 
     def leave_as_written(self) -> None:
@@ -152,7 +137,7 @@ class FunctionWriter:
 
     def call(self, name: str, operands: Sequence[Register]) -> None:
         """Append a call of another function that this code generator writes."""
-        self._calls.append((len(self._lines), name, operands))
+        self.calls.append((len(self._lines), name, operands))
         self.emit_void(f"call void @{name}({', '.join(map(str, operands))})")
 
     def scratch(self, element: str, count: int) -> Register:

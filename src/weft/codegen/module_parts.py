@@ -4,7 +4,7 @@ Groups of functions that only call one another stay together. What calls them, a
 first part; it calls the others through pointers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from weft.codegen.module import FunctionWriter, Module
 
@@ -29,13 +29,30 @@ def module_parts(module: Module, groups: Sequence[Group], most: int) -> tuple[st
         sizes[least] += len(texts[number])
     first, *others = (sorted(share) for share in shares)
     far = {function.name for share in others for number in share for function in groups[number]}
-    written = [caller.with_far_calls(far) for caller in callers]
-    called = {name: line for _, declarations in written for name, line in declarations.items()}
-    functions = [*(text for text, _ in written), *(texts[number] for number in first)]
+    functions = [*(_with_far_calls(caller, far) for caller in callers), *(texts[number] for number in first)]
+    called = dict(entry for caller in callers for entry in _far_declarations(caller, far))
     return (
         module.text([*_declared(module, functions), *called.values()], functions),
         *(_part(module, [texts[number] for number in share]) for share in others),
     )
+
+
+def _with_far_calls(caller: FunctionWriter, far: Collection[str]) -> str:
+    """Give the text of a function that calls those of other modules, which lie anywhere in memory, through pointers."""
+    changed = {}
+    for line, name, operands in caller.calls:
+        if name in far:
+            listed = ", ".join(map(str, operands))
+            changed[line] = f"  %far{line} = load ptr, ptr @import.{name}\n  call void %far{line}({listed})"
+    return caller.text(changed)
+
+
+def _far_declarations(caller: FunctionWriter, far: Collection[str]) -> Iterator[tuple[str, str]]:
+    for _, name, operands in caller.calls:
+        if name in far:
+            kinds = ", ".join(operand.kind for operand in operands)
+            place = f"@import.{name} = internal externally_initialized global ptr @{name}"
+            yield name, f"declare void @{name}({kinds})\n{place}"
 
 
 def _part(module: Module, functions: Sequence[str]) -> str:
