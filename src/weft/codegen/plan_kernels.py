@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from weft.codegen.attention import emit_attention
 from weft.codegen.check import emit_check
 from weft.codegen.conv import emit_conv
 from weft.codegen.conv_weight import emit_weight_gradient
@@ -17,6 +18,7 @@ from weft.codegen.reduce import emit_reduce
 from weft.codegen.scatter import emit_scatter
 from weft.codegen.winograd import emit_winograd, emit_winograd_weights
 from weft.errors import InternalError
+from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
@@ -40,6 +42,7 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     PoolKernel: emit_pool,
     ScatterKernel: emit_scatter,
     CheckKernel: emit_check,
+    AttentionKernel: emit_attention,
     WinogradKernel: emit_winograd,
     WinogradWeightKernel: emit_winograd_weights,
 }

@@ -13,6 +13,7 @@ from typing import Any
 from weft.plan.box import Box, box
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import DTYPE_BYTES, View
+from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_conv import ConvKernel, Images
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
 from weft.plan.kernel_loop import LoopKernel
@@ -236,6 +237,42 @@ def _winograd(kernel: WinogradKernel, begin: int, end: int) -> Boxes:
     )
 
 
+def _attention(kernel: AttentionKernel, begin: int, end: int) -> Boxes:
+    """Some rows of queries and outputs, where they are of one matrix, and whole matrices of keys and values."""
+    sizes, blocks = kernel.sizes, kernel.row_blocks
+    first, last = begin // blocks.count, (end - 1) // blocks.count
+    rows = (0, sizes.rows)
+    if first == last:
+        rows = (blocks.start(begin % blocks.count), blocks.start((end - 1) % blocks.count + 1))
+    element = DTYPE_BYTES[sizes.element]
+
+    def seen(strides: Sequence[int], sides: Sequence[tuple[int, Range]], item: int = element) -> Box | None:
+        offset, steps = cut_range(sizes.batch, strides, first, last + 1) if sizes.batch else (0, [])
+        for stride, (start, stop) in sides:
+            offset += start * stride
+            steps = [*steps, (stride, stop - start)]
+        return box(offset, steps, item)
+
+    def matrix(where: Matrix | PackedMatrix, down: Range, across: Range) -> Box | None:
+        if isinstance(where, PackedMatrix):
+            return None
+        return seen(where.batch, ((where.row, down), (where.column, across)))
+
+    number = box(first * sizes.rows + rows[0], [(1, (last - first) * sizes.rows + rows[1] - rows[0])], element)
+    inputs = (
+        seen(view.strides[:-2], ((view.strides[-2], rows), (view.strides[-1], (0, sizes.keys))), DTYPE_BYTES[view.dtype])
+        for view in kernel.inputs
+    )
+    return (
+        matrix(kernel.out, rows, (0, sizes.columns)),
+        *((number, number) if kernel.keeps_numbers else ()),
+        matrix(kernel.query, rows, (0, sizes.inner)),
+        matrix(kernel.key, (0, sizes.inner), (0, sizes.keys)),
+        matrix(kernel.value, (0, sizes.keys), (0, sizes.columns)),
+        *inputs,
+    )
+
+
 # Kernels are of many classes without a common one; each row's function takes its own.
 ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     LoopKernel: _loop,
@@ -244,4 +281,5 @@ ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     ConvKernel: _convolution,
     PoolKernel: _pooling,
     WinogradKernel: _winograd,
+    AttentionKernel: _attention,
 }

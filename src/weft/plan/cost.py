@@ -10,6 +10,7 @@ from typing import Any
 from weft.plan.access import Boxes, boxes
 from weft.plan.blocks import Blocks
 from weft.plan.expression import Instruction
+from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
@@ -220,6 +221,15 @@ def _scatter(kernel: ScatterKernel) -> float:
     return kernel.rows * vectors * (_body_cycles(kernel.expression.body) + SCATTER_CYCLES)
 
 
+def _attention(kernel: AttentionKernel) -> float:
+    sizes, schedule, blocks = kernel.sizes, kernel.schedule, kernel.row_blocks
+    keys = sum(kernel.seen(block) for block in range(blocks.count)) / blocks.count
+    element = CYCLES_OF_OP["exp"] + _body_cycles(kernel.body) + 3 * SIMPLE + (4 + len(kernel.inputs)) * MEMORY_CYCLES
+    rows = blocks.size * (element * keys / schedule.scores.lanes + 4 * ROW_CYCLES)
+    products = _product(kernel.scores(blocks.size)) + _product(kernel.values(blocks.size, sizes.keys))
+    return kernel.tile_count * (products * keys / sizes.keys + rows)
+
+
 # Kernels are of many classes without a common one; each row's function takes its own.
 CYCLES: dict[type, Callable[[Any], float]] = {
     LoopKernel: _loop,
@@ -233,4 +243,5 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     PoolKernel: _pooling,
     PackKernel: _pack,
     ScatterKernel: _scatter,
+    AttentionKernel: _attention,
 }

@@ -15,6 +15,8 @@ import torch
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.plan.assembly import declared, lazy_size, preferred
+from weft.plan.attention_pattern import Softmax, find_softmaxes
+from weft.plan.fuse_attention import Attention, attend, begin_attention
 from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_indexing import check, gather, scatter, take
@@ -49,6 +51,14 @@ class Fused:
 class Fuser(Fusion):
     """Fuses one region."""
 
+    def __init__(self, region: Region, target: Target) -> None:
+        super().__init__(region, target)
+        found = find_softmaxes(region, self.uses)
+        self.softmaxes: dict[Value, Softmax] = {softmax.highest: softmax for softmax in found}
+        self.scores = {softmax.scores for softmax in found}
+        self.attentions: dict[Value, Attention] = {}  # by the product they end with
+        self.between: set[Value] = set()
+
     def fuse(self) -> Fused:
         """Make the plan."""
         for value in self.region.inputs:
@@ -56,7 +66,13 @@ class Fuser(Fusion):
         self.outputs = {value: self._output_buffer(value) for value in self.region.outputs}
         for position, value in enumerate(self.region.values):
             self.position = position
-            if value.op == "item":
+            if value in self.softmaxes:
+                self._begin_attention(self.softmaxes[value])
+            if value in self.between:
+                continue
+            if value in self.attentions:
+                self.lazies[value] = self._keep(value, attend(self.attentions[value], value))
+            elif value.op == "item":
                 self.lazies[value] = self.several[value.operands[0]][value.attributes["index"]]
             elif value.op == "library":
                 check(self, value)
@@ -76,6 +92,16 @@ class Fuser(Fusion):
             ),
             tuple(self.assembly.constants),
         )
+
+    def _begin_attention(self, softmax: Softmax) -> None:
+        """Leave out what an attention computes itself; where it cannot, go on as with any other values."""
+        attention = begin_attention(self, softmax)
+        self.scores.discard(softmax.scores)
+        if attention is None:
+            self.lazies[softmax.scores] = self._keep(softmax.scores, self.lazies[softmax.scores])
+            return
+        self.attentions[softmax.product] = attention
+        self.between |= {*softmax.between, softmax.highest, softmax.total}
 
     def _add_input(self, value: Value) -> None:
         kind = tensor_type(value)
@@ -102,7 +128,7 @@ class Fuser(Fusion):
         nodes = [node for node in walk(lazy.node) if isinstance(node, Computed)]
         dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or _is_product(lazy)
         dear = dear or reads_tables(lazy)
-        if value in self.region.outputs:
+        if value in self.region.outputs or value in self.scores:
             return lazy
         several = self.uses[value] > 1 and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
         several = dear and (several or value in self.region.stored)

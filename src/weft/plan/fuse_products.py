@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
-from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, PackKernel, packed_size, panels
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
 from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right
@@ -18,12 +18,32 @@ Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
 Steps = Callable[[Window], Operand | None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """What a product of matrices multiplies: the left operand, the right one as the kernel reads it, the schedule.
+
+    The batch dimensions of both are `batch`; the kernel's sums are `inner` long.
+    """
+
+    batch: tuple[int, ...]
+    left: Leaf
+    right: Matrix | PackedMatrix
+    right_place: Location
+    schedule: GemmSchedule
+
+    @property
+    def inner(self) -> int:
+        """The numbers of a row of the left operand."""
+        return self.left.window.shape[-1]
+
+
 @dataclass(slots=True, eq=False)
 class Product:
     """A product that is not emitted yet.
 
     `home` is the layout it would have in memory of its own; leaves that read it are windows of that. `steps` gives an
     epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
+    `factors` are what is multiplied, where it is matrices; without `takes_code` the kernel has no room for code.
     """
 
     fusion: Fusion
@@ -32,6 +52,8 @@ class Product:
     emit: Emit
     steps: Steps
     columns: int
+    factors: Factors | None = None
+    takes_code: bool = True
     memory: int = -1
 
     def lazy(self) -> Lazy:
@@ -58,7 +80,7 @@ class Product:
         own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
         if own is None or target is None or not self._can_write(target):
             return False
-        epilogue = self._epilogue(own)
+        epilogue = self._epilogue(own) if self.takes_code or isinstance(own.node, Leaf) else None
         if epilogue is None:
             return False
         self.emit(replace(out, window=target), *epilogue)
@@ -146,17 +168,17 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             batch, rows = [], flat.shape[0]
     sizes = (rows, columns, inner)
     matrices = tuple(batch)
-    if copies_left(sizes, _matrix(left.window)):
+    if copies_left(sizes, matrix_of(left.window)):
         left = _row_by_row(fusion, left)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
-    right_matrix, right_place = _right_operand(fusion, right, sizes, dtype)
+    right_matrix, right_place = right_operand(fusion, right, sizes, dtype)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         window = out.window.reshaped((*matrices, rows, columns))
         assert window is not None
         kernel = GemmKernel(
             fusion.assembly.name("product"), dtype, matrices, rows, columns, inner,
-            _matrix(left.window), right_matrix, _matrix(window), epilogue, schedule,
+            matrix_of(left.window), right_matrix, matrix_of(window), epilogue, schedule,
         )  # fmt: skip
         places = [fusion.assembly.location(leaf) for leaf in inputs]
         reads = (fusion.assembly.location(left), right_place, *places)
@@ -168,7 +190,8 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             return None
         return Operand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
-    return Product(fusion, plain(shape), dtype, emit, steps, columns).lazy()
+    factors = Factors(matrices, left, right_matrix, right_place, schedule)
+    return Product(fusion, plain(shape), dtype, emit, steps, columns, factors).lazy()
 
 
 def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
@@ -181,21 +204,21 @@ def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
     return fusion.rows[key]
 
 
-def _right_operand(
+def right_operand(
     fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], dtype: str
 ) -> tuple[Matrix | PackedMatrix, Location]:
     """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
     _, columns, inner = sizes
     weight = fusion.is_weight(right) and len(right.window.shape) == 2
-    if not weight and not packs_right(sizes, _matrix(right.window), dtype):
-        return _matrix(right.window), fusion.assembly.location(right)
+    if not weight and not packs_right(sizes, matrix_of(right.window), dtype):
+        return matrix_of(right.window), fusion.assembly.location(right)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
     batch = right.window.shape[:-2]
     size = packed_size(columns, inner, schedule)
     steps = plain((*batch, size)).strides[:-1]
     elements = plain((*batch, size)).size
     kernel = PackKernel(
-        fusion.assembly.name("pack"), dtype, batch, inner, columns, _matrix(right.window), steps,
+        fusion.assembly.name("pack"), dtype, batch, inner, columns, matrix_of(right.window), steps,
         schedule.lanes, panels(columns, schedule),
     )  # fmt: skip
     source = fusion.assembly.location(right)
@@ -209,7 +232,8 @@ def _right_operand(
     return PackedMatrix(steps), fusion.panels[key]
 
 
-def _matrix(window: Window) -> Matrix:
+def matrix_of(window: Window) -> Matrix:
+    """The matrices that a window shows."""
     return Matrix(window.strides[:-2], window.strides[-2], window.strides[-1])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
@@ -35,6 +36,7 @@ Kernel = (
     | WinogradWeightKernel
     | PoolKernel
     | ScatterKernel
+    | AttentionKernel
     | CheckKernel
 )
 BufferKind = Literal["input", "output", "arena", "constant", "packed"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.plan.dependencies import Footprints
+from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
@@ -72,6 +73,12 @@ def _convolution(kernel: ConvKernel) -> str:
     return f"{_by(*window.size)}, {channels}, {kernel.images} images of {_by(*kernel.out_size)}"
 
 
+def _attention(kernel: AttentionKernel) -> str:
+    sizes = kernel.sizes
+    causal = ", causal" if kernel.schedule.key_block else ""
+    return f"{_by(*sizes.batch, sizes.rows, sizes.keys)}, {sizes.inner} to {sizes.columns}{causal}"
+
+
 # Kernels are of many classes without a common one; each row's function takes its own.
 SIZES: dict[type, Callable[[Any], str]] = {
     LoopKernel: lambda kernel: f"{_by(*kernel.sizes)}, {len(kernel.body)} ops",
@@ -84,5 +91,6 @@ SIZES: dict[type, Callable[[Any], str]] = {
     WinogradWeightKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}",
     PoolKernel: lambda kernel: f"{kernel.kind} of {kernel.images}x{kernel.channels} images of {_by(*kernel.out_size)}",
     PackKernel: lambda kernel: _by(*kernel.batch, kernel.depth, kernel.columns),
+    AttentionKernel: _attention,
     ScatterKernel: lambda kernel: f"{kernel.expression.join} of {_by(*kernel.expression.sizes)}",
 }
