@@ -16,6 +16,7 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.access import boxes, cut_range
 from weft.plan.box import Box
 from weft.plan.fuse import fuse
+from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_conv import ConvKernel, ConvSizes, Window
 from weft.plan.kernel_gemm import GemmKernel
 from weft.plan.kernel_loop import LoopKernel
@@ -46,6 +47,20 @@ GRAPHS = {
   %3: f32[2,3,20,20] = expand %2, shape=[2, 3, 20, 20]
   %4: f32[2,3,20,20] = sub %1, %3
   return %4
+}""",
+    "attention": """graph m(%q: f32[2,3,20,8], %k: f32[2,3,8,30], %v: f32[2,3,30,5], %m: f32[2,1,20,30]) {
+  %0: f32[2,3,20,30] = expand %m, shape=[2, 3, 20, 30]
+  %1: f32[2,3,20,30] = matmul %q, %k
+  %2: f32[2,3,20,30] = add %1, %0
+  %3: f32[2,3,20,1] = max %2, dimensions=[3], keep=True
+  %4: f32[2,3,20,30] = expand %3, shape=[2, 3, 20, 30]
+  %5: f32[2,3,20,30] = sub %2, %4
+  %6: f32[2,3,20,30] = exp %5
+  %7: f32[2,3,20,1] = sum %6, dimensions=[3], keep=True
+  %8: f32[2,3,20,30] = expand %7, shape=[2, 3, 20, 30]
+  %9: f32[2,3,20,30] = div %6, %8
+  %10: f32[2,3,20,5] = matmul %9, %v
+  return %10
 }""",
     "loop": """graph m(%x: f32[40,50], %y: f32[50,40], %z: f32[50]) {
   %1: f32[40,50] = permute %y, order=[1, 0]
@@ -100,6 +115,8 @@ def finely(kernel: Kernel) -> Kernel:
         window = Window((3, 3), padding=kernel.padding)
         conv = ConvSizes("f32", kernel.images, kernel.in_channels, kernel.out_channels, kernel.in_size, window)
         return replace(kernel, block=7, product=winograd_product(kernel.product.name, conv, 7, host_target()))
+    if isinstance(kernel, AttentionKernel):
+        return replace(kernel, schedule=replace(kernel.schedule, row_block=7))
     if isinstance(kernel, PoolKernel):
         return replace(kernel, schedule=replace(kernel.schedule, tile_lines=1))
     return kernel

@@ -5,6 +5,8 @@ computes tiles [begin, end); what it writes overlaps nothing it reads. Nothing o
 call takes `stack_bytes` of stack.
 """
 
+import functools
+
 from weft.codegen.attention_rows import RowPlace, SoftmaxRow
 from weft.codegen.dtypes import HELD
 from weft.codegen.gemm import emit_gemm
@@ -15,7 +17,7 @@ from weft.codegen.spans import linear, row_coordinates
 from weft.codegen.tiles import choose, first_of
 from weft.plan.blocks import Blocks
 from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_gemm import GemmKernel, panels
+from weft.plan.kernel_gemm import GemmKernel, Matrix, panels
 
 
 def emit_attention(module: Module, kernel: AttentionKernel) -> None:
@@ -41,6 +43,7 @@ class AttentionEmitter:
         self.scratch = f.scratch(self.number.element, self.blocks.size * kernel.score_stride)
         self.inverses = f.scratch(self.number.element, self.blocks.size)
         self.softmax = SoftmaxRow(f, kernel)
+        self.value_row = kernel.value.row if isinstance(kernel.value, Matrix) else 0
         step = schedule.key_block or sizes.keys
         self.key_step, self.keys_left = step, sizes.keys % step
         self.scores = [self._product(kernel.scores(rows)) for rows in self.blocks.sizes]
@@ -61,12 +64,12 @@ class AttentionEmitter:
             at = row_coordinates(f, matrix, kernel.sizes.batch)
             first = first_of(f, blocks, block)
             rows = f.binary("sub", first_of(f, blocks, f.add(block, 1)), first)
-            seen = self._keys_seen(f.binary("add", first, rows))
+            value = self._at(self.value, kernel.value.batch, at)
+            seen = self._keys_seen(f.binary("add", first, rows), value)
             query = self._at(self.query, (*kernel.query.batch, kernel.query.row), (*at, first))
             key = self._at(self.key, kernel.key.batch, at)
             self._each_size(block, self.scores, [self.scratch, query, key], self._panels_seen(seen))
             self._soften(matrix, at, (first, rows, seen))
-            value = self._at(self.value, kernel.value.batch, at)
             out = self._at(self.out, (*kernel.out.batch, kernel.out.row), (*at, first))
             if kernel.schedule.key_block:
                 self._add_values(block, out, value, (rows, seen))
@@ -76,13 +79,29 @@ class AttentionEmitter:
     def _at(self, pointer: Register, strides: tuple[int, ...], coordinates: tuple[Register, ...]) -> Register:
         return self.number.address(pointer, linear(self.f, coordinates, strides, 0))
 
-    def _keys_seen(self, last: Register) -> Register:
+    def _keys_seen(self, last: Register, value: Register) -> Register:
         """Give how many keys the rows before `last` see."""
         f, step, keys = self.f, self.kernel.schedule.key_block, self.f.integer(self.kernel.sizes.keys)
         if not step:
             return keys
         whole, _ = f.divide(f.add(last, step - 1), step)
-        return f.minimum(f.multiply(whole, step), keys)
+        seen = f.minimum(f.multiply(whole, step), keys)
+        return f.select(self._are_finite(value, seen), seen, keys)
+
+    def _are_finite(self, value: Register, first: Register) -> Register:
+        """Tell whether all values from a key on are finite numbers: then times 0 they are 0."""
+        f, sizes = self.f, self.kernel.sizes
+        vectors = Vectors(f, sizes.element, self.kernel.schedule.values.lanes)
+        columns = range(0, sizes.columns, vectors.lanes)
+        with f.loop(first, sizes.keys, carried=[vectors.zero for _ in columns]) as loop:
+            row = self.number.moved(value, (loop.index, self.value_row))
+            loaded = [
+                vectors.load(vectors.address(row, column), min(vectors.lanes, sizes.columns - column))
+                for column in columns
+            ]
+            loop.carry(*(f.fma(x, vectors.zero, total) for x, total in zip(loaded, loop.carried, strict=True)))
+        total = functools.reduce(lambda x, y: f.binary("fadd", x, y), loop.carried)
+        return f.binary("xor", f.any_lane(f.compare("fcmp uno", total, total)), Register("i1", "true"))
 
     def _panels_seen(self, seen: Register) -> Register:
         f, schedule = self.f, self.kernel.schedule.scores
@@ -145,7 +164,7 @@ class AttentionEmitter:
         self._each_row(out, rows, scaled=True)
 
     def _moved_value(self, value: Register, block: Register) -> Register:
-        return self.number.moved(value, (block, self.key_step * self.kernel.values(1, 1).right.row))
+        return self.number.moved(value, (block, self.key_step * self.value_row))
 
     def _each_row(self, out: Register, rows: Register, *, scaled: bool) -> None:
         """Make a block's output zero, or multiply its rows by one over their sums."""
@@ -159,4 +178,3 @@ class AttentionEmitter:
                 address = vectors.address(row, column)
                 result = f.binary("fmul", vectors.load(address, count), inverse) if scaled else inverse
                 vectors.store(result, address, count)
-

@@ -246,9 +246,9 @@ def _attention(kernel: AttentionKernel, begin: int, end: int) -> Boxes:
         rows = (blocks.start(begin % blocks.count), blocks.start((end - 1) % blocks.count + 1))
     element = DTYPE_BYTES[sizes.element]
 
-    def seen(strides: Sequence[int], sides: Sequence[tuple[int, Range]], item: int = element) -> Box | None:
+    def seen(strides: Sequence[int], spans: Sequence[tuple[int, Range]], item: int = element) -> Box | None:
         offset, steps = cut_range(sizes.batch, strides, first, last + 1) if sizes.batch else (0, [])
-        for stride, (start, stop) in sides:
+        for stride, (start, stop) in spans:
             offset += start * stride
             steps = [*steps, (stride, stop - start)]
         return box(offset, steps, item)
@@ -259,8 +259,9 @@ def _attention(kernel: AttentionKernel, begin: int, end: int) -> Boxes:
         return seen(where.batch, ((where.row, down), (where.column, across)))
 
     number = box(first * sizes.rows + rows[0], [(1, (last - first) * sizes.rows + rows[1] - rows[0])], element)
+    sides = [rows, (0, sizes.keys)]
     inputs = (
-        seen(view.strides[:-2], ((view.strides[-2], rows), (view.strides[-1], (0, sizes.keys))), DTYPE_BYTES[view.dtype])
+        seen(view.strides[:-2], list(zip(view.strides[-2:], sides, strict=True)), DTYPE_BYTES[view.dtype])
         for view in kernel.inputs
     )
     return (

@@ -1,7 +1,7 @@
 """The values of a region -> where they compute softmax(scores) times values, however it was written.
 
-Found is: max, sub, exp, sum, div along the last dimension of a product, perhaps a select that gives zeros where a row is
-masked from end to end, and a product with the result, perhaps reshaped. What lies between is read by nobody else;
+Found is: max, sub, exp, sum, div along the last dimension of a product, perhaps a select that gives zeros where a row
+is masked from end to end, and a product with the result, perhaps reshaped. What lies between is read by nobody else;
 the highest score and the sum may be, after the last product.
 """
 
@@ -23,7 +23,7 @@ from weft.plan.region import Region
 class Softmax:
     """One attention: what goes into softmax, its numbers, the product that reads it, and all values in between.
 
-    `masked_gives_zeros`: rows of nothing but -inf give zeros. `keeps_numbers`: others read the highest score or the sum.
+    `masked_gives_zeros`: rows of nothing but -inf give zeros. `keeps_numbers`: others read the highest score or sum.
     """
 
     scores: Value

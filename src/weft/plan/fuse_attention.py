@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+import torch
+
 from weft.ir.graph import Value
 from weft.plan.assembly import view_of
 from weft.plan.attention_pattern import Softmax
@@ -20,7 +22,7 @@ from weft.plan.region import FLOATS
 from weft.plan.schedule_gemm import packs_right
 from weft.plan.window import Window, plain
 
-FEWEST_ROWS, FEWEST_KEYS = 8, 16  # below, a block of rows is too small to be worth a kernel of its own
+FEWEST_ROWS, FEWEST_KEYS = 8, 8  # below, a block of rows is too small to be worth a kernel of its own
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +50,7 @@ class Attention:
 
 
 def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
-    """See whether the scores of a softmax can be computed block by block; None where they cannot, or it does not pay."""
+    """See whether the scores of a softmax can be computed block by block; None where not, or where it does not pay."""
     scores, dtype = fusion.lazies[softmax.scores], dtype_of(softmax.scores)
     if dtype not in FLOATS or dtype_of(softmax.product) != dtype or len(scores.shape) < 2:
         return None
@@ -63,7 +65,7 @@ def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
         return None
     batch, columns = scores.shape[:-2], tensor_type(softmax.product).shape[-1]
     sizes = AttentionSizes(dtype, batch, rows, keys, factors.inner, columns)
-    causal, target = _is_causal(scores), fusion.assembly.target
+    target, causal = fusion.assembly.target, _is_causal(fusion, scores)
     schedule = choose_attention(sizes, factors.schedule, target, causal=causal)
     if schedule is None:
         return None
@@ -116,7 +118,7 @@ def _in_batch(factors: Factors, batch: tuple[int, ...]) -> Factors | None:
     return Factors(batch, leaf, right, factors.right_place, factors.schedule)
 
 
-def _is_causal(scores: Lazy) -> bool:
+def _is_causal(fusion: Fusion, scores: Lazy) -> bool:
     """Whether scores are select(key's position > row's position, -inf, ...): the keys behind a row do not count."""
     node = scores.node
     if not isinstance(node, Computed) or node.op != "select":
@@ -124,10 +126,24 @@ def _is_causal(scores: Lazy) -> bool:
     condition, chosen, _ = node.operands
     if not isinstance(chosen, Fixed) or chosen.number != -float("inf"):
         return False
+    if isinstance(condition, Leaf):
+        return _is_triangle(fusion, condition)
     if not isinstance(condition, Computed) or condition.op != "gt":
         return False
     key, row = condition.operands
     return _counts(key, scores.shape, -1) and _counts(row, scores.shape, -2)
+
+
+def _is_triangle(fusion: Fusion, mask: Leaf) -> bool:
+    """Whether a mask is a constant that is true exactly for the keys behind a row, the same for all of the batch."""
+    buffer = fusion.assembly.buffers[mask.source.buffer]
+    *_, rows, keys = mask.window.shape
+    if buffer.kind != "constant" or mask.window.offset or mask.window.strides[-2:] != (keys, 1):
+        return False
+    table = fusion.assembly.constants[buffer.index]
+    if any(mask.window.strides[:-2]) or table.numel() != rows * keys:
+        return False
+    return torch.equal(table.reshape(rows, keys), torch.ones(rows, keys, dtype=table.dtype).triu(1))
 
 
 def _counts(node: Node, shape: tuple[int, ...], dimension: int) -> bool:

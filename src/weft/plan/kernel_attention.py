@@ -13,7 +13,7 @@ from math import prod
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import DTYPE_BYTES, Instruction, View
-from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, panels
+from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
 from weft.plan.schedule_gemm import choose_schedule
 from weft.target import Target
 
@@ -41,7 +41,8 @@ class AttentionSizes:
 class AttentionSchedule:
     """How attention is computed: query rows of a block, and the schedules of both products.
 
-    With `key_block`, a block of rows sees only the keys up to its last row, in whole blocks of so many; 0: all keys.
+    With `key_block`, a block of rows sees only the keys up to its last row, in whole blocks of so many, unless a value
+    behind them is no finite number: times 0 it is no 0. Without, it sees all keys.
     """
 
     row_block: int
@@ -150,10 +151,3 @@ def choose_attention(
     key_block = KEY_BLOCK if causal and sizes.keys > KEY_BLOCK else 0
     values = choose_schedule(sizes.element, (sizes.rows, sizes.columns, key_block or sizes.keys), target)
     return AttentionSchedule(rows, scores, values, key_block)
-
-
-def panels_seen(kernel: AttentionKernel, keys: int) -> int:
-    """Count the panels of keys that hold the first so many keys, or a few more."""
-    schedule = kernel.schedule.scores
-    blocks = panels(kernel.sizes.keys, schedule)
-    return min(-(-(-(-keys // schedule.lanes)) // blocks.sizes[-1]), blocks.count)

@@ -1,0 +1,184 @@
+"""Attention inside of programs: found however it is written, left alone where others need the scores, and exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention, softmax
+
+import weft
+from weft.plan.kernel_attention import AttentionKernel
+
+Function = Callable[..., torch.Tensor]
+
+
+def by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(query, key, value)
+
+
+def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def with_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return softmax(query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]), -1) @ value
+
+
+def by_hand_with_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    scores = (query @ key.transpose(-2, -1)) * 0.25
+    return softmax(scores.masked_fill(mask == 0, -math.inf), dim=-1) @ value
+
+
+def by_hand_with_triangle(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    scores = query @ key.transpose(-2, -1)
+    behind = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return softmax(scores.masked_fill(behind, -math.inf), -1) @ value
+
+
+def with_weights(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    weights = softmax(query @ key.transpose(-2, -1), -1)
+    return weights @ value, weights
+
+
+def with_scores(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = query @ key.transpose(-2, -1)
+    return softmax(scores, -1) @ value, scores
+
+
+def along_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return softmax(query @ key.transpose(-2, -1), -2) @ value
+
+
+def tensors(rows: int, keys: int, size: int = 32, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    torch.manual_seed(rows)
+    return [torch.randn(2, length, 3, size, dtype=dtype).transpose(1, 2) for length in (rows, keys, keys)]
+
+
+def attentions(function: Function | nn.Module, *inputs: torch.Tensor) -> list[AttentionKernel]:
+    plans = weft.program(function, *inputs).plan.regions
+    return [call.kernel for plan in plans for call in plan.calls if isinstance(call.kernel, AttentionKernel)]
+
+
+def assert_exact(function: Function, *inputs: torch.Tensor) -> None:
+    """Check the measure of Weft's numerics, and that what is no number is none at the same places."""
+    found, eager = weft.hybridize(function)(*inputs), function(*inputs)
+    exact = function(*(each.double() if each.is_floating_point() else each for each in inputs))
+    assert torch.equal(found.isnan(), eager.isnan())
+    found, eager, exact = (each.double().nan_to_num() for each in (found, eager, exact))
+    allowed = 2 * (eager - exact).square().mean().sqrt() + 4e-7 * exact.abs().max()
+    assert (found - exact).square().mean().sqrt() <= allowed
+
+
+@pytest.mark.parametrize("function", [by_pytorch, causal, by_hand])
+@pytest.mark.parametrize("rows", [15, 16, 17, 63, 64, 65])
+def test_attention_is_one_kernel_as_exact_as_eager(function: Function, rows: int) -> None:
+    inputs = tensors(rows, rows)
+    assert len(attentions(function, *inputs)) == 1
+    assert_exact(function, *inputs)
+
+
+@pytest.mark.parametrize("function", [by_pytorch, causal, by_hand])
+@pytest.mark.parametrize("sizes", [(40, 300), (300, 129)], ids=str)
+def test_queries_and_keys_may_be_of_different_numbers(function: Function, sizes: tuple[int, int]) -> None:
+    inputs = tensors(*sizes)
+    assert len(attentions(function, *inputs)) == 1
+    assert_exact(function, *inputs)
+
+
+def test_doubles_are_attended_too() -> None:
+    inputs = tensors(33, 33, dtype=torch.float64)
+    assert len(attentions(causal, *inputs)) == 1
+    torch.testing.assert_close(weft.hybridize(causal)(*inputs), causal(*inputs))
+
+
+@pytest.mark.parametrize("shape", [(40, 50), (2, 1, 1, 50), (1, 3, 40, 50), (2, 3, 40, 50)], ids=str)
+@pytest.mark.parametrize("function", [with_mask, by_hand_with_mask])
+def test_masks_of_all_shapes_count(function: Function, shape: tuple[int, ...]) -> None:
+    mask = torch.rand(shape) < 0.7
+    mask[..., 0] = True
+    inputs = (*tensors(40, 50), mask)
+    assert len(attentions(function, *inputs)) == 1
+    assert_exact(function, *inputs)
+
+
+@pytest.mark.parametrize("function", [with_mask, by_hand_with_mask])
+def test_rows_without_a_key_give_what_eager_gives(function: Function) -> None:
+    mask = torch.rand(40, 50) < 0.7
+    mask[3], mask[39] = False, False
+    assert_exact(function, *tensors(40, 50), mask)
+
+
+def test_numbers_are_added_to_scores() -> None:
+    inputs = (*tensors(40, 50), torch.randn(2, 1, 40, 50))
+    assert len(attentions(with_mask, *inputs)) == 1
+    assert_exact(with_mask, *inputs)
+
+
+@pytest.mark.parametrize("function", [by_pytorch, by_hand])
+def test_what_is_no_number_spreads_as_in_eager(function: Function) -> None:
+    query, key, value = tensors(40, 50)
+    query[0, 0, 3, 2], query[1, 1, 5, 0], value[1, 2, 7, 4] = torch.nan, torch.inf, torch.nan
+    assert_exact(function, query, key, value)
+
+
+@pytest.mark.parametrize("function", [with_weights, with_scores, along_rows])
+def test_scores_that_others_read_stay_in_memory(function: Function) -> None:
+    inputs = tensors(40, 40)
+    assert not attentions(function, *inputs)
+    torch.testing.assert_close(weft.hybridize(function)(*inputs), function(*inputs))
+
+
+def test_very_few_rows_keep_the_kernels_of_products() -> None:
+    assert not attentions(by_pytorch, *tensors(1, 64))
+
+
+def test_no_array_of_scores_is_in_memory() -> None:
+    inputs = [torch.randn(1, 1, 2048, 16) for _ in range(3)]
+    (plan,) = weft.program(causal, *inputs).plan.regions
+    assert plan.arena_bytes <= 4 * inputs[0].nbytes < 2048 * 2048 * 4
+
+
+def test_gradients_are_those_of_eager() -> None:
+    ours, theirs = ([each.detach().clone().requires_grad_() for each in tensors(40, 40)] for _ in range(2))
+    assert len(attentions(causal, *ours)) == 1
+    found, eager = weft.hybridize(causal)(*ours), causal(*theirs)
+    found.square().sum().backward()
+    eager.square().sum().backward()
+    torch.testing.assert_close(found, eager)
+    for mine, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, its.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_a_layer_of_a_transformer_has_one_attention() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 2, 96, dropout=0.0, batch_first=True)
+    x = torch.randn(2, 24, 64)
+    with torch.no_grad():
+        expected = layer(x)
+        assert len(attentions(layer, x)) == 1
+        torch.testing.assert_close(weft.hybridize(layer)(x), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [130, 300])
+def test_a_value_that_is_no_number_spreads_to_rows_that_do_not_see_it(rows: int) -> None:
+    query, key, value = tensors(rows, rows)
+    (kernel,) = attentions(by_hand_with_triangle, query, key, value)
+    assert kernel.schedule.key_block
+    assert_exact(by_hand_with_triangle, query, key, value)
+    value[1, 2, rows - 1, 0] = torch.inf
+    assert_exact(by_hand_with_triangle, query, key, value)
+
+
+def test_a_causal_block_of_rows_does_not_see_the_keys_behind_it() -> None:
+    (kernel,) = attentions(causal, *tensors(512, 512))
+    seen = [kernel.seen(block) for block in range(kernel.row_blocks.count)]
+    assert seen[0] == kernel.schedule.key_block < seen[-1] == 512
+    assert sum(seen) < 0.6 * 512 * len(seen)
