@@ -43,6 +43,24 @@ def by_hand_with_triangle(query: torch.Tensor, key: torch.Tensor, value: torch.T
     return softmax(scores.masked_fill(behind, -math.inf), -1) @ value
 
 
+def by_hand_with_shown(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    scores = query @ key.transpose(-2, -1)
+    shown = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return softmax(torch.where(shown, scores, -math.inf), -1) @ value
+
+
+def by_hand_with_places(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    scores = query @ key.transpose(-2, -1)
+    rows, keys = torch.arange(scores.shape[-2])[:, None], torch.arange(scores.shape[-1])
+    return softmax(scores.masked_fill(~(rows >= keys), -math.inf), -1) @ value
+
+
+def without_the_row_itself(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    scores = query @ key.transpose(-2, -1)
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(2)
+    return softmax(scores.masked_fill(hidden, -math.inf), -1) @ value
+
+
 def with_weights(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     weights = softmax(query @ key.transpose(-2, -1), -1)
     return weights @ value, weights
@@ -167,12 +185,26 @@ def test_a_layer_of_a_transformer_has_one_attention() -> None:
         torch.testing.assert_close(weft.hybridize(layer)(x), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("function", [causal, by_hand_with_triangle, by_hand_with_shown, by_hand_with_places])
+@pytest.mark.parametrize("rows", [130, 300])
+def test_the_causal_mask_is_known_however_it_is_written(function: Function, rows: int) -> None:
+    inputs = tensors(rows, rows)
+    (kernel,) = attentions(function, *inputs)
+    assert kernel.schedule.key_block
+    assert_exact(function, *inputs)
+
+
+@pytest.mark.parametrize("rows", [130, 300])
+def test_another_triangle_is_a_mask_like_any_other(rows: int) -> None:
+    inputs = tensors(rows, rows)
+    (kernel,) = attentions(without_the_row_itself, *inputs)
+    assert not kernel.schedule.key_block
+    assert_exact(without_the_row_itself, *inputs)
+
+
 @pytest.mark.parametrize("rows", [130, 300])
 def test_a_value_that_is_no_number_spreads_to_rows_that_do_not_see_it(rows: int) -> None:
     query, key, value = tensors(rows, rows)
-    (kernel,) = attentions(by_hand_with_triangle, query, key, value)
-    assert kernel.schedule.key_block
-    assert_exact(by_hand_with_triangle, query, key, value)
     value[1, 2, rows - 1, 0] = torch.inf
     assert_exact(by_hand_with_triangle, query, key, value)
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-import torch
-
 from weft.ir.graph import Value
 from weft.plan.assembly import view_of
 from weft.plan.attention_pattern import Softmax
+from weft.plan.causal_mask import is_causal
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import SHORT_FLOATS
 from weft.plan.fuse_products import Factors, Product, matrix_of, right_operand
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.kernel_attention import AttentionKernel, AttentionSchedule, AttentionSizes, choose_attention
 from weft.plan.kernel_gemm import Matrix, PackedMatrix
-from weft.plan.lazy import BodyWriter, Computed, Counted, Fixed, Lazy, Leaf, Node, Taken, read_from_memory, walk
+from weft.plan.lazy import BodyWriter, Counted, Lazy, Leaf, Taken, read_from_memory, walk
 from weft.plan.plan import Location
 from weft.plan.region import FLOATS
 from weft.plan.schedule_gemm import packs_right
@@ -65,7 +64,7 @@ def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
         return None
     batch, columns = scores.shape[:-2], tensor_type(softmax.product).shape[-1]
     sizes = AttentionSizes(dtype, batch, rows, keys, factors.inner, columns)
-    target, causal = fusion.assembly.target, _is_causal(fusion, scores)
+    target, causal = fusion.assembly.target, is_causal(scores, fusion.assembly)
     schedule = choose_attention(sizes, factors.schedule, target, causal=causal)
     if schedule is None:
         return None
@@ -116,41 +115,6 @@ def _in_batch(factors: Factors, batch: tuple[int, ...]) -> Factors | None:
         right = Matrix(steps.strides, factors.right.row, factors.right.column)
     leaf = Leaf(factors.left.source, left, factors.left.dtype)
     return Factors(batch, leaf, right, factors.right_place, factors.schedule)
-
-
-def _is_causal(fusion: Fusion, scores: Lazy) -> bool:
-    """Whether scores are select(key's position > row's position, -inf, ...): the keys behind a row do not count."""
-    node = scores.node
-    if not isinstance(node, Computed) or node.op != "select":
-        return False
-    condition, chosen, _ = node.operands
-    if not isinstance(chosen, Fixed) or chosen.number != -float("inf"):
-        return False
-    if isinstance(condition, Leaf):
-        return _is_triangle(fusion, condition)
-    if not isinstance(condition, Computed) or condition.op != "gt":
-        return False
-    key, row = condition.operands
-    return _counts(key, scores.shape, -1) and _counts(row, scores.shape, -2)
-
-
-def _is_triangle(fusion: Fusion, mask: Leaf) -> bool:
-    """Whether a mask is a constant that is true exactly for the keys behind a row, the same for all of the batch."""
-    buffer = fusion.assembly.buffers[mask.source.buffer]
-    *_, rows, keys = mask.window.shape
-    if buffer.kind != "constant" or mask.window.offset or mask.window.strides[-2:] != (keys, 1):
-        return False
-    table = fusion.assembly.constants[buffer.index]
-    if any(mask.window.strides[:-2]) or table.numel() != rows * keys:
-        return False
-    return torch.equal(table.reshape(rows, keys), torch.ones(rows, keys, dtype=table.dtype).triu(1))
-
-
-def _counts(node: Node, shape: tuple[int, ...], dimension: int) -> bool:
-    if not isinstance(node, Counted) or node.window.offset:
-        return False
-    place = len(shape) + dimension
-    return all(step == (number == place) for number, step in enumerate(node.window.strides))
 
 
 def attend(attention: Attention, value: Value) -> Lazy:
