@@ -9,8 +9,10 @@ import weft
 from weft.passes.pipeline import run_pipeline
 from weft.plan.epilogue import Epilogue
 from weft.plan.fuse import fuse
+from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernel_reduce import RowKernel
 from weft.plan.region import find_regions
 from weft.target import host_target
 from weft.trace.lift import lift
@@ -82,6 +84,12 @@ def gradients_of_grouped_convolutions(x):
     return tuple(found)
 
 
+def weight_gradient_of_many_pixels_of_one_channel(x):
+    images = torch.sin(torch.arange(6 * 60 * 60).to(x)).reshape(6, 1, 60, 60)
+    weight = x.reshape(-1)[:36].reshape(4, 1, 3, 3)
+    return torch.nn.grad.conv2d_weight(images, weight.shape, F.conv2d(images, weight)) * 2
+
+
 def transposed_convolution(x):
     weight = x.reshape(-1)[:72].reshape(4, 2, 3, 3)
     return torch.relu(F.conv_transpose2d(x.reshape(2, 4, 4, 8), weight, stride=2, padding=1, output_padding=1))
@@ -139,6 +147,7 @@ FUNCTIONS = (
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
     convolution_and_gradients, transposed_convolution, gradients_of_grouped_convolutions,
+    weight_gradient_of_many_pixels_of_one_channel,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
     grouped_convolution,
 )  # fmt: skip
@@ -192,6 +201,44 @@ def test_convolutions_of_lines_are_in_one_region_with_what_is_around_them():
     graph = run_pipeline(lift(weft.program(weft.hybridize(lines_and_their_gradients), torch.randn(2, 8, 16)).graph))
     [region] = find_regions(graph, frozenset())
     assert set(region.outputs) == set(graph.roots())
+
+
+def test_gradients_of_grouped_convolutions_are_in_one_region():
+    program = weft.program(weft.hybridize(gradients_of_grouped_convolutions), torch.randn(2, 8, 16))
+    graph = run_pipeline(lift(program.graph))
+    [region] = find_regions(graph, frozenset())
+    assert set(region.outputs) == set(graph.roots())
+
+
+def test_what_both_gradients_of_a_convolution_read_is_computed_once():
+    def gradients(x):
+        images, weight = x.reshape(2, 8, 4, 4), x.reshape(-1)[:64].reshape(8, 8, 1, 1)
+        gradient = torch.where(images > 0, images * 2, 0.0)
+        back = torch.nn.grad.conv2d_input(images.shape, weight, gradient)
+        return back, torch.nn.grad.conv2d_weight(images, weight.shape, gradient), gradient.sum((0, 2, 3))
+
+    graph = run_pipeline(lift(weft.program(weft.hybridize(gradients), torch.randn(2, 8, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
+    choices = [
+        line for kernel in kernels if isinstance(kernel, LoopKernel) for line in kernel.body if line.op == "select"
+    ]
+    assert len(choices) == 1
+    assert not any(
+        line.op == "select"
+        for kernel in kernels
+        if isinstance(kernel, RowKernel)
+        for line in kernel.expression.stages[0].body
+    )
+
+
+def test_a_gradient_in_a_single_tile_is_shared_out_by_images():
+    program = weft.program(weft.hybridize(weight_gradient_of_many_pixels_of_one_channel), torch.randn(2, 8, 16))
+    graph = run_pipeline(lift(program.graph))
+    [region] = find_regions(graph, frozenset())
+    kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
+    found = [kernel.conv.images for kernel in kernels if isinstance(kernel, WeightGradientKernel)]
+    assert found == [2, 2, 2]
 
 
 @pytest.mark.slow

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from weft.ir.graph import Value
+from weft.plan.blocks import cut
 from weft.plan.conv_gradient import InputGradient, input_gradient
+from weft.plan.expression import DTYPE_BYTES
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
-from weft.plan.lazy import Lazy, Leaf
+from weft.plan.lazy import Computed, Lazy, Leaf, Node
 from weft.plan.plan import Location
 from weft.plan.window import Window, in_order_of, plain
+
+SHARES, PIXELS_TO_SHARE = 4, 16 * 1024  # of a gradient in a single tile: parts, and from how many pixels on
 
 
 def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     """The gradient of a convolution's input, from that of its output; also a transposed convolution."""
-    gradient = _side_by_side(fusion, fusion.assembly.in_memory(fusion.operand(value)))
+    gradient = _side_by_side(fusion, value)
     weight = fusion.assembly.in_memory(fusion.operand(value, 1))
     shape, dtype = tensor_type(value).shape, dtype_of(value)
     home = in_order_of(shape, channels_last_strides(shape))
@@ -45,8 +50,7 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
 
 def weigh(fusion: Fusion, value: Value) -> Lazy:
     """The gradient of a convolution's weight, from its input and the gradient of its output."""
-    images = _side_by_side(fusion, fusion.assembly.in_memory(fusion.operand(value)))
-    gradient = _side_by_side(fusion, fusion.assembly.in_memory(fusion.operand(value, 1)))
+    images, gradient = _side_by_side(fusion, value), _side_by_side(fusion, value, 1)
     shape, dtype, groups = tensor_type(value).shape, dtype_of(value), value.attributes["groups"]
     conv = replace(_sizes(value, dtype, images.window.shape, shape), dense=groups == 1)
     layouts, target = (images_of(images.window), images_of(gradient.window)), fusion.assembly.target
@@ -60,7 +64,10 @@ def weigh(fusion: Fusion, value: Value) -> Lazy:
         return Lazy(shape, out)
     kernel = WeightGradientKernel(name, conv, groups, *layouts, choose_weight_gradient_schedule(conv, target))
     if groups == 1:
-        out = fusion.place_for(value, Window(shape, (1, *kernel.steps)))
+        home = Window(shape, (1, *kernel.steps))
+        if kernel.tile_count == 1 and conv.images * prod(conv.out_size) >= PIXELS_TO_SHARE:
+            return _added_up(fusion, kernel, home, reads)
+        out = fusion.place_for(value, home)
         fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
         return Lazy(shape, out)
     # No steps tell where an output channel of any group lies: its group's place and its own in there are two.
@@ -72,6 +79,27 @@ def weigh(fusion: Fusion, value: Value) -> Lazy:
     return Lazy(shape, out)
 
 
+def _added_up(fusion: Fusion, kernel: WeightGradientKernel, home: Window, reads: tuple[Location, Location]) -> Lazy:
+    """The gradient as the sum of what some of the images give, for lanes to share: its kernel has a single tile."""
+    conv, found = kernel.conv, list[Leaf]()
+    numbers = kernel.input.image, kernel.of_output.image
+    shares = cut(conv.images, -(-conv.images // SHARES))
+    for share in range(shares.count):
+        first = shares.start(share)
+        part = replace(conv, images=shares.start(share + 1) - first)
+        given = (
+            replace(place, offset=place.offset + first * step * DTYPE_BYTES[conv.element])
+            for place, step in zip(reads, numbers, strict=True)
+        )
+        found.append(fusion.arena(home, conv.element))
+        of_some = replace(kernel, name=fusion.assembly.name("weight_gradient"), conv=part)
+        fusion.assembly.call(of_some, (fusion.assembly.location(found[-1]),), tuple(given))
+    total: Node = found[0]
+    for leaf in found[1:]:
+        total = Computed("add", (total, leaf), conv.element)
+    return Lazy(home.shape, total)
+
+
 def _sizes(value: Value, dtype: str, images: tuple[int, ...], weight: tuple[int, ...]) -> ConvSizes:
     """The convolution that the gradient is of."""
     given = {name: pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
@@ -80,7 +108,15 @@ def _sizes(value: Value, dtype: str, images: tuple[int, ...], weight: tuple[int,
     return ConvSizes(dtype, images[0], weight[1], weight[0] // groups, pair(images[2:]), window)
 
 
-def _side_by_side(fusion: Fusion, images: Leaf) -> Leaf:
-    """The images with channels side by side and nothing between them."""
-    dense = images.window.strides == channels_last_strides(images.window.shape)
-    return images if dense else channels_last(fusion, images)
+def _side_by_side(fusion: Fusion, value: Value, index: int = 0) -> Leaf:
+    """The images that an operand is, with channels side by side and nothing between them.
+
+    What is put into memory for this is read there by all that follows: both gradients, and that of the bias.
+    """
+    given, lazy = value.operands[index], fusion.operand(value, index)
+    images = fusion.assembly.in_memory(lazy)
+    if images.window.strides != channels_last_strides(images.window.shape):
+        images = channels_last(fusion, images)
+    if not isinstance(lazy.node, Leaf):
+        fusion.lazies[given] = Lazy(lazy.shape, images)
+    return images
