@@ -23,6 +23,7 @@ from weft.api.program import Program
 from weft.api.program_description import Example
 from weft.api.quick_call import QuickCall, quick_call
 from weft.errors import UnsupportedError, UsageError, WeftError
+from weft.runtime.collector import without_collection
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
@@ -120,7 +121,8 @@ class Hybrid:
                 return found
             self._note_miss(key, call.leaves)
             try:
-                found = self._traced(call)
+                with without_collection():
+                    found = self._traced(call)
             except UnsupportedError as error:
                 if self.fallback is None:
                     raise

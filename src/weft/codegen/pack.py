@@ -12,6 +12,8 @@ from weft.codegen.register_block import begin_block_function
 from weft.codegen.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.plan.kernel_gemm import PackKernel
 
+TOGETHER = 4  # numbers that are copied in one round of a loop
+
 
 def emit_pack(module: Module, kernel: PackKernel) -> None:
     """Emit the function that packs a kernel's right operand."""
@@ -92,10 +94,33 @@ class PackEmitter:
     def _row(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
         """Copy one row of a panel, its columns side by side or apart."""
         lanes, stride = self.kernel.lanes, self.kernel.source.column
+        if stride > 1:
+            self._row_apart(packed, source, (vectors - 1) * lanes + tail, vectors * lanes)
+            return
         for vector in range(vectors):
             count = tail if vector == vectors - 1 else lanes
             value = self.vectors.load_apart(self.vectors.address(source, vector * lanes * stride), stride, count)
             self.vectors.store(value, self.vectors.address(packed, vector * lanes))
+
+    def _row_apart(self, packed: Register, source: Register, columns: int, width: int) -> None:
+        """Copy numbers that lie apart one by one, and zeros up to the width.
+
+        Gathered into vectors they are no sooner there, as each is a load of its own, and LLVM thinks about such
+        vectors twenty times as long as about the loop.
+        """
+        writer, element = self.writer, self.vectors.element
+        whole = columns // TOGETHER * TOGETHER
+        with writer.loop(0, whole // TOGETHER) as loop:
+            of = self.vectors.moved(source, (loop.index, TOGETHER * self.kernel.source.column))
+            to = self.vectors.moved(packed, (loop.index, TOGETHER))
+            for number in range(TOGETHER):
+                of_number = self.vectors.address(of, number * self.kernel.source.column)
+                writer.store(writer.load(element, of_number), self.vectors.address(to, number))
+        for column in range(whole, width):
+            value = constant(element, 0.0)
+            if column < columns:
+                value = writer.load(element, self.vectors.address(source, column * self.kernel.source.column))
+            writer.store(value, self.vectors.address(packed, column))
 
     def _numbers(
         self, packed: Register, source: Register, rows: tuple[int, int], columns: tuple[int, int, int]

@@ -28,6 +28,8 @@ class Fusion:
         self.uses = Counter(operand for value in region.values for operand in value.operands)
         self.uses.update(region.outputs)
         self.last_use = {operand: index for index, value in enumerate(region.values) for operand in value.operands}
+        self._inputs = frozenset(region.inputs)
+        self._weights: frozenset[int] | None = None  # buffers
         self.position = 0
         self._living: list[Value] = []
         self._listed = 0  # of the region's values
@@ -44,7 +46,7 @@ class Fusion:
 
     def from_outside(self, value: Value) -> Lazy | None:
         """The expression of what is there before the region runs: an input or a constant."""
-        return self.lazies[value] if value.op == "constant" or value in self.region.inputs else None
+        return self.lazies[value] if value.op == "constant" or value in self._inputs else None
 
     def live(self) -> Iterator[tuple[Value, Lazy]]:
         """The values the region has made so far that a later one reads, with their expressions.
@@ -75,10 +77,10 @@ class Fusion:
 
     def is_weight(self, leaf: Leaf) -> bool:
         """Whether a leaf reads a parameter or buffer."""
-        return any(
-            isinstance(node := self.lazies[value].node, Leaf) and node.source.buffer == leaf.source.buffer
-            for value in self.region.weights
-        )
+        if self._weights is None:  # the expressions of inputs are there before any other, and stay as they are
+            nodes = (self.lazies[value].node for value in self.region.weights)
+            self._weights = frozenset(node.source.buffer for node in nodes if isinstance(node, Leaf))
+        return leaf.source.buffer in self._weights
 
 
 def same_layout(first: Window, second: Window) -> bool:
