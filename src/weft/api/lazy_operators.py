@@ -1,7 +1,8 @@
-"""The arithmetic of lazy tensors (`y * 0.5`, `a + b`) -> queued without the way through PyTorch's own dispatch.
+"""Calls of a known form on tensors of the recording under way -> queued the short way.
 
-That way costs more than noting the call. It is left out only where nothing is unusual: a call of a known form, on
-values of this thread's recording, that starts no other recording. Everything else goes the usual way.
+It is gone only where nothing is unusual: the call starts no other recording, and gives one new tensor. For the
+arithmetic of lazy tensors (`y * 0.5`, `a + b`) it leaves out PyTorch's own dispatch, which costs more than noting the
+call. Everything else goes the usual way.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
-from weft.api.lazy_call import NUMBERS
+from weft.api.lazy_call import LITERALS, NUMBERS
 from weft.api.lazy_learning import Form
 from weft.api.lazy_recording import Recording
 from weft.api.lazy_session import MOST_STEPS, SESSION
 from weft.api.lazy_table import NUMBERS_FREE
 from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy_values import PLAIN
 from weft.trace.capture import only_function_mode, traced_elsewhere
 
 # Python's operator, and the function that PyTorch reports for it.
@@ -37,51 +39,60 @@ def shorten(mode: type) -> None:
 
 
 def _operator(function: Callable[..., Any], usual: Callable[..., Any], mode: type) -> Callable[..., Any]:
-    free = function in NUMBERS_FREE
-
     def operator(self: LazyTensor, other: Any) -> Any:
-        result = _queued(function, self, other, free) if only_function_mode() is mode else None
+        result = queued(function, (self, other)) if only_function_mode() is mode else None
         return usual(self, other) if result is None else result
 
     operator.__name__ = usual.__name__
     return operator
 
 
-def _queued(function: Callable[..., Any], one: LazyTensor, other: Any, free: bool) -> LazyTensor | None:
+def queued(function: Callable[..., Any], args: Any) -> LazyTensor | None:
     """The result of a call that was queued; None if it has to go the usual way.
 
-    Functions of PyTorch that are called here would be intercepted: only lazy tensors and numbers are looked at.
+    Functions of PyTorch that are called here would be intercepted: of tensors only the class is looked at, and what
+    the recording knows of them.
     """
     recording = SESSION.own.recording
-    value = one.value
-    if recording is None or value.recording is not recording:
+    if recording is None or is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
         return None
-    if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
-        return None
-    kind = other.__class__
-    if kind is LazyTensor:
-        second = other.value
-        if second.recording is not recording:
+    key: list[Any] = [function, is_grad_enabled(), get_default_dtype()]
+    tensors: list[Any] = []
+    numbers: list[Any] = []
+    takes: list[int] = []
+    for item in args:
+        kind = item.__class__
+        if kind is LazyTensor and item.value.recording is recording:
+            look, index = item.value.look, item.value.index
+        elif kind is LazyTensor or kind in PLAIN:
+            index = recording.knows(item.value if kind is LazyTensor else item)
+            if index is None:
+                return None
+            look = recording.external_looks[~index]
+        elif kind in NUMBERS and function in NUMBERS_FREE:
+            numbers.append(item)
+            key.append(kind)
+            continue
+        elif kind in LITERALS:
+            key += (kind, item)
+            continue
+        else:
             return None
-        tensors, numbers = [one, other], []
-        takes: tuple[int, ...] = (value.index, second.index)
-        same = (0,) if one is other else ()
-        key: Any = (function, is_grad_enabled(), get_default_dtype(), value.look, second.look, *same)
-    elif free and kind in NUMBERS:
-        tensors, numbers, takes = [one], [other], (value.index,)
-        key = (function, is_grad_enabled(), get_default_dtype(), value.look, kind)
-    else:
-        return None
-    form = SESSION.forms.get(key)
+        key.append(look)
+        for position, other in enumerate(tensors):
+            if other is item:
+                key.append(position)
+                break
+        tensors.append(item)
+        takes.append(index)
+    form = SESSION.forms.get(tuple(key))
     if form is None or not form.plain or form.at_once:
         return None
     with SESSION.lock:
         # Closed: another thread may have pushed it.
-        return (
-            None
-            if recording.closed or _ends(recording, form)
-            else SESSION.note_plain(recording, form, tensors, numbers, takes)
-        )
+        if recording.closed or _ends(recording, form):
+            return None
+        return SESSION.note_plain(recording, form, tensors, numbers, tuple(takes))
 
 
 def _ends(recording: Recording, form: Form) -> bool:

@@ -28,6 +28,7 @@ class Recording:
         "bytes",
         "closed",
         "device",
+        "external_looks",
         "external_memories",
         "externals",
         "gradients",
@@ -50,6 +51,7 @@ class Recording:
         self.gradients: list[tuple[torch.Tensor, weakref.ref[Value]]] = []  # what a backward in here gives
         self.externals: list[Any] = []  # values of earlier tasks, and ordinary tensors
         self.external_memories: list[Memory] = []
+        self.external_looks: list[Look | None] = []  # what changes the look of a tensor ends the recording
         self._positions: dict[int, int] = {}
         self.memories: dict[Memory, None] = {}  # of what is taken from outside
         self.written: dict[Memory, None] = {}
@@ -67,6 +69,7 @@ class Recording:
             found = self._positions[id(original)] = ~len(self.externals)
             self.externals.append(thing)
             self.external_memories.append(memory)
+            self.external_looks.append(thing.look_now() if thing.__class__ is Value else look_of(thing))
             self.memories[memory] = None
             memory.recording = self
             if thing.__class__ is Value and thing.maker is not None:
