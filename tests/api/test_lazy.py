@@ -349,3 +349,25 @@ def test_lazy_tensors_may_be_used_outside_and_by_other_threads() -> None:
     thread.start()
     thread.join(20)
     assert found == [60.0]
+
+
+@pytest.mark.parametrize("megabytes", [1, 3])
+def test_a_loop_that_never_waits_holds_no_more_than_the_limit(megabytes: int) -> None:
+    net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 5))
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    with weft.lazy():
+        weft.limit(bytes=megabytes << 20)
+        train(net, optimizer, [(torch.randn(256, 64), torch.randint(5, (256,))) for _ in range(40)])
+        weft.waitall()
+    assert 0 < weft.engine_statistics().most_bytes_in_flight <= megabytes << 20
+
+
+def test_batches_that_only_the_queue_holds_count_as_memory() -> None:
+    weight = torch.randn(100, 1)
+    with weft.lazy():
+        often(lambda: torch.ones(1000, 100) @ weight)
+        weft.waitall()
+        with Gate():
+            products = [torch.ones(1000, 100) @ weight for _ in range(3)]
+            weft.ready(products[-1])
+            assert weft.engine_statistics().bytes_in_flight >= 3 * 1000 * 100 * 4

@@ -79,10 +79,8 @@ def queued(function: Callable[..., Any], args: Any) -> LazyTensor | None:
         else:
             return None
         key.append(look)
-        for position, other in enumerate(tensors):
-            if other is item:
-                key.append(position)
-                break
+        if index in takes:
+            key.append(takes.index(index))
         tensors.append(item)
         takes.append(index)
     form = SESSION.forms.get(tuple(key))

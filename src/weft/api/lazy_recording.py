@@ -106,6 +106,17 @@ class Recording:
             steps.append(Step(form, takes, slots, makes))
         return steps
 
+    def size(self) -> int:
+        """The memory it holds until it is done: what its operators make, and ordinary tensors that they only read.
+
+        Of those a batch may be held by nothing else. Parameters, and what is changed in place, live on in any case.
+        """
+        found = self.bytes
+        for thing, memory, look in zip(self.externals, self.external_memories, self.external_looks, strict=True):
+            if thing.__class__ is torch.Tensor and look is not None and memory not in self.written:
+                found += look.bytes
+        return found
+
     def hold(self, value: Value) -> None:
         """Remember the next result for as long as somebody holds it."""
         if value.memory in self.memories:
@@ -152,7 +163,7 @@ class Segment:
 
     def __init__(self, plan: Plan, recording: Recording, alive: list[Value]) -> None:
         self.device = recording.device
-        self.bytes = recording.bytes
+        self.bytes = recording.size()
         self.changes = bool(recording.written)
         self.gives_gradients = bool(recording.gradients)
         made = {value.maker or value.memory: None for value in alive}

@@ -278,6 +278,8 @@ class Session:
 
     def flush(self, recording: Recording) -> None:
         """Push what a recording holds."""
+        if not recording.closed:
+            engine().make_room(recording.size())
         with self.lock:
             if recording.closed:
                 return
@@ -287,7 +289,6 @@ class Session:
                 if recording.gradients:
                     self.gradients.flush()
                 push_segment(recording.segment(), self.gradients.order)
-        engine().make_room()
 
     def flush_all(self) -> None:
         """Push everything that was recorded, by any thread."""

@@ -70,8 +70,8 @@ class BaseEngine(ABC):
     def stop(self) -> None:
         """Give back what runs the tasks; nothing is queued any more."""
 
-    def make_room(self) -> None:  # noqa: B027  # an engine that runs tasks at once has nothing in flight
-        """Wait until what is in flight is within the limit: for pushes that were not bounded themselves."""
+    def make_room(self, size: int = 0) -> None:  # noqa: B027  # an engine that runs tasks at once has nothing in flight
+        """Wait until a task of this size has room within the limit: for pushes that are not bounded themselves."""
 
     def wait(self, *variables: Var, errors: str | None = None) -> None:
         """Wait until variables have the values last pushed; raise the first failure that poisons one of them.

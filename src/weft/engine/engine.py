@@ -101,11 +101,11 @@ class Engine(BaseEngine):
             if size or limits.pushed - limits.done > limits.most_tasks:
                 limits.note_most()
 
-    def make_room(self) -> None:
-        """Wait until what is in flight is within the limit: for pushes that were not bounded themselves."""
+    def make_room(self, size: int = 0) -> None:
+        """Wait until a task of this size has room within the limit: for pushes that are not bounded themselves."""
         limits = self.limits
-        if limits.pushed - limits.done >= limits.tasks or limits.bytes_pushed - limits.bytes_done > limits.bytes:
-            self._wait_for_room(0)
+        if limits.pushed - limits.done >= limits.tasks or limits.bytes_pushed - limits.bytes_done + size > limits.bytes:
+            self._wait_for_room(size)
 
     def _wait_for_room(self, size: int) -> None:
         # A push from inside a task does not wait for room: the task itself is in flight, and were every worker to
