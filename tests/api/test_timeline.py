@@ -40,6 +40,14 @@ def test_what_runs_by_pytorch_has_a_place_in_it_too():
     assert any(span.name == "PyTorch's operators" for span in program.timeline().spans)
 
 
+def test_where_no_operator_of_pytorch_runs_none_is_shown():
+    with torch.no_grad():
+        program = weft.program(towers(), torch.randn(64, 64))
+        names = {span.name for span in program.timeline().spans}
+    assert "0 calls of PyTorch's operators" in program.summary()
+    assert "PyTorch's operators" not in names
+
+
 def test_measuring_leaves_statistics_and_random_numbers_as_they_are():
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
     x = torch.randn(8, 4)

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,7 +19,7 @@ from weft.runtime.native_graph import CompiledGraph
 
 WARM_CALLS, MEASURED_CALLS = 5, 20
 MICROSECONDS = 1e6
-LIBRARY = "PyTorch's operators"
+LIBRARY, OUTSIDE = "PyTorch's operators", "outside machine code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Timeline:
 def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> Timeline:
     """Run a graph on some inputs several times, and give what happened in the fastest call."""
     run, regions = graph.clocked()
+    steps = graph.executable.plan.steps
+    name = LIBRARY if any(step.value.op in ("library", "update") for step in steps) else OUTSIDE
     best: Timeline | None = None
     for number in range(WARM_CALLS + MEASURED_CALLS):
         start = perf_counter()
@@ -61,17 +64,17 @@ def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> Timeline:
         if number >= WARM_CALLS and (best is None or end - start < best.seconds):
             spans = [span for region in regions for span in region.spans()]
             calls = sorted(region.calls[-1] for region in regions)
-            spans += _between(calls, start, end) if len(graph.executable.plan.steps) > len(regions) else []
+            spans += _between(name, [(start, start), *calls, (end, end)]) if len(steps) > len(regions) else []
             best = Timeline(end - start, tuple(_from(span, start) for span in spans))
     assert best is not None
     return best
 
 
-def _between(calls: list[tuple[float, float]], start: float, end: float) -> Iterator[Span]:
+def _between(name: str, calls: list[tuple[float, float]]) -> Iterator[Span]:
     """The time of the call that is in no region."""
-    for begin, finish in zip([start, *(call[1] for call in calls)], [*(call[0] for call in calls), end], strict=True):
+    for (_, begin), (finish, _) in pairwise(calls):
         if finish > begin:
-            yield Span(0, LIBRARY, False, begin, finish)
+            yield Span(0, name, False, begin, finish)
 
 
 def _from(span: Span, start: float) -> Span:
