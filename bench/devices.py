@@ -8,13 +8,16 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 import weft
+from bench.devices_peers import averaged_replicas, ddp
+from bench.figures import ratios
 from weft.devices import cores
 
 SIZES: dict[str, tuple[Callable[[], torch.nn.Module], int]] = {
@@ -23,7 +26,10 @@ SIZES: dict[str, tuple[Callable[[], torch.nn.Module], int]] = {
 }
 ALIKE = 1e-3
 WARM_UP = 3
+STEPS_OF_A_TURN = 5
 DEVICES = ["cpu:0", "cpu:1"]
+TRAINER, TWO_LANES, ONE_LANE = "Trainer, whole steps", "weft.step, two lanes", "weft.step, one lane"
+BARS = {TWO_LANES: 0.97, ONE_LANE: 1.85}  # their time over the trainer's, at least
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -67,12 +73,14 @@ def whole(name: str, lanes: int) -> Step:
     return run
 
 
-CONTESTANTS: dict[str, Callable[[str], Step]] = {
-    "Trainer, whole steps": lambda name: trainer(name, hybridize=True),
-    "weft.step, two lanes": lambda name: whole(name, 2),
-    "weft.step, one lane": lambda name: whole(name, 1),
-    "Trainer, eager replicas": trainer,
-    "eager": eager,
+CONTESTANTS: dict[str, Callable[[str], AbstractContextManager[Step]]] = {
+    TRAINER: lambda name: nullcontext(trainer(name, hybridize=True)),
+    TWO_LANES: lambda name: nullcontext(whole(name, 2)),
+    ONE_LANE: lambda name: nullcontext(whole(name, 1)),
+    "Trainer, eager replicas": lambda name: nullcontext(trainer(name)),
+    "DDP, two Gloo processes": lambda name: ddp(parts, name),
+    "replicas, averaged": lambda name: averaged_replicas(parts, name),
+    "eager": lambda name: nullcontext(eager(name)),
 }
 
 
@@ -80,24 +88,39 @@ def main(name: str, seconds: float) -> None:
     """Compare the losses of the first steps, then measure in turn."""
     size = SIZES[name][1]
     x, y = torch.rand(size, 1, 28, 28), torch.randint(10, (size,))
-    steps = {title: make(name) for title, make in CONTESTANTS.items()}
-    losses = {title: [float(step(x, y)) for _ in range(WARM_UP)] for title, step in steps.items()}
-    for title, found in losses.items():
-        if name == "lenet" and max(abs(a - b) for a, b in zip(found, losses["eager"], strict=True)) > ALIKE:
-            raise SystemExit(f"{title} trains otherwise than eager: {found}, {losses['eager']}")
-    times: dict[str, list[float]] = {title: [] for title in steps}
+    with ExitStack() as stack:
+        steps = {title: stack.enter_context(make(name)) for title, make in CONTESTANTS.items()}
+        losses = {title: [float(step(x, y)) for _ in range(WARM_UP)] for title, step in steps.items()}
+        for title, found in losses.items():
+            if name == "lenet" and max(abs(a - b) for a, b in zip(found, losses["eager"], strict=True)) > ALIKE:
+                raise SystemExit(f"{title} trains otherwise than eager: {found}, {losses['eager']}")
+        rounds = measure(steps, (x, y), seconds)
+    for title, found in rounds.items():
+        print(f"{name} {size}: {title:26} {statistics.median(found) * 1e3:8.2f} ms")
+    for other, bar in BARS.items():
+        ratio = ratios(rounds[other], rounds[TRAINER])
+        said = f"{other} / {TRAINER}: {ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}), bar {bar}"
+        print(f"{name} {size}: {said}{'' if ratio.median >= bar else ', BELOW'}")
+
+
+def measure(
+    steps: Mapping[str, Step], batch: tuple[torch.Tensor, torch.Tensor], seconds: float
+) -> dict[str, list[float]]:
+    """Let each take its turn of a few steps, again and again; give the median time of a step by contestant and turn."""
+    rounds: dict[str, list[float]] = {title: [] for title in steps}
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while not all(rounds.values()) or time.perf_counter() < end:
         for title, step in steps.items():
-            start = time.perf_counter()
-            step(x, y)
-            times[title].append(time.perf_counter() - start)
-    medians = {title: statistics.median(found) for title, found in times.items()}
-    for title, median in medians.items():
-        ratio = medians["weft.step, two lanes"] / median
-        print(f"{name} {size}: {title:26} {median * 1e3:8.2f} ms  {ratio:.2f} of weft.step on two lanes")
+            step(*batch)  # not counted: threads of the contestant before may still be spinning
+            found = []
+            for _ in range(STEPS_OF_A_TURN):
+                start = time.perf_counter()
+                step(*batch)
+                found.append(time.perf_counter() - start)
+            rounds[title].append(statistics.median(found))
+    return rounds
 
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    main(words[0] if words else "lenet", float(words[1]) if len(words) > 1 else 10.0)
+    main(words[0] if words else "lenet", float(words[1]) if len(words) > 1 else 15.0)
