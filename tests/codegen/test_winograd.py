@@ -11,13 +11,14 @@ from torch.nn.grad import conv2d_input
 from weft.codegen.gemm import emit_gemm
 from weft.codegen.module import Module
 from weft.codegen.pack import emit_pack
-from weft.codegen.winograd import emit_winograd, emit_winograd_stages, emit_winograd_weights
+from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
 from weft.plan.kernel_conv import ConvSizes, Images, Window
 from weft.plan.kernel_winograd import (
     PRODUCTS,
     WinogradKernel,
+    WinogradStage,
     WinogradWeightKernel,
     choose_winograd,
     pack_winograd_weights,
@@ -74,7 +75,8 @@ def run(target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torc
 
 
 def emit_stages(module: Module, kernel: WinogradKernel) -> None:
-    emit_winograd_stages(module, kernel)
+    emit_winograd_stage(module, WinogradStage("to_patches", kernel, "patches"))
+    emit_winograd_stage(module, WinogradStage("to_pixels", kernel, "pixels"))
     emit_gemm(module, kernel.product)
 
 
@@ -84,12 +86,12 @@ def run_stages(call: Callable[..., None], kernel: WinogradKernel, tensors: tuple
         torch.full((PRODUCTS, kernel.block, channels), torch.nan)
         for channels in (kernel.in_channels, kernel.out_channels)
     )
-    tiles = kernel.stage_blocks.count
+    tiles = WinogradStage("to_pixels", kernel, "pixels").tile_count
     for tile in reversed(range(tiles)):
-        call("conv.to_patches", patches, x, begin=tile, end=tile + 1)
+        call("to_patches", patches, x, begin=tile, end=tile + 1)
     call("product", products, patches, packed, begin=0, end=kernel.product.tile_count)
-    call("conv.to_pixels", out, products, *rest, begin=0, end=1)
-    call("conv.to_pixels", out, products, *rest, begin=1, end=tiles)
+    call("to_pixels", out, products, *rest, begin=0, end=1)
+    call("to_pixels", out, products, *rest, begin=1, end=tiles)
 
 
 def test_stages_give_the_same_bits_as_blocks() -> None:
@@ -156,8 +158,9 @@ def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
         ConvSizes("f32", 1, 64, 64, (14, 14), Window((5, 5))),
         ConvSizes("f32", 1, 3, 64, (14, 14), Window((3, 3))),
         ConvSizes("f32", 1, 64, 64, (4, 4), Window((3, 3))),
+        ConvSizes("f32", 32, 4096, 256, (7, 7), Window((3, 3), padding=(1, 1))),
     ],
-    ids=["stride", "window", "few channels", "few pixels"],
+    ids=["stride", "window", "few channels", "few pixels", "many windows at edges"],
 )
 def test_it_is_not_chosen_where_it_cannot_pay(sizes: ConvSizes) -> None:
     assert choose_winograd(sizes, TARGETS[0]) == ("direct", 0)

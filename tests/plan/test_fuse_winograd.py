@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import weft
-from weft.plan.fuse_winograd import winograd_block
+from weft.config import overrides
+from weft.plan.fuse_winograd import winograd_way
 from weft.plan.kernel_conv import ConvSizes, Window
 from weft.target import host_target
 
@@ -81,11 +84,26 @@ def test_weights_that_are_computed_are_transformed_in_the_call() -> None:
 
 def test_it_is_taken_for_windows_of_three_by_three_and_float32_alone() -> None:
     target, size = host_target(), (28, 28)
-    assert winograd_block(ConvSizes("f32", 8, 64, 64, size, Window((3, 3), padding=(1, 1))), target)
+    assert winograd_way(ConvSizes("f32", 8, 64, 64, size, Window((3, 3), padding=(1, 1))), target)[0] == "blocks"
     for element, window in (
         ("f64", Window((3, 3), padding=(1, 1))),
         ("f32", Window((5, 5), padding=(2, 2))),
         ("f32", Window((3, 3), stride=(2, 2))),
         ("f32", Window((3, 3), dilation=(2, 2))),
     ):
-        assert not winograd_block(ConvSizes(element, 8, 64, 64, size, window), target)
+        assert winograd_way(ConvSizes(element, 8, 64, 64, size, window), target) == ("direct", 0)
+
+
+def test_products_that_no_block_holds_go_through_memory_and_give_the_same_bits_on_any_lanes() -> None:
+    torch.manual_seed(0)
+    channels, x = 320, torch.randn(1, 320, 8, 7).relu()
+    net = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU())
+    target = replace(host_target(), cores=2, l2_bytes=2 << 20)
+    sizes = ConvSizes("f32", 1, channels, channels, (8, 7), Window((3, 3), padding=(1, 1)))
+    assert winograd_way(sizes, target) == ("stages", 16)
+    found = []
+    for threads in (1, 2, 4):
+        with torch.no_grad(), overrides(threads=threads):
+            found.append(weft.hybridize(net)(x))
+    assert_exact(net, found[0], x)
+    assert all(torch.equal(found[0], other) for other in found[1:])

@@ -16,7 +16,7 @@ from weft.codegen.pack import emit_pack
 from weft.codegen.pool import emit_pool
 from weft.codegen.reduce import emit_reduce
 from weft.codegen.scatter import emit_scatter
-from weft.codegen.winograd import emit_winograd, emit_winograd_weights
+from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.errors import InternalError
 from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_check import CheckKernel
@@ -28,7 +28,7 @@ from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
+from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
 # Kernels are of many classes without a common one; each row's emitter takes its own.
 EMIT: dict[type, Callable[[Module, Any], None]] = {
@@ -44,6 +44,7 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     CheckKernel: emit_check,
     AttentionKernel: emit_attention,
     WinogradKernel: emit_winograd,
+    WinogradStage: emit_winograd_stage,
     WinogradWeightKernel: emit_winograd_weights,
 }
 
@@ -79,6 +80,8 @@ def renamed(kernel: Any, name: str) -> Any:
         return replace(kernel, expression=replace(kernel.expression, name=name))
     if isinstance(kernel, ScatterKernel):
         return replace(kernel, expression=replace(kernel.expression, name=name))
+    if isinstance(kernel, WinogradStage):
+        return replace(kernel, name=name, of=renamed(kernel.of, ""))
     if isinstance(kernel, WinogradKernel):
         return replace(kernel, name=name, product=replace(kernel.product, name=f"{name}.product"))
     return replace(kernel, name=name)

@@ -5,13 +5,15 @@ Contract of the emitted function: void name(out*, input*, weights*, inputs*..., 
 outside the tensors is read or written. A call takes `stack_bytes` of stack.
 """
 
+from dataclasses import replace
+
 from weft.codegen.gemm import emit_gemm
 from weft.codegen.module import Module
 from weft.codegen.panel_vectors import Vectors
 from weft.codegen.register import Register, constant
 from weft.codegen.tiles import first_of
 from weft.codegen.winograd_transforms import emit_input_transform, emit_output_transform, weight_columns
-from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradWeightKernel
+from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage, WinogradWeightKernel
 
 
 def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
@@ -40,24 +42,22 @@ def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
         writer.emit_void(f"call void @{transforms[1]}({arguments})")
 
 
-def emit_winograd_stages(module: Module, kernel: WinogradKernel) -> None:
-    """Emit the first and the last stage, `name.to_patches` and `name.to_pixels`; the product is a kernel of its own."""
-    if not kernel.tile_count:
+def emit_winograd_stage(module: Module, stage: WinogradStage) -> None:
+    """Emit the function of one end: void name(patches*, input*, ...) or name(out*, products*, inputs*..., ...)."""
+    inputs = len(stage.of.epilogue.inputs) if stage.makes == "pixels" else 0
+    writer = module.function(stage.name, [*["ptr"] * (2 + inputs), "i64", "i64"])
+    if not stage.tile_count:
         return
-    stages = (
-        ("to_patches", emit_input_transform(module, kernel), 0, kernel.in_channels),
-        ("to_pixels", emit_output_transform(module, kernel), 1, kernel.out_channels),
-    )
-    for stage, transform, between, channels in stages:
-        inputs = len(kernel.epilogue.inputs) if stage == "to_pixels" else 0
-        writer = module.function(f"{kernel.name}.{stage}", [*["ptr"] * (2 + inputs), "i64", "i64"])
-        *pointers, begin, end = writer.parameters
-        first = first_of(writer, kernel.stage_blocks, begin)
-        stop = first_of(writer, kernel.stage_blocks, end)
-        # A transform counts rows of patches or products from its first one.
-        vectors = Vectors(writer, kernel.element, 1)
-        pointers[between] = vectors.moved(pointers[between], (first, channels))
-        writer.emit_void(f"call void @{transform}({', '.join(map(str, (*pointers, first, stop)))})")
+    emit, between, channels = {
+        "patches": (emit_input_transform, 0, stage.of.in_channels),
+        "pixels": (emit_output_transform, 1, stage.of.out_channels),
+    }[stage.makes]
+    transform = emit(module, replace(stage.of, name=f"{stage.name}.of"))
+    *pointers, begin, end = writer.parameters
+    first, stop = first_of(writer, stage.tiles, begin), first_of(writer, stage.tiles, end)
+    # A transform counts rows of patches or products from its first one.
+    pointers[between] = Vectors(writer, stage.of.element, 1).moved(pointers[between], (first, channels))
+    writer.emit_void(f"call void @{transform}({', '.join(map(str, (*pointers, first, stop)))})")
 
 
 def emit_winograd_weights(module: Module, kernel: WinogradWeightKernel) -> None:

@@ -19,7 +19,7 @@ from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
-from weft.plan.kernel_winograd import WinogradKernel
+from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage
 from weft.plan.plan import Kernel
 from weft.plan.walk import Walk
 
@@ -219,8 +219,24 @@ def _pooling(kernel: PoolKernel, begin: int, end: int) -> Boxes:
 
 def _winograd(kernel: WinogradKernel, begin: int, end: int) -> Boxes:
     """The images that some of the patches are of, whole."""
+    out, image, *inputs = _patches_images(kernel, kernel.blocks.start(begin), kernel.blocks.start(end))
+    return out, image, None, *inputs
+
+
+def _winograd_stage(stage: WinogradStage, begin: int, end: int) -> Boxes:
+    """Some rows of each matrix of patches or products, and the images that they are of."""
+    kernel, first, last = stage.of, stage.tiles.start(begin), stage.tiles.start(end)
+    out, image, *inputs = _patches_images(kernel, first, last)
+    channels = kernel.in_channels if stage.makes == "patches" else kernel.out_channels
+    steps = [(kernel.blocks.size * channels, PRODUCTS), (channels, last - first), (1, channels)]
+    between = box(first * channels, steps, DTYPE_BYTES[kernel.element])
+    return (between, image) if stage.makes == "patches" else (out, between, *inputs)
+
+
+def _patches_images(kernel: WinogradKernel, first: int, last: int) -> list[Box | None]:
+    """The images that patches are of: of the output, of the input, and of the epilogue's operands."""
     patches, (height, width), element = prod(kernel.squares), kernel.out_size, DTYPE_BYTES[kernel.element]
-    images = kernel.blocks.start(begin) // patches, -(-kernel.blocks.start(end) // patches)
+    images = first // patches, -(-last // patches)
     pixels = images[0] * height * width, images[1] * height * width
 
     def operand(where: Operand) -> Box | None:
@@ -229,12 +245,11 @@ def _winograd(kernel: WinogradKernel, begin: int, end: int) -> Boxes:
 
     ranges = (images, (0, kernel.in_size[0]), (0, kernel.in_size[1]))
     stored = _stored_bytes(kernel.epilogue, kernel.element)
-    return (
+    return [
         _pixels(kernel.output, (kernel.images, height, width), pixels, (0, kernel.out_channels), stored),
         _image_rows(kernel.input, ranges, (0, kernel.in_channels), element),
-        None,
         *map(operand, kernel.epilogue.inputs),
-    )
+    ]
 
 
 def _attention(kernel: AttentionKernel, begin: int, end: int) -> Boxes:
@@ -282,5 +297,6 @@ ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     ConvKernel: _convolution,
     PoolKernel: _pooling,
     WinogradKernel: _winograd,
+    WinogradStage: _winograd_stage,
     AttentionKernel: _attention,
 }

@@ -19,7 +19,7 @@ from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import Pass, RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradWeightKernel
+from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.plan.machine_model import MachineModel
 from weft.plan.plan import Kernel, KernelCall, Plan
 from weft.plan.schedule_gemm import BLOCK_CYCLES, step_cycles
@@ -202,6 +202,12 @@ def _winograd(kernel: WinogradKernel) -> float:
     return kernel.blocks.count * _product(kernel.product) + transforms
 
 
+def _winograd_stage(stage: WinogradStage) -> float:
+    kernel = stage.of
+    channels = kernel.in_channels if stage.makes == "patches" else kernel.out_channels
+    return kernel.images * prod(kernel.squares) * PRODUCTS * 3 * channels / kernel.product.schedule.lanes
+
+
 def _winograd_weights(kernel: WinogradWeightKernel) -> float:
     return kernel.out_channels * kernel.in_channels * PRODUCTS * 2.0
 
@@ -239,6 +245,7 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     WeightGradientKernel: _weight_gradient,
     DepthwiseWeightKernel: _depthwise_weight,
     WinogradKernel: _winograd,
+    WinogradStage: _winograd_stage,
     WinogradWeightKernel: _winograd_weights,
     PoolKernel: _pooling,
     PackKernel: _pack,

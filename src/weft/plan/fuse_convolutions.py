@@ -9,7 +9,7 @@ from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue
 from weft.plan.expression import DTYPE_BYTES
 from weft.plan.fuse_products import Product
-from weft.plan.fuse_winograd import convolve_by_winograd, winograd_block
+from weft.plan.fuse_winograd import convolve_by_winograd, winograd_way
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair, pixel_steps
 from weft.plan.kernel_conv import ConvKernel, ConvSizes
@@ -43,7 +43,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     home = in_order_of(out_shape, channels_last_strides(out_shape))
     own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
     sizes = ConvSizes(dtype, count, own_inputs, own_outputs, pair(in_size), window, dense=dense)
-    if groups == 1 and images.window.strides[1] == 1 and winograd_block(sizes, fusion.assembly.target):
+    if groups == 1 and images.window.strides[1] == 1 and winograd_way(sizes, fusion.assembly.target)[0] != "direct":
         return convolve_by_winograd(fusion, value, sizes, images, weight)
     choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
     plain_kernel = ConvKernel(

@@ -11,13 +11,13 @@ from weft.plan.fusion import Fusion, tensor_type
 from weft.plan.image_layout import channels_last_strides, images_of, pixel_steps
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_winograd import (
-    LEAST_PATCHES,
     PRODUCTS,
+    Way,
     WinogradKernel,
+    WinogradStage,
     WinogradWeightKernel,
     choose_winograd,
     pack_winograd_weights,
-    patch_count,
     winograd_product,
 )
 from weft.plan.lazy import Lazy, Leaf
@@ -25,41 +25,51 @@ from weft.plan.plan import KernelCall, Location
 from weft.plan.window import Window, in_order_of
 from weft.target import Target
 
-BLOCKS_OF_A_CORE = 2  # so that cores end at about the same time
 
-
-def winograd_block(sizes: ConvSizes, target: Target) -> int:
-    """How many patches Winograd's way takes at a time; 0 where another way is faster, or exact enough alone."""
-    way, block = choose_winograd(sizes, target)
-    if way != "blocks" or sizes.element != "f32":
-        return 0
-    shared = block if target.cores == 1 else min(block, -(-patch_count(sizes) // (BLOCKS_OF_A_CORE * target.cores)))
-    return shared if shared >= LEAST_PATCHES else 0
+def winograd_way(sizes: ConvSizes, target: Target) -> tuple[Way, int]:
+    """Which way a convolution is computed, and how many patches Winograd's takes at a time."""
+    return choose_winograd(sizes, target) if sizes.element == "f32" else ("direct", 0)
 
 
 def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images: Leaf, weight: Leaf) -> Lazy:
     """A convolution, with the elementwise code behind it."""
-    shape, target = tensor_type(value).shape, fusion.assembly.target
+    shape, assembly = tensor_type(value).shape, fusion.assembly
     home = in_order_of(shape, channels_last_strides(shape))
-    block = winograd_block(sizes, target)
+    way, block = winograd_way(sizes, assembly.target)
     plain_kernel = WinogradKernel(
         "winograd", sizes.element, sizes.images, sizes.in_channels, sizes.out_channels, sizes.in_size,
         sizes.window.padding, images_of(images.window), images_of(home), Epilogue(), block,
-        winograd_product("product", sizes, block, target),
+        winograd_product("product", sizes, block, assembly.target),
     )  # fmt: skip
     packed = _packed_weights(fusion, plain_kernel, weight)
+    source = assembly.location(images) if way == "blocks" else _products(fusion, plain_kernel, images, packed)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
-        name = fusion.assembly.name("winograd")
-        kernel = replace(plain_kernel, name=name, output=images_of(out.window), epilogue=epilogue)
-        places = [fusion.assembly.location(leaf) for leaf in inputs]
-        reads = (fusion.assembly.location(images), packed, *places)
-        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+        kernel = replace(plain_kernel, name=assembly.name("winograd"), output=images_of(out.window), epilogue=epilogue)
+        places = [assembly.location(leaf) for leaf in inputs]
+        if way == "blocks":
+            assembly.call(kernel, (assembly.location(out),), (source, packed, *places))
+        else:
+            assembly.call(WinogradStage(kernel.name, kernel, "pixels"), (assembly.location(out),), (source, *places))
 
     def steps(window: Window) -> Operand | None:
         return pixel_steps(shape, window)
 
     return Product(fusion, home, sizes.element, emit, steps, sizes.out_channels).lazy()
+
+
+def _products(fusion: Fusion, kernel: WinogradKernel, images: Leaf, packed: Location) -> Location:
+    """The products of all patches, in memory."""
+    assembly = fusion.assembly
+    patches, products = (
+        Location(assembly.buffer("arena", PRODUCTS * kernel.blocks.size * channels, kernel.element))
+        for channels in (kernel.in_channels, kernel.out_channels)
+    )
+    stage = WinogradStage(assembly.name("patches"), kernel, "patches")
+    assembly.call(stage, (patches,), (assembly.location(images),))
+    product = replace(kernel.product, name=assembly.name("product"))
+    assembly.call(product, (products,), (patches, packed))
+    return products
 
 
 def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Leaf) -> Location:

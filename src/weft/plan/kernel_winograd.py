@@ -11,8 +11,9 @@ from typing import Literal
 
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
-from weft.plan.kernel_conv import ConvSizes, Images
+from weft.plan.kernel_conv import ConvSizes, Images, seen_places
 from weft.plan.kernel_gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.schedule_conv import LEAST_IMAGES
 from weft.plan.schedule_gemm import choose_schedule
 from weft.target import Target
 
@@ -20,9 +21,12 @@ PRODUCTS = 16  # the places of a transformed patch
 PATCH, SQUARE = 4, 2  # the side of a patch, and of the pixels it gives
 STACK_BYTES = 384 * 1024  # of one call's stack, for transformed patches and products
 STACK_BYTES_OF_LARGE = 512 * 1024  # the same where the weights do not fit the cache: fewer blocks read them
+BLOCKS_OF_A_CORE = 2  # so that cores end at about the same time
 LEAST_PATCHES = 12  # patches that share one reading of the weights, or direct convolution is faster
-LEAST_STAGED_PATCHES = 36  # the same where transformed patches go through memory
-STAGE_PATCHES = 16  # patches of a tile of a stage
+LEAST_STAGED_PATCHES = 16  # the same where transformed patches go through memory
+LEAST_STAGE_SAVING = 1.5  # multiplications of direct convolution for each that is left, where they go through memory
+MOST_STAGE_BYTES = 16 * 1024 * 1024  # of patches and products in memory
+STAGE_PATCHES = 4  # patches of a tile of a stage
 LONGEST_SUM = 64  # steps in one chain of additions: the transforms have used up some of the error that eager makes
 LEAST_CHANNELS = 24  # below, the transforms cost more than they save
 
@@ -36,8 +40,8 @@ class WinogradKernel:
     `block` patches are transformed at a time, and then multiplied; a tile is one such block. Both layouts have channels
     side by side. An epilogue operand's row is an output pixel, counted through all images.
 
-    Where one block has all patches, the work can also be done in three stages, with patches and products in memory:
-    to_patches (patches, input, begin, end), the product, and to_pixels (out, products, inputs..., begin, end).
+    Where one block has all patches, the work can also be done in three stages, with patches and products in memory: two
+    WinogradStages and the product between them.
     """
 
     name: str
@@ -76,15 +80,33 @@ class WinogradKernel:
         return self.blocks.count
 
     @property
-    def stage_blocks(self) -> Blocks:
-        """Give the patches, cut into the tiles of the first and the last stage."""
-        return cut(self.images * prod(self.squares), STAGE_PATCHES)
-
-    @property
     def stack_bytes(self) -> int:
         """Count the bytes of stack that a call takes."""
         number_bytes = ELEMENT_BITS[self.element] // 8
         return PRODUCTS * self.blocks.size * (self.in_channels + self.out_channels) * number_bytes
+
+
+@dataclass(frozen=True)
+class WinogradStage:
+    """One end of a convolution whose patches and products lie in memory, all in one block.
+
+    Arguments to make patches are patches, input, begin, end; to make pixels out, products, the epilogue's inputs,
+    begin, end.
+    """
+
+    name: str
+    of: WinogradKernel
+    makes: Literal["patches", "pixels"]
+
+    @property
+    def tiles(self) -> Blocks:
+        """Give the patches, cut into tiles."""
+        return cut(self.of.images * prod(self.of.squares), STAGE_PATCHES)
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; any split of them over calls gives the same bits."""
+        return self.tiles.count
 
 
 @dataclass(frozen=True)
@@ -119,10 +141,23 @@ def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:
     number_bytes = ELEMENT_BITS[conv.element] // 8
     weights = PRODUCTS * conv.in_channels * conv.out_channels * number_bytes
     stack = STACK_BYTES if weights <= target.l2_bytes else STACK_BYTES_OF_LARGE
-    block = stack // (PRODUCTS * (conv.in_channels + conv.out_channels) * number_bytes)
-    if patches <= block or (weights <= target.l2_bytes and block >= LEAST_PATCHES):
-        return "blocks", min(patches, block)
-    return ("stages", patches) if patches >= LEAST_STAGED_PATCHES else ("direct", 0)
+    most = stack // (PRODUCTS * (conv.in_channels + conv.out_channels) * number_bytes)
+    count = max(1, -(-patches // max(most, 1)))
+    if target.cores > 1:
+        count = max(-(-count // target.cores), BLOCKS_OF_A_CORE) * target.cores
+    block = -(-patches // count)
+    if block >= LEAST_PATCHES and (weights <= target.l2_bytes or patches <= block):
+        return "blocks", block
+    return ("stages", patches) if _pays_in_stages(conv, patches) else ("direct", 0)
+
+
+def _pays_in_stages(conv: ConvSizes, patches: int) -> bool:
+    """Tell whether enough multiplications are saved to take patches and products through memory."""
+    between = PRODUCTS * patches * (conv.in_channels + conv.out_channels) * ELEMENT_BITS[conv.element] // 8
+    skips = conv.images >= LEAST_IMAGES  # direct convolution leaves out what windows see outside the image
+    places = seen_places(conv.in_size, conv.out_size, conv.window) if skips else prod(conv.window.size)
+    saving = conv.images * prod(conv.out_size) * places / (PRODUCTS * patches)
+    return patches >= LEAST_STAGED_PATCHES and between <= MOST_STAGE_BYTES and saving >= LEAST_STAGE_SAVING
 
 
 def patch_count(conv: ConvSizes) -> int:

@@ -22,7 +22,7 @@ from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
+from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
 Kernel = (
     LoopKernel
@@ -33,6 +33,7 @@ Kernel = (
     | WeightGradientKernel
     | DepthwiseWeightKernel
     | WinogradKernel
+    | WinogradStage
     | WinogradWeightKernel
     | PoolKernel
     | ScatterKernel

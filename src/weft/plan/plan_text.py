@@ -15,7 +15,7 @@ from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_winograd import WinogradKernel, WinogradWeightKernel
+from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.plan.machine_model import MachineModel
 from weft.plan.memory import live_bytes
 from weft.plan.order import lanes_of
@@ -88,6 +88,7 @@ SIZES: dict[type, Callable[[Any], str]] = {
     WeightGradientKernel: lambda kernel: f"{_by(*kernel.conv.window.size)}, {kernel.conv.images} images",
     DepthwiseWeightKernel: lambda kernel: f"{_by(*kernel.conv.window.size)}, {kernel.conv.images} images",
     WinogradKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}, {kernel.images} images",
+    WinogradStage: lambda stage: f"{stage.makes} of {_by(stage.of.in_channels, stage.of.out_channels)}",
     WinogradWeightKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}",
     PoolKernel: lambda kernel: f"{kernel.kind} of {kernel.images}x{kernel.channels} images of {_by(*kernel.out_size)}",
     PackKernel: lambda kernel: _by(*kernel.batch, kernel.depth, kernel.columns),
