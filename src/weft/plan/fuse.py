@@ -167,8 +167,29 @@ Rule = Callable[[Fusion, Value], Lazy]
 
 def compute(fuser: Fusion, value: Value) -> Lazy:
     """An elementwise op."""
+    _finish_all_but_last(fuser, value)
     operands = tuple(fuser.lazies[operand].node for operand in value.operands)
     return Lazy(tensor_type(value).shape, Computed(value.op, operands, dtype_of(value)))
+
+
+def _finish_all_but_last(fuser: Fusion, value: Value) -> None:
+    """Put operands that wait for different products into memory, but the one with the youngest product.
+
+    Each then ends with elementwise code of its own. A sum of many products grows in one place instead of being added up
+    behind the last of them, when all others have been stored.
+    """
+    ages = {operand: age for operand in value.operands if (age := _age(fuser.lazies[operand])) is not None}
+    for operand in sorted(ages, key=ages.__getitem__):
+        if ages[operand] < max(ages.values()):
+            lazy = fuser.lazies[operand]
+            fuser.lazies[operand] = Lazy(lazy.shape, fuser.assembly.in_memory(lazy))
+
+
+def _age(lazy: Lazy) -> int | None:
+    """When the product was met that can compute an expression; None if none can."""
+    products = {leaf.source.pending for leaf in lazy.leaves() if isinstance(leaf.source.pending, Product)}
+    fitting = all((one.dtype, one.home.size) == (lazy.dtype, lazy_size(lazy)) for one in products)
+    return max((one.met for one in products), default=None) if fitting else None
 
 
 def constant(fuser: Fusion, value: Value) -> Lazy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
@@ -44,6 +44,7 @@ class Product:
     `home` is the layout it would have in memory of its own; leaves that read it are windows of that. `steps` gives an
     epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
     `factors` are what is multiplied, where it is matrices; without `takes_code` the kernel has no room for code.
+    `met` is the position of the product in its region.
     """
 
     fusion: Fusion
@@ -55,6 +56,10 @@ class Product:
     factors: Factors | None = None
     takes_code: bool = True
     memory: int = -1
+    met: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.met = self.fusion.position
 
     def lazy(self) -> Lazy:
         """The product as an expression."""
