@@ -69,6 +69,29 @@ def test_a_module_gives_the_same_after_saving_and_loading(make, x: torch.Tensor,
     torch.testing.assert_close(found, net(x))
 
 
+class Skips(nn.Module):
+    """Layers whose results are added up: lanes that go ahead would keep all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(8))
+        self.skips = nn.ModuleList(nn.Conv2d(16, 64, 1) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(())
+        for layer, skip in zip(self.layers, self.skips, strict=True):
+            x = layer(x).relu()
+            total = total + skip(x)
+        return total
+
+
+def test_memory_does_not_grow_with_the_number_of_results_that_are_added_up() -> None:
+    x = torch.randn(1, 16, 64, 64)
+    with torch.no_grad():
+        found = weft.program(Skips(), x).peak_bytes
+    assert found < 5 * 4 * x.numel() // 16 * 64  # the result, two sums, and what the layers give meanwhile
+
+
 def test_statistics_are_kept_in_the_loaded_program(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     x = torch.randn(5, 3)

@@ -128,6 +128,13 @@ def scattered_over_a_sum(x):
     )
 
 
+def sum_of_products(x):
+    rows, total = x[0], x[1]
+    for index in range(6):
+        total = total + F.silu(rows @ (x[0].t() * index)) @ x[1]
+    return total
+
+
 def steps_with_one_weight(x):
     weight = torch.tanh(x.reshape(16, 16))
     rows = x[0]
@@ -142,7 +149,7 @@ def large_products_of_far_rows_and_columns(x):
 
 
 FUNCTIONS = (
-    scattered_over_a_sum, steps_with_one_weight, large_products_of_far_rows_and_columns,
+    scattered_over_a_sum, sum_of_products, steps_with_one_weight, large_products_of_far_rows_and_columns,
     lines_and_their_gradients,
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
@@ -185,6 +192,14 @@ def test_products_of_one_right_operand_share_its_panels():
     [region] = find_regions(graph, frozenset())
     kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
     assert [sum(isinstance(kernel, kind) for kernel in kernels) for kind in (GemmKernel, PackKernel)] == [3, 1]
+
+
+def test_a_sum_of_many_products_grows_with_each_of_them():
+    graph = run_pipeline(lift(weft.program(weft.hybridize(sum_of_products), torch.randn(2, 8, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    products = [call for call in fuse(region, host_target()).plan.calls if isinstance(call.kernel, GemmKernel)]
+    added = [len(call.kernel.epilogue.operands) for call in products if call.kernel.columns == 16]
+    assert added == [1] * 6
 
 
 def test_operands_of_large_products_are_put_side_by_side_first():

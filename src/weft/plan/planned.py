@@ -90,8 +90,11 @@ class Planner:
     model: MachineModel
     weights: frozenset[Value]
 
-    def plan(self, lifted: Graph, stored: frozenset[Value] = frozenset()) -> PlannedGraph:
-        """Plan a lifted graph: its regions, and the order of these and of PyTorch's operators; see Region.stored."""
+    def plan(self, lifted: Graph, stored: frozenset[Value] = frozenset(), *, in_order: bool = False) -> PlannedGraph:
+        """Plan a lifted graph: its regions, and the order of these and of PyTorch's operators; see Region.stored.
+
+        With `in_order` lanes take little out of its turn, for the memory.
+        """
         found = [replace(region, stored=stored) for region in find_regions(lifted, self.weights)]
         compiled = with_regions(lifted, found)
         regions = []
@@ -99,6 +102,6 @@ class Planner:
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
             # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
-            placed = place(schedule(plan, self.lanes, self.model, in_order=bool(stored)))
+            placed = place(schedule(plan, self.lanes, self.model, in_order=in_order or bool(stored)))
             regions.append(PlannedRegion(region, placed, fused.constants, dict(replaced)))
         return PlannedGraph(lifted, compiled, plan_library(compiled), tuple(regions))

@@ -30,6 +30,8 @@ from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
 
+NEGLIGIBLE_BYTES = 1 << 17  # for so much more memory than PyTorch's operators need lanes are not held back
+
 
 class NativeRegion:
     """A region in machine code: takes its inputs, gives its outputs, in new memory or in that of inputs."""
@@ -163,6 +165,9 @@ def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value]
     planner = Planner(target, cpu_count(), machine_model(target), weights)
     lifted = run_pipeline(lift(graph))
     found = planner.plan(lifted)
+    if found.peak_bytes > PlannedGraph(graph, graph, plan_library(graph), ()).peak_bytes + NEGLIGIBLE_BYTES:
+        # Lanes that go ahead keep more in memory at once than operators one after another would.
+        found = min(found, planner.plan(lifted, in_order=True), key=lambda one: one.peak_bytes)
     if not forward:
         return found
     now = dict(zip(graph.roots(), lifted.roots(), strict=True))
