@@ -6,7 +6,6 @@ from argparse import Namespace
 from typing import Any
 
 from weft.cli.outcome import Outcome
-from weft.document import Document, Table
 from weft.train.history import line_of
 from weft.train.launch import train
 from weft.train.peers import PATIENCE
@@ -22,10 +21,7 @@ def code(given: Namespace) -> str:
 def run(given: Namespace) -> Outcome:
     """Train, and show the history."""
     history = train(given.TARGET, **_order(given))
-    names = tuple(dict.fromkeys(name for row in history for name in row))
-    rows = tuple(tuple(f"{row[name]:.4g}" if name in row else "" for name in names) for row in history)
-    table = Table(names, rows, frozenset(range(len(names))))
-    return Outcome(Document((table,)), {"history": list(history), "last": line_of(history[-1]) if history else None})
+    return Outcome(history.document(), {"history": list(history), "last": line_of(history[-1]) if history else None})
 
 
 def _order(given: Namespace) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import html
-from typing import Any
-
+from weft.document import Document, Picture, Table
+from weft.markup import notebook
+from weft.picture.curves import Axes, curves
 from weft.train.metrics import Animator
 
 CURVES = ("loss", "test_acc")
@@ -23,18 +23,22 @@ class History(list[dict[str, float]]):
             animator.Y.append([row[name] for row in rows])
         return animator
 
+    def document(self) -> Document:
+        """Give it to read: a row an epoch, and on a page the curves."""
+        names = tuple(dict.fromkeys(name for row in self for name in row))
+        rows = tuple(tuple(f"{row[name]:.4g}" if name in row else "" for name in names) for row in self)
+        table = Table(names, rows, frozenset(range(len(names))))
+        series = {name: [(row["epoch"], row[name]) for row in self if name in row] for name in CURVES}
+        axes = Axes(lambda x: f"{x:.0f}", lambda y: f"{y:.3g}", "epoch")
+        # Each in a picture of its own: a loss and an accuracy have no common scale.
+        drawn = [Picture(curves({name: points}, axes, name)) for name, points in series.items() if len(points) > 1]
+        return Document((table, *drawn))
+
+    def __str__(self) -> str:
+        return str(self.document())
+
     def _repr_html_(self) -> str:
-        names = list(dict.fromkeys(name for row in self for name in row))
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{_shown(row.get(name))}</td>" for name in names) + "</tr>" for row in self
-        )
-        picture = self.curves().svg() if self else ""
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{picture}"
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}"
+        return notebook(self.document())
 
 
 def line_of(row: dict[str, float]) -> str:
