@@ -11,7 +11,16 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
 import weft
+from weft.passes.pipeline import run_pipeline
+from weft.plan.fuse import fuse
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.lanes import schedule
+from weft.plan.machine_model import default_model
+from weft.plan.memory import place
+from weft.plan.region import find_regions
+from weft.runtime.executable import NativeExecutable
+from weft.target import host_target
+from weft.trace.lift import lift
 
 Function = Callable[..., torch.Tensor]
 
@@ -214,3 +223,23 @@ def test_a_causal_block_of_rows_does_not_see_the_keys_behind_it() -> None:
     seen = [kernel.seen(block) for block in range(kernel.row_blocks.count)]
     assert seen[0] == kernel.schedule.key_block < seen[-1] == 512
     assert sum(seen) < 0.6 * 512 * len(seen)
+
+
+def test_any_number_of_lanes_gives_the_same_bits() -> None:
+    inputs, target = tensors(200, 200), host_target()
+    (region,) = find_regions(run_pipeline(lift(weft.program(causal, *inputs).graph)), frozenset())
+    fused = fuse(region, target)
+    results = []
+    for lanes in (1, 2, 4):
+        plan = place(schedule(fused.plan, lanes, default_model(target)))
+        assert len(plan.lanes) == lanes
+        out = torch.empty(2, 3, 200, 32)
+        NativeExecutable(plan, target, fused.constants)(inputs, [out])
+        results.append(out)
+    torch.testing.assert_close(results[0], causal(*inputs))
+    assert all(torch.equal(result, results[0]) for result in results[1:])
+
+
+def test_an_empty_batch_gives_an_empty_result() -> None:
+    inputs = [torch.empty(0, 2, 20, 8) for _ in range(3)]
+    assert weft.hybridize(by_hand)(*inputs).shape == (0, 2, 20, 8)

@@ -59,13 +59,16 @@ class AttentionEmitter:
     def emit(self) -> None:
         """Emit the loop."""
         f, kernel, blocks = self.f, self.kernel, self.blocks
-        with f.loop(self.begin, self.end) as tiles:
+        before = [f.integer(-1), Register("i1", "true")] if kernel.schedule.key_block else []
+        with f.loop(self.begin, self.end, carried=before) as tiles:
             matrix, block = f.divide(tiles.index, blocks.count)
             at = row_coordinates(f, matrix, kernel.sizes.batch)
             first = first_of(f, blocks, block)
             rows = f.binary("sub", first_of(f, blocks, f.add(block, 1)), first)
             value = self._at(self.value, kernel.value.batch, at)
-            seen = self._keys_seen(f.binary("add", first, rows), value)
+            known = self._known_values(matrix, value, tiles.carried) if before else ()
+            seen = self._keys_seen(f.binary("add", first, rows), known)
+            tiles.carry(*known)
             query = self._at(self.query, (*kernel.query.batch, kernel.query.row), (*at, first))
             key = self._at(self.key, kernel.key.batch, at)
             self._each_size(block, self.scores, [self.scratch, query, key], self._panels_seen(seen))
@@ -79,21 +82,28 @@ class AttentionEmitter:
     def _at(self, pointer: Register, strides: tuple[int, ...], coordinates: tuple[Register, ...]) -> Register:
         return self.number.address(pointer, linear(self.f, coordinates, strides, 0))
 
-    def _keys_seen(self, last: Register, value: Register) -> Register:
-        """Give how many keys the rows before `last` see."""
+    def _known_values(
+        self, matrix: Register, value: Register, before: tuple[Register, ...]
+    ) -> tuple[Register, Register]:
+        """Give the matrix and whether its values are finite; what is known from the tile before is not looked up."""
+        same = self.f.compare("icmp eq", matrix, before[0])
+        (finite,) = self.f.either(same, lambda: [before[1]], lambda: [self._are_finite(value)])
+        return matrix, finite
+
+    def _keys_seen(self, last: Register, known: tuple[Register, ...]) -> Register:
+        """Give how many keys the rows before `last` see; all if a value is not finite, since times 0 it is not 0."""
         f, step, keys = self.f, self.kernel.schedule.key_block, self.f.integer(self.kernel.sizes.keys)
-        if not step:
+        if not known:
             return keys
         whole, _ = f.divide(f.add(last, step - 1), step)
-        seen = f.minimum(f.multiply(whole, step), keys)
-        return f.select(self._are_finite(value, seen), seen, keys)
+        return f.select(known[1], f.minimum(f.multiply(whole, step), keys), keys)
 
-    def _are_finite(self, value: Register, first: Register) -> Register:
-        """Tell whether all values from a key on are finite numbers: then times 0 they are 0."""
+    def _are_finite(self, value: Register) -> Register:
+        """Tell whether all values of a matrix are finite numbers."""
         f, sizes = self.f, self.kernel.sizes
         vectors = Vectors(f, sizes.element, self.kernel.schedule.values.lanes)
         columns = range(0, sizes.columns, vectors.lanes)
-        with f.loop(first, sizes.keys, carried=[vectors.zero for _ in columns]) as loop:
+        with f.loop(0, sizes.keys, carried=[vectors.zero for _ in columns]) as loop:
             row = self.number.moved(value, (loop.index, self.value_row))
             loaded = [
                 vectors.load(vectors.address(row, column), min(vectors.lanes, sizes.columns - column))

@@ -17,7 +17,7 @@ from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
 from weft.plan.schedule_gemm import choose_schedule
 from weft.target import Target
 
-SCORE_BYTES = 128 * 1024  # of a block's scores: they stay in the second cache beside keys and values
+SCORE_BYTES = 256 * 1024  # of a block's scores: they stay in the second cache beside keys and values
 STACK_BYTES = 512 * 1024  # the most that scores may take of a lane's stack
 MOST_ROWS, LEAST_ROWS = 64, 4
 MOST_CAUSAL_ROWS = 32  # smaller blocks see fewer keys that are masked for most of their rows
@@ -42,7 +42,7 @@ class AttentionSchedule:
     """How attention is computed: query rows of a block, and the schedules of both products.
 
     With `key_block`, a block of rows sees only the keys up to its last row, in whole blocks of so many, unless a value
-    behind them is no finite number: times 0 it is no 0. Without, it sees all keys.
+    of the matrix is no finite number: times 0 it is no 0. Without, it sees all keys.
     """
 
     row_block: int
