@@ -90,6 +90,12 @@ def weight_gradient_of_many_pixels_of_one_channel(x):
     return torch.nn.grad.conv2d_weight(images, weight.shape, F.conv2d(images, weight)) * 2
 
 
+def weight_gradient_of_few_channels_beside_full_vectors(x):
+    images = torch.sin(torch.arange(2 * 17 * 80).to(x)).reshape(2, 17, 8, 10)
+    gradients = torch.cos(torch.arange(2 * 50 * 66).to(x)).reshape(2, 50, 6, 11) + x[0, 0, 0]
+    return torch.nn.grad.conv2d_weight(images, (50, 17, 3, 4), gradients, padding=(1, 2), dilation=(2, 1)) * 2
+
+
 def transposed_convolution(x):
     weight = x.reshape(-1)[:72].reshape(4, 2, 3, 3)
     return torch.relu(F.conv_transpose2d(x.reshape(2, 4, 4, 8), weight, stride=2, padding=1, output_padding=1))
@@ -154,7 +160,7 @@ FUNCTIONS = (
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
     convolution_and_gradients, transposed_convolution, gradients_of_grouped_convolutions,
-    weight_gradient_of_many_pixels_of_one_channel,
+    weight_gradient_of_many_pixels_of_one_channel, weight_gradient_of_few_channels_beside_full_vectors,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
     grouped_convolution,
 )  # fmt: skip

@@ -13,7 +13,12 @@ from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
-from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
+from weft.plan.kernel_conv_weight import (
+    WeightGradientKernel,
+    channels_to_spare,
+    choose_weight_gradient_schedule,
+    turned_around,
+)
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
 from weft.plan.lazy import Computed, Lazy, Leaf, Node
 from weft.plan.plan import Location
@@ -67,6 +72,9 @@ def weigh(fusion: Fusion, value: Value) -> Lazy:
         home = Window(shape, (1, *kernel.steps))
         if kernel.tile_count == 1 and conv.images * prod(conv.out_size) >= PIXELS_TO_SHARE:
             return _added_up(fusion, kernel, home, reads)
+        rest = channels_to_spare(conv, target)
+        if rest:
+            return _in_two(fusion, value, kernel, rest, reads)
         out = fusion.place_for(value, home)
         fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
         return Lazy(shape, out)
@@ -76,6 +84,30 @@ def weigh(fusion: Fusion, value: Value) -> Lazy:
     fusion.assembly.call(kernel, (fusion.assembly.location(found),), reads)
     out = fusion.place_for(value, plain(shape))
     fusion.assembly.store_by_loop(Lazy(apart, found), Leaf(out.source, plain(apart), dtype))
+    return Lazy(shape, out)
+
+
+def _in_two(
+    fusion: Fusion, value: Value, kernel: WeightGradientKernel, rest: int, reads: tuple[Location, Location]
+) -> Lazy:
+    """The gradient in two parts: of output channels that fill vectors, and of the few others."""
+    shape, conv, target = tensor_type(value).shape, kernel.conv, fusion.assembly.target
+    whole = conv.out_channels - rest
+    full = replace(conv, out_channels=whole)
+    most = replace(kernel, conv=full, schedule=choose_weight_gradient_schedule(full, target))
+    few = turned_around(kernel, whole, fusion.assembly.name("weight_gradient"), target)
+    channel, line, column = few.steps
+    out = fusion.place_for(value, plain(shape))
+    sizes = shape[1:]
+    parts = (
+        (most, reads, 0, Window((whole, *sizes), (1, *most.steps))),
+        (few, reads[::-1], whole, Window((rest, *sizes), (channel, 1, line, column))),
+    )
+    for part, given, first, home in parts:
+        found = fusion.arena(home, conv.element)
+        fusion.assembly.call(part, (fusion.assembly.location(found),), given)
+        inside = out.window.sliced((first, 0, 0, 0), (first + home.shape[0], *sizes), (1, 1, 1, 1))
+        fusion.assembly.store_by_loop(Lazy(home.shape, found), Leaf(out.source, inside, conv.element))
     return Lazy(shape, out)
 
 

@@ -4,13 +4,13 @@ For each place of the window it is a product whose sum runs over all pixels: row
 the output channels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.blocks import cut
-from weft.plan.kernel_conv import ConvSizes, Images
+from weft.plan.kernel_conv import ConvSizes, Images, Window
 from weft.plan.kernel_gemm import ELEMENT_BITS
-from weft.plan.schedule_conv import LONGEST_UNROLLED_RUN
+from weft.plan.schedule_conv import FEW_SHARE, LONGEST_UNROLLED_RUN
 from weft.plan.schedule_gemm import register_block, vector_registers
 from weft.plan.walk import Walk
 from weft.target import Target
@@ -18,7 +18,9 @@ from weft.target import Target
 MOST_TILES = 4  # tiles that a gradient of full size is cut into; each reads all pixels
 # Of small images several are added up while the sums are in registers: as many as these pixels (longer chains of
 # additions round worse) and bytes of both tensors (every block reads them again) allow.
+# Past the nearest cache only as many are taken as fill a chain of some length.
 MOST_PIXELS, MOST_BYTES = 1024, 512 * 1024
+NEAR_BYTES, LEAST_PIXELS = 64 * 1024, 128
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGr
     most_rows = max(1, row_blocks * panels // MOST_TILES)
     pixels, bytes_each = max(prod(conv.out_size), 1), ELEMENT_BITS[conv.element] // 8
     numbers = prod(conv.in_size) * conv.in_channels + prod(conv.out_size) * conv.out_channels
+    image_bytes = max(numbers * bytes_each, 1)
+    near = NEAR_BYTES // image_bytes
     return WeightGradientSchedule(
         lanes=lanes,
         block_rows=height,
@@ -123,5 +127,31 @@ def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGr
         tile_row_blocks=cut(row_blocks, most_rows).size,
         tile_panels=cut(panels, max(1, most_rows // max(row_blocks, 1))).size,
         merge_columns=merge,
-        images=max(1, min(MOST_PIXELS // pixels, MOST_BYTES // max(numbers * bytes_each, 1))),
+        images=max(1, min(MOST_PIXELS // pixels, MOST_BYTES // image_bytes, max(near, -(-LEAST_PIXELS // pixels)))),
     )
+
+
+def turned_around(kernel: WeightGradientKernel, first: int, name: str, target: Target) -> WeightGradientKernel:
+    """Give the kernel for the last output channels, from `first` on, whose vectors run along the input channels.
+
+    Few output channels would leave most of a vector empty. Where windows move by 1 the two tensors can change places:
+    what comes out lies as output channels, rows and columns of the window, input channels.
+    """
+    conv, window = kernel.conv, kernel.conv.window
+    other = Window(
+        size=window.size,
+        padding=(-window.padding[0], -window.padding[1]),
+        dilation=(-window.dilation[0], -window.dilation[1]),
+    )
+    channels = conv.out_channels - first, conv.in_channels
+    sizes = ConvSizes(conv.element, conv.images, *channels, conv.out_size, other, conv.in_size, dense=False)
+    beside = replace(kernel.of_output, offset=kernel.of_output.offset + first * kernel.of_output.channel)
+    return WeightGradientKernel(name, sizes, 1, beside, kernel.input, choose_weight_gradient_schedule(sizes, target))
+
+
+def channels_to_spare(conv: ConvSizes, target: Target) -> int:
+    """Count the last output channels that are better computed turned around: a few beside vectors that are full."""
+    lanes = target.lanes(ELEMENT_BITS[conv.element])
+    whole, rest = divmod(conv.out_channels, lanes)
+    fits = conv.window.stride == (1, 1) and conv.in_channels >= lanes and whole > 0
+    return rest if fits and rest <= lanes // FEW_SHARE and conv.images * prod(conv.out_size) >= LEAST_PIXELS else 0
