@@ -234,8 +234,25 @@ def dependencies() -> str:
 
 
 def copies() -> str:
-    """Items 49, 52, 53 and 59: what there is to say of them."""
-    return "copies beside computing: no figure; weft.lazy does not queue work on a GPU, and between lanes nothing moves"
+    """Items 52 and 53: products on a GPU and copies of them, one after the other and at once."""
+    if not torch.cuda.is_available():
+        return "copies beside computing: no figure, as no GPU is at hand; between lanes nothing moves"
+    x = torch.randn(4000, 4000, device="cuda") / 64
+
+    def sequence() -> list[torch.Tensor]:
+        made = [x @ x for _ in range(10)]
+        torch.cuda.synchronize()
+        return [y.to("cpu") for y in made]
+
+    def lazily() -> object:
+        with weft.lazy():
+            return weft.wait([(x @ x).to("cpu") for _ in range(10)])
+
+    times = in_turn({"sequence": sequence, "lazily": lazily}, 10)
+    return (
+        f"10 products of 4000 x 4000 copied to the CPU: {', '.join(map(times.show, times.rounds))}; sequence over lazily "
+        f"{ratio_text(times.ratio('sequence', 'lazily'))}"
+    )
 
 
 def train(net: torch.nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]], rate: float = 0.05) -> torch.Tensor:
