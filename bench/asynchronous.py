@@ -250,8 +250,8 @@ def copies() -> str:
 
     times = in_turn({"sequence": sequence, "lazily": lazily}, 10)
     return (
-        f"10 products of 4000 x 4000 copied to the CPU: {', '.join(map(times.show, times.rounds))}; sequence over lazily "
-        f"{ratio_text(times.ratio('sequence', 'lazily'))}"
+        f"10 products of 4000 x 4000 copied to the CPU: {', '.join(map(times.show, times.rounds))}; sequence over "
+        f"lazily {ratio_text(times.ratio('sequence', 'lazily'))}"
     )
 
 
