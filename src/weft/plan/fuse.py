@@ -25,7 +25,7 @@ from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
 from weft.plan.indices import VIEWS, Change, counted, uniform
-from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, reads_tables, walk
+from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
 from weft.plan.plan import Plan
 from weft.plan.region import REDUCTIONS, Region
 from weft.plan.window import Window, in_order_of, plain
@@ -125,11 +125,11 @@ class Fuser(Fusion):
 
     def _keep(self, value: Value, lazy: Lazy) -> Lazy:
         """Put an expression into memory if several read it and it is dear, or if it has grown too long."""
-        nodes = [node for node in walk(lazy.node) if isinstance(node, Computed)]
-        dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or _is_product(lazy)
-        dear = dear or reads_tables(lazy)
-        if value in self.region.outputs or value in self.scores:
+        if value in self.outputs or value in self.scores:
             return lazy
+        whole = list(walk(lazy.node))
+        nodes = [node for node in whole if isinstance(node, Computed)]
+        dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or any(map(_is_dear, whole))
         several = self.uses[value] > 1 and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
         several = dear and (several or value in self.region.stored)
         if several or len(nodes) > LONGEST_EXPRESSION:
@@ -158,8 +158,9 @@ class Fuser(Fusion):
         return False
 
 
-def _is_product(lazy: Lazy) -> bool:
-    return any(isinstance(leaf.source.pending, Product) for leaf in lazy.leaves())
+def _is_dear(node: Node) -> bool:
+    """Whether a node reads elements at indices, or a product that is not computed yet."""
+    return isinstance(node, Taken) or (isinstance(node, Leaf) and isinstance(node.source.pending, Product))
 
 
 Rule = Callable[[Fusion, Value], Lazy]

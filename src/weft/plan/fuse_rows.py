@@ -238,11 +238,13 @@ def _group_for(fusion: Fusion, lazy: Lazy, reduced: frozenset[int]) -> Rows:
             if isinstance(group, Rows) and _joins(group, lazy, reduced):
                 return group
     buffers = {leaf.source.buffer for leaf in lazy.leaves() if leaf.source.pending is None}
-    for known in fusion.open_groups:
-        if isinstance(known, Rows) and _joins(known, lazy, reduced) and _reads(known) & buffers:
+    # What was emitted meanwhile is met no more, or a long program would look at all its groups for each new one.
+    groups = [known for known in fusion.open_groups if isinstance(known, Rows) and known.is_open]
+    for known in groups:
+        if _joins(known, lazy, reduced) and _reads(known) & buffers:
             return known
     new = Rows(fusion, lazy.shape, reduced)
-    fusion.open_groups.append(new)
+    fusion.open_groups = [*groups, new]
     return new
 
 

@@ -49,12 +49,16 @@ class Fusion:
         return self.lazies[value] if value.op == "constant" or value in self._inputs else None
 
     def live(self) -> Iterator[tuple[Value, Lazy]]:
-        """The values the region has made so far that a later one reads, with their expressions.
+        """The values the region has made so far that a later one reads, and that read what is held back.
 
-        What none reads any more is not looked at again: this is asked for at each group of rows.
+        What none reads any more is not looked at again, nor what lies in memory: this is asked for at each group of
+        rows.
         """
         values, now = self.region.values, self.position
-        fresh = [value for value in values[self._listed : now] if value in self.lazies]
+        made = [value for value in values[self._listed : now] if value in self.lazies]
+        fresh = [
+            value for value in made if any(leaf.source.pending is not None for leaf in self.lazies[value].leaves())
+        ]
         self._living = [value for value in (*self._living, *fresh) if self.last_use.get(value, -1) >= now]
         self._listed = now
         last = [value for value in values[now : now + 1] if value in self.lazies and value in self.last_use]

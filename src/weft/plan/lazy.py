@@ -142,6 +142,9 @@ def _viewed(node: Node, change: Change, changed: dict[int, Node]) -> Node | None
 
 def walk(root: Node) -> Iterator[Node]:
     """Every node once, operands first."""
+    if not isinstance(root, (Computed, Taken)):
+        yield root  # most expressions are one node, and are asked for often
+        return
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(root, False)]
     while stack:
@@ -164,11 +167,6 @@ def read_from_memory(lazy: Lazy, leaves: list[Leaf]) -> Lazy:
         if leaf.source.pending is not None:
             changed[id(leaf)] = leaf.source.pending.as_memory(leaf)
     return lazy.replaced(changed) if changed else lazy
-
-
-def reads_tables(lazy: Lazy) -> bool:
-    """Whether an expression reads elements at indices."""
-    return any(isinstance(node, Taken) for node in walk(lazy.node))
 
 
 class BodyWriter:
