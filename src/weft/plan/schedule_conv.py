@@ -21,6 +21,7 @@ LONGEST_UNROLLED_RUN = 32  # steps: a longer run of merged columns is walked by 
 LONGEST_UNROLLED_WINDOW = 64
 LONGEST_SUM = 256  # steps in one chain of additions, about: longer ones round worse than what eager does
 MOST_DEPTHWISE_VECTORS = 4
+LEAST_TILE_CYCLES = 3_000.0  # of a depthwise convolution: less is not worth another core
 LEAST_IMAGES = 6  # of which one pixel each makes a block
 MOST_SEEN = 0.92  # of the window's places; where more of them are inside, going from image to image does not pay
 TILES_OF_A_CORE = 3
@@ -175,15 +176,18 @@ def choose_depthwise_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     pixels = cut(width, max(1, vector_registers(target) * 5 // 8 // columns)).size
     cycles = pixels * columns * prod(conv.window.size) + BLOCK_CYCLES
     blocks = conv.images * height * cut(width, pixels).count
-    tile_pixel_blocks = cut(blocks, max(1, int(TILE_CYCLES / cycles))).size
-    most_panels = max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))
+    panels = cut(vectors, columns).count
+    # There is little to do for each number, so that one tile may be all of it: every core is to have some.
+    tile_cycles = min(TILE_CYCLES, max(LEAST_TILE_CYCLES, cycles * blocks * panels / (TILES_OF_A_CORE * target.cores)))
+    tile_pixel_blocks = cut(blocks, max(1, int(tile_cycles / cycles))).size
+    most_panels = max(1, int(tile_cycles / (cycles * tile_pixel_blocks)))
     return ConvSchedule(
         lanes=lanes,
         block_pixels=pixels,
         block_vectors=columns,
         channel_block=1,
         tile_pixel_blocks=tile_pixel_blocks,
-        tile_panels=cut(cut(vectors, columns).count, most_panels).size,
+        tile_panels=cut(panels, most_panels).size,
         pixels_of="row",
     )
 
