@@ -1,7 +1,10 @@
 """Behaviour of blocks in which nothing is collected."""
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -35,6 +38,31 @@ def test_a_collector_that_was_off_stays_off() -> None:
 def test_an_error_in_a_block_lets_the_collector_work_again() -> None:
     with pytest.raises(ValueError, match="inside"), without_collection():
         raise ValueError("inside")
+    assert gc.isenabled()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # from Python 3.12 on, of threads
+@pytest.mark.parametrize("own_block", [False, True])
+def test_a_forked_child_does_not_wait_for_blocks_of_other_threads(own_block: bool) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def rest() -> None:
+        with without_collection():
+            entered.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=rest)
+    thread.start()
+    assert entered.wait(20)
+    with without_collection() if own_block else nullcontext():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.isenabled() is not own_block else 1)
+        status = os.waitpid(child, 0)[1]
+    leave.set()
+    thread.join(20)
+    assert status == 0
     assert gc.isenabled()
 
 

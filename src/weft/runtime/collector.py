@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Held only while the two below are looked at, so it cannot deadlock.
+# Held only while what follows is looked at, so it cannot deadlock.
 _lock = threading.Lock()
-_depth = 0
+_depth = 0  # of all threads together
+_own = threading.local()  # depth of this thread
 _was_enabled = False
 
 
@@ -34,20 +35,33 @@ def _enter() -> None:
             _was_enabled = gc.isenabled()
             gc.disable()
         _depth += 1
+        _own.depth = _own_depth() + 1
 
 
 def _leave() -> None:
     global _depth  # noqa: PLW0603  # as above
     with _lock:
         _depth -= 1
-        if _depth == 0 and _was_enabled:
-            gc.enable()
+        _own.depth = _own_depth() - 1
+        _enable_if_done()
+
+
+def _own_depth() -> int:
+    return int(getattr(_own, "depth", 0))
+
+
+def _enable_if_done() -> None:
+    if _depth == 0 and _was_enabled:
+        gc.enable()
 
 
 def _begin_anew() -> None:
-    """In a forked child the threads that were in such a block are gone, but not the one that forked, if it was."""
-    global _lock  # noqa: PLW0603  # a forked child must not inherit a lock that nobody will release
+    """In a forked child the other threads are gone, and will not leave their blocks."""
+    global _lock, _depth  # noqa: PLW0603  # a forked child must not inherit a lock that nobody will release
     _lock = threading.Lock()
+    others, _depth = _depth - _own_depth(), _own_depth()
+    if others:
+        _enable_if_done()
 
 
 os.register_at_fork(after_in_child=_begin_anew)
