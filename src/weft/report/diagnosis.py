@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -59,7 +59,6 @@ class Diagnosis:
     def as_dict(self) -> dict[str, Any]:
         """Give it as data."""
         checks = [{"name": check.name, "well": check.well, "found": check.found} for check in self.checks]
-        machine = dict(line.split(maxsplit=1) for line in str(self.machine).splitlines())
         model = None
         if self.model is not None:
             refused = [{"fact": error.fact, **dict(error.parts())} for error in self.model.obstacles]
@@ -71,7 +70,7 @@ class Diagnosis:
             }
         return {
             "checks": checks,
-            "machine": {name: float(value) for name, value in machine.items()},
+            "machine": asdict(self.machine),
             "model": model,
             "environment": environment().as_dict(),
         }
