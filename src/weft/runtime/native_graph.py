@@ -30,7 +30,9 @@ from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
 
-NEGLIGIBLE_BYTES = 1 << 17  # for so much more memory than PyTorch's operators need lanes are not held back
+# For so much more memory than PyTorch's operators hand on (what they need inside is not known) lanes are not held back:
+# it costs time where lanes overlap, as the layers of an LSTM do.
+NEGLIGIBLE_BYTES = 1 << 21
 
 
 class NativeRegion:
