@@ -14,6 +14,7 @@ from torch import nn
 import weft
 from weft.api.program_file import LoadedProgram
 from weft.errors import UnsupportedError, UsageError
+from weft.plan.planned import PlannedGraph, Planner
 
 
 class Tied(nn.Module):
@@ -90,6 +91,24 @@ def test_memory_does_not_grow_with_the_number_of_results_that_are_added_up() -> 
     with torch.no_grad():
         found = weft.program(Skips(), x).peak_bytes
     assert found < 5 * 4 * x.numel() // 16 * 64  # the result, two sums, and what the layers give meanwhile
+
+
+@pytest.mark.parametrize(
+    ("make", "sizes", "held_back"),
+    [(Skips, (1, 16, 192, 192), True), (lambda: nn.LSTM(32, 32, 2), (8, 2, 32), False)],
+)
+def test_lanes_are_held_back_where_that_saves_much_memory(make, sizes, held_back: bool, monkeypatch) -> None:
+    ways: list[bool] = []
+    plan = Planner.plan
+
+    def noted(self: Planner, *given: Any, in_order: bool = False) -> PlannedGraph:
+        ways.append(in_order)
+        return plan(self, *given, in_order=in_order)
+
+    monkeypatch.setattr(Planner, "plan", noted)
+    with torch.no_grad():
+        weft.program(make(), torch.randn(*sizes))
+    assert ways == ([False, True] if held_back else [False])
 
 
 def test_statistics_are_kept_in_the_loaded_program(tmp_path: Path) -> None:
