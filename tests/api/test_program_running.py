@@ -102,6 +102,15 @@ def test_many_threads_may_make_the_first_call(tmp_path: Path) -> None:
     torch.testing.assert_close(results[0], net(X))
 
 
+def test_a_call_of_another_form_leaves_the_built_in_function_in_place(tmp_path: Path) -> None:
+    program = reloaded(network(), tmp_path)
+    expected = [program(X) for _ in range(3)][-1]
+    standing = program._whole
+    assert standing is not refuse_all
+    assert torch.equal(program(input=X), expected)
+    assert program._whole is standing
+
+
 @pytest.mark.parametrize("lie", ["f32[50,80]", "f64[5,8]"])
 def test_what_a_file_says_of_an_operator_is_not_believed(lie: str, tmp_path: Path) -> None:
     text = f"""graph net(%x: f32[5,8]) {{

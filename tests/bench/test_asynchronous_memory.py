@@ -5,6 +5,7 @@ from bench.asynchronous_memory import growths
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # two processes of 130 batches each: half a minute alone, and the machine may be busy
 def test_the_peak_beyond_eagers_is_within_the_limit() -> None:
     found = growths(("eager", "limited"), 64)
     assert found["limited"] - found["eager"] <= 64

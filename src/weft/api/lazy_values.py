@@ -101,8 +101,6 @@ class Value:
 class Memories:
     """The memory of ordinary tensors that queued work names."""
 
-    MOST = 4096
-
     def __init__(self) -> None:
         self._known: dict[int, Memory] = {}
         self._exported: set[int] = set()
@@ -134,10 +132,6 @@ class Memories:
     def all(self) -> list[Memory]:
         """Every memory that queued work may name."""
         return list(self._known.values())
-
-    def crowded(self) -> bool:
-        """Whether it is time to finish and forget."""
-        return len(self._known) > self.MOST
 
     def forget(self) -> None:
         """Forget what no queued work names any more: all of it is done. What a failure poisoned is kept."""

@@ -80,7 +80,8 @@ class LoadedProgram:
         inputs = self._inputs(arguments, keywords)
         with _modes(self.parts.grad_mode):
             results = self._boundary.apply(inputs, self._execute(inputs))
-        self._whole = self._shortcut.after(arguments, keywords)
+        # One that refused this call guards itself, and may do for the next: in another thread's call it is busy.
+        self._whole = self._shortcut.after(arguments, keywords) or self._whole
         return build(self.parts.results, results)
 
     def _inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:

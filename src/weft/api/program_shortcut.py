@@ -13,21 +13,20 @@ import torch
 from weft.api.program_parts import ProgramParts
 from weft.api.program_running import LoadedGraph
 from weft.api.program_structure import Port
+from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.steady import Steady, can_watch
-from weft.runtime.whole_call import Likeness, Whole, refuse_all, whole_call
-
-FIRST = 2  # a second call alike: there may be many
+from weft.runtime.whole_call import Likeness, Whole, whole_call
 
 
 class Shortcut:
-    """Makes the function, at ever fewer calls, as it is costly to make."""
+    """Makes the function from time to time, as it is costly to make."""
 
     def __init__(self, parts: ProgramParts, graph: LoadedGraph) -> None:
         self._graph = graph
         self._count = _plain_arguments(parts)
         self._tensors = [entry.tensor for entry in parts.state]
         self._steady = self._watched()
-        self._calls, self._next = 0, FIRST
+        self._attempts = EverFewer()
 
     def state_is_as_before(self) -> bool:
         """Whether the program's own tensors surely have the sizes and types that they had when last looked at."""
@@ -37,17 +36,15 @@ class Shortcut:
         """Take the program's own tensors as they are now for right."""
         self._steady = self._watched()
 
-    def after(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Whole:
-        """Give what may stand for calls like the one that was just made."""
-        self._calls += 1
-        if self._count != len(arguments) or keywords or self._calls < self._next or self._steady is None:
-            return refuse_all
-        self._next = 2 * self._calls
+    def after(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Whole | None:
+        """Give what may stand for calls like the one that was just made; None where nothing new does."""
+        if self._count != len(arguments) or keywords or self._steady is None or not self._attempts.is_due():
+            return None
         found, guards = self._graph.bound(range(self._count)), self._steady.rows()
         if found is None or guards is None or not all(type(given) is torch.Tensor for given in arguments):
-            return refuse_all
+            return None
         bound, result = found
-        return whole_call(bound, Likeness(guards, arguments, result, kept=self._steady)) or refuse_all
+        return whole_call(bound, Likeness(guards, arguments, result, kept=self._steady))
 
     def _watched(self) -> Steady | None:
         return Steady([], self._tensors, []) if can_watch(self._tensors) else None

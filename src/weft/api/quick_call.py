@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from weft.api.guarded import Guarded
+from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import has_function_modes, traced_elsewhere
 from weft.trace.signature import autocast_key
 
-FIRST_WHOLE = 2  # a second call alike: there may be many
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -23,15 +23,11 @@ class QuickCall:
         self._count = len(arguments)
         self._looks = tuple(_look(argument) for argument in arguments)
         self._modes = _modes()
-        self._hits, self._next = 0, FIRST_WHOLE
+        self._attempts = EverFewer()
 
     def whole_call(self, arguments: tuple[Any, ...]) -> Whole:
         """What may stand for this call from now on: tried at some calls, ever fewer, as it is costly to make."""
-        self._hits += 1
-        if self._hits < self._next:
-            return refuse_all
-        self._next = 2 * self._hits
-        return self.guarded.whole_call(arguments) or refuse_all
+        return (self.guarded.whole_call(arguments) if self._attempts.is_due() else None) or refuse_all
 
     def inputs(self, arguments: tuple[Any, ...]) -> list[Any] | None:
         """The program's inputs, if it may run."""
