@@ -76,7 +76,7 @@ def global_batches(rank: int, world: int) -> None:
         for devices in ("cpu:0", ["cpu:0", "cpu:1"]):
             trainer = prepared(plain, loss, devices=devices)
             batches = [(X[:7], Y[:7]), (X[:1], Y[:1]), (X, Y)]
-            for x, y in batches:
+            for x, y in [*batches, (X[:0], Y[:0])]:
                 trainer.step(x, y)
             agree(trainer, expected(plain, [[batch] for batch in batches], loss))
 
@@ -137,6 +137,10 @@ def synchronised_norm(rank: int, world: int) -> None:
     for size in (7, 2, 24):  # one rank has no sample of two
         trainer.step(X[:size], Y[:size])
     agree(trainer, expected(normed, [[(X[:size], Y[:size])] for size in (7, 2, 24)], functional.cross_entropy))
+    before = [buffer.clone() for name, buffer in trainer.net.named_buffers() if "running" in name]
+    trainer.step(X[:0], Y[:0])
+    after = [buffer for name, buffer in trainer.net.named_buffers() if "running" in name]
+    assert all(map(torch.equal, before, after))
 
 
 def deterministic() -> nn.Module:

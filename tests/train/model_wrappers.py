@@ -40,6 +40,10 @@ def regional(net: nn.Module) -> nn.Module:
     return net
 
 
+def weft_parallel(net: nn.Module) -> nn.Module:
+    return weft.DataParallel(net, ["cpu:0", "cpu:1"])
+
+
 def hybridized(net: nn.Module) -> nn.Module:
     return weft.hybridize(net)
 
@@ -58,4 +62,7 @@ WAYS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "distributed regional": lambda net: distributed(regional(net)),
     "hybridized": hybridized,
     "data parallel of hybridized": lambda net: data_parallel(hybridized(net)),
+    "Weft's data parallel": weft_parallel,
+    "Weft's data parallel of regional": lambda net: weft_parallel(regional(net)),
+    "distributed Weft's data parallel": lambda net: distributed(weft_parallel(net)),
 }

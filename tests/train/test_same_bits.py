@@ -32,10 +32,10 @@ def trained(net: nn.Module, devices: Any, sizes: tuple[int, ...] = (21, 5, 12), 
 
 
 @settings(max_examples=6, deadline=None)
-@given(count=st.integers(2, 5), size=st.integers(1, 21), dropout=st.sampled_from([0.0, 0.4]))
+@given(count=st.integers(2, 5), size=st.integers(0, 21), dropout=st.sampled_from([0.0, 0.4]))
 def test_deterministic_steps_give_the_same_bits_on_any_devices(count: int, size: int, dropout: float) -> None:
     devices = [f"cpu:{index}" for index in range(count)]
-    sizes = (size + 1 if size < 21 else 21, 12)
+    sizes = (size, 12)
     one = trained(network(dropout), "cpu:0", sizes, deterministic=True)
     many = trained(network(dropout), devices, sizes, deterministic=True)
     for ours, theirs in zip(one.state_dict().values(), many.state_dict().values(), strict=True):
@@ -43,7 +43,7 @@ def test_deterministic_steps_give_the_same_bits_on_any_devices(count: int, size:
 
 
 @settings(max_examples=10, deadline=None)
-@given(shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum), size=st.integers(2, 21))
+@given(shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum), size=st.integers(0, 21))
 def test_synchronised_batch_norm_gives_what_one_device_gives(shares: list[int], size: int) -> None:
     devices = [f"cpu:{index}" for index in range(len(shares))]
     one = trained(network().double(), "cpu:0", (size, 21))

@@ -13,6 +13,7 @@ from weft.devices import Device
 from weft.train import split
 from weft.train.collective import METHODS
 from weft.train.device_threads import run_on
+from weft.train.evaluate import sums_over
 from weft.train.split import split_batch, split_sizes
 
 CPUS = ["cpu:0", "cpu:1"]
@@ -56,10 +57,9 @@ def test_samples_and_labels_must_be_as_many() -> None:
         split_batch(torch.zeros(4), torch.zeros(3), CPUS)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_allreduce_puts_the_sum_everywhere_in_place(method: str, count: int) -> None:
-    tensors = [torch.randn(3, 4).t() for _ in range(count)]
+@given(method=st.sampled_from(sorted(METHODS)), count=st.integers(1, 5), rows=st.integers(0, 3))
+def test_allreduce_puts_the_sum_everywhere_in_place(method: str, count: int, rows: int) -> None:
+    tensors = [torch.randn(rows, 4).t() for _ in range(count)]
     places = [tensor.data_ptr() for tensor in tensors]
     expected = sum(tensor.clone() for tensor in tensors)
     weft.allreduce(tensors, method)
@@ -112,6 +112,21 @@ def test_evaluation_counts_every_sample_once(devices: object) -> None:
     loss = weft.evaluate(net, data, devices, measure=summed_loss)
     expected_loss = summed_loss(scores, torch.cat([y for _, y in data])) / 8
     assert loss == pytest.approx(float(expected_loss.detach()), rel=1e-5)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 6), max_size=4),
+    shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum),
+)
+def test_evaluation_counts_every_sample_once_whatever_the_shares(sizes: list[int], shares: list[int]) -> None:
+    net = nn.Linear(3, 4)
+    data = [(torch.randn(count, 3), torch.randint(4, (count,))) for count in sizes]
+    devices = [f"cpu:{index}" for index in range(len(shares))]
+    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in data)
+    assert sums_over(net, data, devices, shares=shares) == (right, sum(sizes))
+    assert weft.evaluate(net, data, devices, shares=shares) == (
+        pytest.approx(right / sum(sizes)) if sum(sizes) else pytest.approx(float("nan"), nan_ok=True)
+    )
 
 
 def summed_loss(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

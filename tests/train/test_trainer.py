@@ -50,34 +50,50 @@ LOSSES = {
 }
 
 
-@settings(max_examples=25)
+def plainly(name: str, updates: list[tuple[torch.Tensor, torch.Tensor]], factor: float) -> nn.Module:
+    """Train with PyTorch alone, an update for each large batch; one without anything that counts has no gradient."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.5, momentum=0.9)
+    for x, y in updates:
+        optimizer.zero_grad()
+        scores = net(x.double())
+        found = LOSSES[name](scores, y)
+        mean = found[0] / found[1] if isinstance(found, tuple) else found / (len(y) if name == "sum" else 1)
+        if len(y):
+            (mean if mean.isfinite() else scores.sum() * 0).backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= factor
+    return net
+
+
+@settings(max_examples=40)
 @given(
     name=st.sampled_from(sorted(LOSSES)),
     shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum),
-    size=st.integers(1, 24),
+    sizes=st.lists(st.sampled_from([0, 1, 2, 7, 24]), min_size=1, max_size=6),
+    accumulate=st.integers(1, 3),
 )
-def test_any_shares_give_the_update_of_one_device(name: str, shares: list[int], size: int) -> None:
-    batches = [(X[:size], Y[:size]), (X[-size:], Y[-size:])]
+def test_any_shares_give_the_update_of_plain_training_on_the_global_batch(
+    name: str, shares: list[int], sizes: list[int], accumulate: int
+) -> None:
+    batches = [(X[index : index + size], Y[index : index + size]) for index, size in enumerate(sizes)]
+    batches = batches[: len(batches) // accumulate * accumulate]
+    rounds = [batches[start : start + accumulate] for start in range(0, len(batches), accumulate)]
+    updates = [tuple(map(torch.cat, zip(*one, strict=True))) for one in rounds]
+
+    def scheduled(devices: Any, **options: Any) -> nn.Module:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.5, momentum=0.9)
+        options["scheduler"] = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
+        trainer = weft.Trainer(net, optimizer, LOSSES[name], devices, accumulate=accumulate, **options)
+        for x, y in batches:
+            trainer.step(x.double(), y)
+        return net
+
     devices = [f"cpu:{index}" for index in range(len(shares))]
-    close(trained(LOSSES[name], devices, batches, shares=shares), trained(LOSSES[name], "cpu:0", batches))
-
-
-def test_one_device_gives_what_plain_training_gives() -> None:
-    plain = model()
-    optimizer = torch.optim.SGD(plain.parameters(), 0.5, momentum=0.9)
-    for _ in range(3):
-        optimizer.zero_grad()
-        functional.cross_entropy(plain(X.double()), Y).backward()
-        optimizer.step()
-    close(trained(functional.cross_entropy, ["cpu:0", "cpu:1"], [(X, Y)] * 3), plain)
-
-
-def test_accumulated_batches_give_the_update_of_one_large_one() -> None:
-    parts = list(zip(X.split([5, 12, 7]), Y.split([5, 12, 7]), strict=True))
-    close(
-        trained(masked, ["cpu:0", "cpu:1"], parts, accumulate=3),
-        trained(masked, "cpu:0", [(X, Y)]),
-    )
+    plain = plainly(name, updates, 0.7)  # the schedule steps once an update, on however many devices
+    close(scheduled(devices, shares=shares), plain)
+    close(scheduled("cpu:0"), plain)
 
 
 def test_clipping_takes_the_norm_of_the_whole_gradient() -> None:
@@ -105,9 +121,19 @@ def test_a_parameter_that_nobody_uses_is_left_alone() -> None:
 
 
 def test_hybridized_replicas_give_the_same() -> None:
-    batches = [(X, Y)] * 2
+    batches = [(X, Y), (X[:1], Y[:1]), (X, Y)]
     found = trained(functional.cross_entropy, ["cpu:0", "cpu:1"], batches, hybridize=True)
     close(found, trained(functional.cross_entropy, "cpu:0", batches))
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_a_batch_without_samples_changes_nothing_and_its_loss_is_zero(hybridize: bool) -> None:
+    for loss_fn in LOSSES.values():
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.5)
+        trainer = weft.Trainer(net, optimizer, loss_fn, ["cpu:0", "cpu:1"], hybridize=hybridize)
+        assert trainer.step(X[:0].double(), Y[:0]) == 0
+        close(net, model())
 
 
 def test_a_batch_that_fails_on_one_device_leaves_no_trace() -> None:

@@ -85,9 +85,10 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - the signature of torch.nn.functiona
     normal, mean, variance, count = _Normalised.apply(x, meeting, member, eps)  # type: ignore[no-untyped-call]
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            moved = (momentum * (count > 0)).to(running_mean.dtype)  # where nobody has a sample, nothing is learned
+            running_mean.lerp_(mean.to(running_mean.dtype), moved)
             unbiased = variance * (count / (count - 1).clamp(min=1))
-            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+            running_var.lerp_(unbiased.to(running_var.dtype), moved)
     shape = [1, -1] + [1] * (x.ndim - 2)
     if weight is not None:
         normal = normal * weight.view(shape)
@@ -105,13 +106,14 @@ class _Normalised(torch.autograd.Function):
         number = wide.new_full((1,), float(x.numel() // max(1, x.shape[1])))
         sums = meeting.add(member, torch.cat([wide.sum(over), number]))
         count = sums[-1]
+        divisor = count.clamp(min=1)
         shape = [1, -1] + [1] * (x.ndim - 2)
-        mean = sums[:-1] / count
+        mean = sums[:-1] / divisor
         # The variance about the common mean, in a second meeting: sums of squares would cancel.
-        variance = meeting.add(member, (wide - mean.view(shape)).square().sum(over)) / count
+        variance = meeting.add(member, (wide - mean.view(shape)).square().sum(over)) / divisor
         scale = (variance + eps).rsqrt()
         normal = (wide - mean.view(shape)) * scale.view(shape)
-        ctx.save_for_backward(normal, scale, count)
+        ctx.save_for_backward(normal, scale, divisor)
         ctx.meeting, ctx.member = meeting, member
         ctx.mark_non_differentiable(mean, variance, count)
         return normal.to(x.dtype), mean, variance, count
@@ -119,12 +121,12 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        normal, scale, count = ctx.saved_tensors
+        normal, scale, divisor = ctx.saved_tensors
         gradient = gradients[0].to(normal.dtype)
         over = [dimension for dimension in range(normal.ndim) if dimension != 1]
         channels = normal.shape[1]
         sums = torch.cat([gradient.sum(over), (gradient * normal).sum(over)])
-        sums = ctx.meeting.add(ctx.member, sums) / count
+        sums = ctx.meeting.add(ctx.member, sums) / divisor
         shape = [1, -1] + [1] * (normal.ndim - 2)
         centred = gradient - sums[:channels].view(shape) - normal * sums[channels:].view(shape)
         return (centred * scale.view(shape)).to(gradients[0].dtype), None, None, None
