@@ -14,6 +14,7 @@ from tests.cli.conftest import Weft, transcript
 import weft as package
 from weft.cli import main, terminal
 from weft.cli.commands import COMMANDS
+from weft.cli.outcome import as_json
 from weft.errors import ExecutionError, InternalError
 
 MISTAKES = (
@@ -87,6 +88,19 @@ def test_an_error_is_data_too_where_data_is_asked_for(weft: Weft) -> None:
     assert found["error"]["status"] == answer.status == 2
 
 
+@pytest.mark.parametrize("words", ["", "--version", "--help", "help", "help ckpt", "ckpt --help", "env --show-code"])
+def test_what_is_said_about_weft_is_data_too(words: str, weft: Weft) -> None:
+    for asked in (f"{words} --json", f"{words} --json --ascii"):
+        answer = weft(*asked.split())
+        assert (answer.status, answer.err) == (0, "")
+        found = json.loads(answer.out)
+        assert found["schema"] == 1
+        assert found["command"] == next((name for name in ("ckpt", "env") if name in words), None)
+        told = weft(*words.split()).out.rstrip("\n")
+        assert found.get("code", found.get("help")) == told
+        assert found.get("version", package.__version__) == package.__version__
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [(ExecutionError("it failed"), 4), (InternalError("ours"), 70), (KeyboardInterrupt(), 130)],
@@ -99,6 +113,14 @@ def test_the_exit_status_says_whose_fault_it_is(error, status, weft: Weft, monke
     answer = weft("env")
     assert (answer.status, answer.out) == (status, "")
     assert "weft: " in answer.err
+    found = json.loads(weft("env", "--json").out)
+    assert (found["schema"], found["command"], found["error"]["status"]) == (1, "env", status)
+    assert found["error"].keys() == {"class", "fact", "where", "why", "fix", "status"}
+
+
+def test_numbers_that_json_does_not_have_are_null() -> None:
+    found = json.loads(as_json("train", {"loss": [float("nan"), 1.5, {"most": float("inf")}]}))
+    assert found["loss"] == [None, 1.5, {"most": None}]
 
 
 def test_an_exception_that_nobody_expected_is_a_mistake_in_weft(weft: Weft, monkeypatch) -> None:
@@ -106,6 +128,7 @@ def test_an_exception_that_nobody_expected_is_a_mistake_in_weft(weft: Weft, monk
     answer = weft("env")
     assert (answer.status, answer.out) == (70, "")
     assert "KeyError: this is a mistake in Weft" in answer.err
+    assert json.loads(weft("env", "--json").out)["error"]["status"] == 70
 
 
 def test_an_exception_of_the_users_file_is_told_with_its_line(weft: Weft, folder) -> None:

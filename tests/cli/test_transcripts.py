@@ -82,7 +82,8 @@ MEASURING = (
     "weft tour --stop nothing",
     "weft tour --lang de",
     "weft ckpt convert whole.pt --to absent/model.safetensors",
-    "weft --json",
+    "weft --json env",
+    "weft bench other.py:net",
     "weft help nothing",
 )
 

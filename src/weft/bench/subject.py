@@ -20,6 +20,7 @@ from weft.api.step import Step
 from weft.bench.settings import HYBRID, STEP
 from weft.bench.training import losses_function
 from weft.errors import UsageError, source_line
+from weft.near_files import missing_file
 
 EXAMPLES = "example_inputs"
 SEED = 0
@@ -86,10 +87,7 @@ def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
 def run_file(path: Path) -> dict[str, Any]:
     """Run a Python file as a module of its own; its folder is looked in for what it imports."""
     if not path.is_file():
-        folder = path.parent
-        near = [each.name for each in folder.glob("*.py")] if folder.is_dir() else []
-        close = difflib.get_close_matches(path.name, near, n=1)
-        raise UsageError(f"there is no file {path}", fix=f"did you mean {folder / close[0]}?" if close else None)
+        raise missing_file(path, [".py"])
     folder_name = str(path.parent.resolve())
     if folder_name not in sys.path:
         sys.path.insert(0, folder_name)

@@ -42,7 +42,7 @@ def parse(command: Command, words: Sequence[str]) -> argparse.Namespace:
     options = [name for name in known if name.startswith("-")]
     # Help is given also where the rest is not right yet.
     if "--help" in words:
-        return argparse.Namespace(help=True, json=False, ascii="--ascii" in words, show_code=False)
+        return argparse.Namespace(help=True, json="--json" in words, ascii="--ascii" in words, show_code=False)
     given, rest = parser.parse_known_args(list(words))
     if rest:
         raise _surplus(command, rest[0], options)

@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 
+import weft
 from weft.cli.arguments import find_command, parse
 from weft.cli.blame import users_line, users_traceback
 from weft.cli.commands import COMMANDS, EVERYWHERE, Command
@@ -18,8 +19,8 @@ from weft.cli.interruption import interruptible, status_after, told_after
 from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, as_json, error_data, status_of
 from weft.cli.output_path import check_writable
 from weft.cli.suggestion import did_you_mean
-from weft.cli.terminal import say, show, style_of
-from weft.document import Style
+from weft.cli.terminal import say, show, style_of, text_of
+from weft.document import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
 
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
@@ -34,36 +35,36 @@ def main(words: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return status
     except KeyboardInterrupt as error:
-        say(f"weft: {told_after(error, given)}")
-        return status_after(error)
+        told = told_after(error, given)
+        return _fail(given, error, told, status_after(error))
     except BrokenPipeError:
         # Whoever read the output has gone, such as `head`: Python must not complain again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except WeftError as error:
-        return _fail(given, error)
+        return _fail(given, error, str(error), status_of(error))
     except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is, it is said in full
         if line := users_line(error):
             say(users_traceback(error))
-            return _fail(given, ExecutionError(f"{type(error).__name__}: {error}", where=line))
+            theirs = ExecutionError(f"{type(error).__name__}: {error}", where=line)
+            return _fail(given, theirs, str(theirs), status_of(theirs))
         say(traceback.format_exc())
-        say(f"weft: {type(error).__name__}: this is a mistake in Weft; please report the lines above with `weft env`")
-        return INTERNAL
+        told = f"{type(error).__name__}: this is a mistake in Weft; please report the lines above with `weft env`"
+        return _fail(given, error, told, INTERNAL)
 
 
 def _answer(words: list[str]) -> int:
     style = style_of(ascii_only="--ascii" in words)
     plain = [word for word in words if word != "--ascii"]
-    if not plain:
-        show(greeting(), style)
-        return OK
+    bare = [word for word in plain if word != "--json"]
+    data = len(bare) < len(plain)
+    if not bare:
+        return _tell(greeting(), style, data=data)
+    if bare[0] in VERSION:
+        return _tell(version_line(), style, data=data)
+    if bare[0] in HELP:
+        return _tell(help_of(find_command(bare[1])) if bare[1:] else overview(), style, bare[1:], data=data)
     name, *rest = plain
-    if name in VERSION:
-        show(version_line(), style)
-        return OK
-    if name in HELP:
-        show(help_of(find_command(rest[0])) if rest else overview(), style)
-        return OK
     if name.startswith("-"):
         known = ("--help", "--version")
         behind = "options stand behind a command: weft env --json"
@@ -77,8 +78,7 @@ def _answer(words: list[str]) -> int:
 def _run(command: Command, words: list[str], style: Style) -> int:
     given = parse(command, words)
     if given.help:
-        show(help_of(command), style)
-        return OK
+        return _tell(help_of(command), style, [command.name], data=given.json)
     if not given.show_code:
         _check_paths(command, given)
     # Imported here, by its name in the table: most commands need PyTorch, which takes seconds to import.
@@ -94,6 +94,15 @@ def _run(command: Command, words: list[str], style: Style) -> int:
     return outcome.status
 
 
+def _tell(told: Document | str, style: Style, about: Sequence[str] = (), *, data: bool) -> int:
+    """Show what is said about Weft itself, or about a command."""
+    if data:
+        found = {"version": weft.__version__, "help": text_of(told, style)}
+        told = as_json(about[0] if about else None, found)
+    show(told, style)
+    return OK
+
+
 def _check_paths(command: Command, given: Namespace) -> None:
     """Ask for all that will be written, before anything is imported or measured."""
     for argument in command.arguments:
@@ -102,9 +111,11 @@ def _check_paths(command: Command, given: Namespace) -> None:
             check_writable(argument.name, name)
 
 
-def _fail(words: list[str], error: WeftError) -> int:
-    say(f"weft: {error}")
+def _fail(words: list[str], error: BaseException, told: str, status: int) -> int:
+    """Say what went wrong, also as data where data was asked for."""
+    say(f"weft: {told}")
     if "--json" in words:
         known = words[0] in {command.name for command in COMMANDS}
-        print(as_json(words[0] if known else None, error_data(error)))
-    return status_of(error)
+        fact = error.fact if isinstance(error, WeftError) else told
+        print(as_json(words[0] if known else None, error_data(error, fact, status)))
+    return status

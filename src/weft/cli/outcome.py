@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +40,21 @@ def status_of(error: WeftError) -> int:
 
 def as_json(command: str | None, data: Mapping[str, Any]) -> str:
     """Write a result for programs: one object, with the number of the schema it follows."""
-    return json.dumps({"schema": SCHEMA, "command": command, **data}, indent=2, ensure_ascii=True, default=str)
+    whole = _finite({"schema": SCHEMA, "command": command, **data})
+    return json.dumps(whole, indent=2, ensure_ascii=True, allow_nan=False, default=str)
 
 
-def error_data(error: WeftError) -> dict[str, Any]:
+def _finite(value: Any) -> Any:
+    """Write null for a number that JSON does not have."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return list(map(_finite, value)) if isinstance(value, list | tuple) else value
+
+
+def error_data(error: BaseException, fact: str, status: int) -> dict[str, Any]:
     """Give an error as data: its class, its parts and the exit status."""
-    parts = dict(error.parts())
-    return {"error": {"class": type(error).__name__, "fact": error.fact, **parts, "status": status_of(error)}}
+    known = error.parts() if isinstance(error, WeftError) else ()
+    parts = dict.fromkeys(("where", "why", "fix")) | dict(known)
+    return {"error": {"class": type(error).__name__, "fact": fact, **parts, "status": status}}

@@ -24,11 +24,17 @@ def show(result: Document | str, style: Style) -> None:
     if isinstance(result, str):
         print(result)
         return
-    lines = lines_of(result, style)
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _show_in_colour(lines)
+        _show_in_colour(lines_of(result, style))
     else:
-        print("\n".join("".join(span.text for span in line).rstrip() for line in lines))
+        print(text_of(result, style))
+
+
+def text_of(result: Document | str, style: Style) -> str:
+    """Give a result as plain lines."""
+    if isinstance(result, str):
+        return result
+    return "\n".join("".join(span.text for span in line).rstrip() for line in lines_of(result, style))
 
 
 def say(message: str) -> None:

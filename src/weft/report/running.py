@@ -18,6 +18,7 @@ from weft.api.program_structure import build
 from weft.document import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
+from weft.near_files import missing_file
 from weft.trace.capture import tree_flatten
 
 CALLS = 5
@@ -129,7 +130,7 @@ def _read(path: Path) -> torch.Tensor:
     try:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError as error:
-        raise UsageError(f"there is no file {path}") from error
+        raise missing_file(path, [".npy"]) from error
     except (ValueError, OSError, EOFError, TypeError) as error:
         raise ExecutionError(f"{path} cannot be read as an .npy file", why=str(error)) from error
 

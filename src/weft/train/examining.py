@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
+from weft.near_files import missing_file
 from weft.train.checkpoint_reading import Checkpoint, read
 from weft.train.file_series import FileSeries
 from weft.train.foreign_file import is_foreign
@@ -72,7 +73,7 @@ def examine(path: Path) -> Examined:
     if path.is_dir():
         raise UsageError(f"{path} is a folder", why="one file is asked for", fix="name a file in it")
     if not path.is_file():
-        raise UsageError(f"there is no file {path}")
+        raise missing_file(path, SUFFIXES)
     try:
         return Examined(path, SOUND, None, read(path))
     except NoChecksumError as unchecked:
@@ -111,7 +112,7 @@ def files_of(places: list[Path]) -> list[Path]:
         elif place.exists():
             found.append(place)
         else:
-            raise UsageError(f"there is no file or folder {place}")
+            raise missing_file(place, SUFFIXES, "file or folder")
     if not found:
         raise UsageError(
             f"there is no checkpoint in {', '.join(map(str, places))}", why="looked for " + ", ".join(SUFFIXES)

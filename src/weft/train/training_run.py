@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import UsageError
+from weft.near_files import missing_file
 from weft.train.builtin_runs import RUNS
 from weft.train.checkpoint_folder import Checkpoints
 from weft.train.trainer import Trainer
@@ -79,7 +80,7 @@ def _maker(target: str) -> Callable[..., Any]:
         raise UsageError(f"{target!r} names no training run", fix="file.py:name, or one of " + ", ".join(RUNS))
     path = Path(file)
     if not path.is_file():
-        raise UsageError(f"there is no file {file}")
+        raise missing_file(path, [".py"])
     sys.path.insert(0, str(path.parent.resolve()))  # what the file imports may lie beside it
     names = runpy.run_path(str(path), run_name="weft_training")
     make = names.get(name)

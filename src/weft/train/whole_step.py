@@ -51,7 +51,8 @@ def whole_step(trainer: Any) -> WholeStep | None:
 def _mean_of(loss_fn: Any) -> Any:
     def mean(answers: Any, y: torch.Tensor) -> torch.Tensor:
         if not len(y):
-            return answers.sum()  # a mean over no samples is no number, and would spread
+            nothing: torch.Tensor = answers.sum()
+            return nothing  # a mean over no samples is no number, and would spread
         loss, count = summed_loss(loss_fn, answers, y)
         if isinstance(count, torch.Tensor):
             return loss / torch.where(count == 0, 1, count)
