@@ -1,6 +1,6 @@
 """A right operand anywhere in memory -> panels that a register block reads from beginning to end.
 
-Contract of the emitted function: void name(packed*, source*, begin, end), one tile per panel of each matrix.
+Contract of the emitted function: void name(packed*, source*, [scale*,] begin, end), one tile per panel of each matrix.
 """
 
 from math import prod
@@ -17,7 +17,8 @@ TOGETHER = 4  # numbers that are copied in one round of a loop
 
 def emit_pack(module: Module, kernel: PackKernel) -> None:
     """Emit the function that packs a kernel's right operand."""
-    writer = module.function(kernel.name, ["ptr", "ptr", "i64", "i64"])
+    pointers = ["ptr"] * (2 if kernel.scale_batch is None else 3)
+    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
         PackEmitter(writer, kernel).emit()
 
@@ -48,18 +49,22 @@ class PackEmitter:
     def emit(self) -> None:
         """Emit the loop over panels."""
         writer, kernel, vectors = self.writer, self.kernel, self.vectors
-        packed, source, begin, end = writer.parameters
+        packed, source, *scales, begin, end = writer.parameters
         source = vectors.address(source, kernel.offset)
         kinds = panel_kinds(kernel.panels, kernel.columns, kernel.lanes)
         with writer.loop(begin, end) as loop:
             index, panel = writer.divide(loop.index, kernel.panels.count)
             column = writer.multiply(first_of(writer, kernel.panels, panel), kernel.lanes)
             operands = [(packed, kernel.packed_batch), (source, kernel.source.batch)]
-            to, of = matrix_pointers(vectors, index, kernel.batch, operands)
+            operands += [(scale, kernel.scale_batch or ()) for scale in scales]
+            to, of, *by = matrix_pointers(vectors, index, kernel.batch, operands)
             to = vectors.moved(to, (column, kernel.depth))
             of = vectors.moved(of, (column, kernel.source.column))
             stops = [kind.stop for kind in kinds]
             choose(writer, panel, stops, lambda i: self._outer(to, of, kinds[i], kernel.outer))
+            if by:
+                scale = vectors.moved(by[0], (column, 1))
+                choose(writer, panel, stops, lambda i: self._multiply(to, scale, kinds[i]))
 
     def _outer(self, packed: Register, source: Register, kind: PanelKind, dims: tuple[tuple[int, int], ...]) -> None:
         """Pack a panel by its parts along the outer dimensions of the sum."""
@@ -138,6 +143,17 @@ class PackEmitter:
         with self.writer.loop(0, self.kernel.inner) as row, self.writer.loop(first, width) as column:
             to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
             self.writer.store(constant(self.vectors.element, 0.0), to)
+
+    def _multiply(self, packed: Register, scale: Register, kind: PanelKind) -> None:
+        """Multiply the columns of a packed panel."""
+        writer, vectors, lanes = self.writer, self.vectors, self.kernel.lanes
+        counts = [kind.tail if vector == kind.vectors - 1 else lanes for vector in range(kind.vectors)]
+        scales = [vectors.load(vectors.address(scale, vector * lanes), count) for vector, count in enumerate(counts)]
+        with writer.loop(0, self.kernel.depth) as row:
+            at = vectors.moved(packed, (row.index, kind.vectors * lanes))
+            for vector, by in enumerate(scales):
+                place = vectors.address(at, vector * lanes)
+                vectors.store(writer.binary("fmul", vectors.load(place), by), place)
 
     def _square(self) -> str:
         """Name the function that transposes one whole square into a panel of a width."""

@@ -11,7 +11,7 @@ import torch
 from weft.ir.types import TensorType
 from weft.plan.expression import DTYPE_BYTES, Instruction, View, explicit_rounding
 from weft.plan.kernel_gemm import PackKernel
-from weft.plan.kernel_loop import LoopExpression, plan_loop
+from weft.plan.kernel_loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.lazy import BodyWriter, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
 from weft.plan.plan import Buffer, BufferKind, Kernel, KernelCall, Location
 from weft.plan.window import Window, in_order_of, plain
@@ -37,7 +37,7 @@ class Assembly:
         self.constants: list[torch.Tensor] = []
         self.owners: dict[int, tuple[Owner, ...]] = {}
         self._counts: Counter[str] = Counter()
-        self._packed: dict[tuple[PackKernel, Location], Location] = {}
+        self._packed: dict[tuple[PackKernel, tuple[Location, ...]], Location] = {}
 
     def buffer(self, kind: BufferKind, elements: int, dtype: str) -> int:
         """Add a buffer; gives its number."""
@@ -60,12 +60,12 @@ class Assembly:
         if kernel.tile_count:
             self.calls.append(KernelCall(kernel, writes, reads))
 
-    def pack(self, kernel: PackKernel, source: Location, elements: int, dtype: str) -> Location:
+    def pack(self, kernel: PackKernel, sources: tuple[Location, ...], elements: int, dtype: str) -> Location:
         """Where a weight lies packed; what is packed alike for several calls is packed once."""
-        key = (replace(kernel, name=""), source)  # the name tells only when it was met
+        key = (replace(kernel, name=""), sources)  # the name tells only when it was met
         if key not in self._packed:
             self._packed[key] = Location(self.buffer("packed", elements, dtype))
-            self.packing.append(KernelCall(kernel, (self._packed[key],), (source,)))
+            self.packing.append(KernelCall(kernel, (self._packed[key],), sources))
         return self._packed[key]
 
     def settle(self, buffer: int) -> None:
@@ -112,6 +112,16 @@ class Assembly:
 
     def store_by_loop(self, lazy: Lazy, out: Leaf) -> None:
         """Compute an expression by a loop kernel."""
+        kernel, reads = self._loop(lazy, out)
+        self.call(kernel, (self.location(out),), reads)
+
+    def prepare(self, lazy: Lazy, out: Leaf) -> None:
+        """Compute an expression of weights by a loop kernel, when one of them has changed."""
+        kernel, reads = self._loop(lazy, out)
+        if kernel.tile_count:
+            self.packing.append(KernelCall(kernel, (self.location(out),), reads))
+
+    def _loop(self, lazy: Lazy, out: Leaf) -> tuple[LoopKernel, tuple[Location, ...]]:
         sources: list[Leaf] = []
         tables: list[Leaf] = []
 
@@ -136,9 +146,8 @@ class Assembly:
             results,
             tables=tuple(table.dtype for table in tables),
         )
-        kernel = plan_loop(expression, self.target)
         reads = (*map(self.location, sources), *(Location(table.source.buffer) for table in tables))
-        self.call(kernel, (self.location(out),), reads)
+        return plan_loop(expression, self.target), reads
 
 
 def rounded(inputs: list[str], body: list[Instruction], result: int) -> tuple[tuple[Instruction, ...], tuple[int, ...]]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from weft.plan.expression import Instruction
 
 # Ops of an instruction or two; a body of few of these is repeated for every vector of a register block.
-SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select"})
+SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select"}) | {
+    "eq", "ne", "lt", "le", "gt", "ge",
+}  # fmt: skip
 LONGEST_REPEATED_BODY = 6
 
 
@@ -38,4 +40,5 @@ class Epilogue:
     @property
     def is_long(self) -> bool:
         """Tell whether the body is so long that its code should not be repeated for every row of a block."""
-        return len(self.body) > LONGEST_REPEATED_BODY or any(step.op not in SHORT_OPS for step in self.body)
+        computed = sum(step.op != "constant" for step in self.body)
+        return computed > LONGEST_REPEATED_BODY or any(step.op not in SHORT_OPS for step in self.body)

@@ -27,6 +27,7 @@ from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
 from weft.plan.indices import VIEWS, Change, counted, uniform
 from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
 from weft.plan.plan import Plan
+from weft.plan.prepare import is_prepared, is_repeated, prepare
 from weft.plan.region import REDUCTIONS, Region
 from weft.plan.window import Window, in_order_of, plain
 from weft.target import Target
@@ -133,7 +134,7 @@ class Fuser(Fusion):
         several = self.uses[value] > 1 and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
         several = dear and (several or value in self.region.stored)
         if several or len(nodes) > LONGEST_EXPRESSION:
-            return Lazy(lazy.shape, self.assembly.in_memory(lazy))
+            return Lazy(lazy.shape, prepare(self, lazy) if is_prepared(self, lazy) else self.assembly.in_memory(lazy))
         return lazy
 
     def _meets_again(self, value: Value, most: int) -> bool:
@@ -169,8 +170,21 @@ Rule = Callable[[Fusion, Value], Lazy]
 def compute(fuser: Fusion, value: Value) -> Lazy:
     """An elementwise op."""
     _finish_all_but_last(fuser, value)
-    operands = tuple(fuser.lazies[operand].node for operand in value.operands)
+    operands = tuple(lazy.node for lazy in _prepared(fuser, [fuser.lazies[operand] for operand in value.operands]))
     return Lazy(tensor_type(value).shape, Computed(value.op, operands, dtype_of(value)))
+
+
+def _prepared(fuser: Fusion, operands: list[Lazy]) -> list[Lazy]:
+    """Operands of which those that read weights alone, beside others that do not, are computed before any call."""
+    if len(operands) < 2 or all(not isinstance(lazy.node, Computed) for lazy in operands):
+        return operands
+    own = [is_prepared(fuser, lazy) for lazy in operands]
+    if not any(own) or all(mine or not lazy.leaves() for mine, lazy in zip(own, operands, strict=True)):
+        return operands
+    return [
+        Lazy(lazy.shape, prepare(fuser, lazy)) if mine and is_repeated(lazy) else lazy
+        for mine, lazy in zip(own, operands, strict=True)
+    ]
 
 
 def _finish_all_but_last(fuser: Fusion, value: Value) -> None:

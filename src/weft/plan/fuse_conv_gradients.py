@@ -44,7 +44,7 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     for kernel, pack in input_gradient(asked, fusion.assembly.target):
         size = kernel.groups * kernel.packed_group
         if fusion.is_weight(weight):
-            packed = fusion.assembly.pack(pack, source, size, dtype)
+            packed = fusion.assembly.pack(pack, (source,), size, dtype)
         else:
             packed = Location(fusion.assembly.buffer("arena", size, dtype))
             fusion.assembly.call(pack, (packed,), (source,))

@@ -51,14 +51,14 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
         pair(out_shape[2:]), window, images_of(images.window), images_of(home), Epilogue(),
         choose(sizes, fusion.assembly.target), depthwise,
     )  # fmt: skip
-    parts = [
-        (part, first, _packed_weights(fusion, part, weight, first))
-        for first, part in channel_parts(plain_kernel, sizes, fusion.assembly.target)
-    ]
+    parts = channel_parts(plain_kernel, sizes, fusion.assembly.target)
+    is_weight = fusion.is_weight(weight)
+    packed_now = [] if is_weight else [_packed_weights(fusion, part, weight, first) for first, part in parts]
 
-    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+    def emit(scale: Leaf | None, out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         given = images_of(out.window)
-        for part, first, packed in parts:
+        packs = packed_now or [_packed_weights(fusion, part, weight, first, scale) for first, part in parts]
+        for (first, part), packed in zip(parts, packs, strict=True):
             output = replace(given, offset=given.offset + first * given.channel)
             name = fusion.assembly.name("convolution")
             kernel = replace(part, name=name, output=output, epilogue=epilogue)
@@ -69,20 +69,28 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
             reads = (fusion.assembly.location(images), packed, *places)
             fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
 
-    return Product(fusion, home, dtype, emit, partial(pixel_steps, out_shape), out_channels).lazy()
+    scaled = partial(partial, emit) if is_weight else None
+    steps = partial(pixel_steps, out_shape)
+    return Product(fusion, home, dtype, partial(emit, None), steps, out_channels, scaled=scaled).lazy()
 
 
 def _moved(place: Location, distance: int) -> Location:
     return replace(place, offset=place.offset + distance)
 
 
-def _packed_weights(fusion: Fusion, kernel: ConvKernel, weight: Leaf, first: int) -> Location:
+def _packed_weights(
+    fusion: Fusion, kernel: ConvKernel, weight: Leaf, first: int, scale: Leaf | None = None
+) -> Location:
     output, channel, row, column = weight.window.strides
     order = WeightOrder(kernel.out_channels * output, channel, output, row, column, first * output)
     pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), order)
     source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
+    if scale is not None:
+        by_channel = _moved(fusion.assembly.location(scale), first * DTYPE_BYTES[scale.dtype])
+        scaled = replace(pack, scale_batch=(kernel.out_channels,))
+        return fusion.assembly.pack(scaled, (source, by_channel), size, kernel.element)
     if fusion.is_weight(weight):
-        return fusion.assembly.pack(pack, source, size, kernel.element)
+        return fusion.assembly.pack(pack, (source,), size, kernel.element)
     place = Location(fusion.assembly.buffer("arena", size, kernel.element))
     fusion.assembly.call(pack, (place,), (source,))
     return place

@@ -11,6 +11,7 @@ from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
 from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, PackKernel, packed_size, panels
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
+from weft.plan.prepare import fold, prepare
 from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right
 from weft.plan.window import Window, plain
 
@@ -44,7 +45,8 @@ class Product:
     `home` is the layout it would have in memory of its own; leaves that read it are windows of that. `steps` gives an
     epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
     `factors` are what is multiplied, where it is matrices; without `takes_code` the kernel has no room for code.
-    `met` is the position of the product in its region.
+    `scaled` gives what emits the product with its columns multiplied by what a leaf reads, where its weights are packed
+    so. `met` is the position of the product in its region.
     """
 
     fusion: Fusion
@@ -55,6 +57,7 @@ class Product:
     columns: int
     factors: Factors | None = None
     takes_code: bool = True
+    scaled: Callable[[Leaf], Emit] | None = None
     memory: int = -1
     met: int = field(init=False)
 
@@ -85,11 +88,22 @@ class Product:
         own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
         if own is None or target is None or not self._can_write(target):
             return False
-        epilogue = self._epilogue(own) if self.takes_code or isinstance(own.node, Leaf) else None
+        own, scale, bias = self._folded(own)
+        epilogue = self._epilogue(own, bias) if self.takes_code or isinstance(own.node, Leaf) else None
         if epilogue is None:
             return False
-        self.emit(replace(out, window=target), *epilogue)
+        emit = self.emit if scale is None or self.scaled is None else self.scaled(scale)
+        emit(replace(out, window=target), *epilogue)
         return True
+
+    def _folded(self, lazy: Lazy) -> tuple[Lazy, Leaf | None, Leaf | None]:
+        """An expression without what weights do to each column, and the scale and bias that stand for it."""
+        own = [leaf for leaf in lazy.leaves() if leaf.source.pending is self]
+        found = fold(self.fusion, lazy, own[0], self.steps) if self.scaled and len(own) == 1 else None
+        if found is None:
+            return lazy, None, None
+        bias = None if found.shift is None else prepare(self.fusion, found.shift)
+        return _with(lazy, found.last, own[0]), prepare(self.fusion, found.scale), bias
 
     def _can_write(self, window: Window) -> bool:
         """Whether the kernel can store so: columns side by side."""
@@ -118,11 +132,12 @@ class Product:
         own = [leaf for leaf in lazy.leaves() if leaf.source.pending is self]
         return lazy if all(same_layout(leaf.window, self.home) for leaf in own) else None
 
-    def _epilogue(self, lazy: Lazy) -> tuple[Epilogue, tuple[Leaf, ...]] | None:
+    def _epilogue(self, lazy: Lazy, bias: Leaf | None) -> tuple[Epilogue, tuple[Leaf, ...]] | None:
         for node in walk(lazy.node):
             if isinstance(node, Counted) or (not isinstance(node, Leaf) and node.dtype not in (self.dtype, "bool")):
                 return None
-        lazy, bias = self._bias(lazy)
+        if bias is None:
+            lazy, bias = self._bias(lazy)
         others = [leaf for leaf in lazy.leaves() if leaf.source.pending is None]
         steps = [self.steps(leaf.window) for leaf in others]
         if any(step is None for step in steps) or any(leaf.dtype != self.dtype for leaf in others):
@@ -228,7 +243,7 @@ def right_operand(
     )  # fmt: skip
     source = fusion.assembly.location(right)
     if weight:
-        return PackedMatrix(steps), fusion.assembly.pack(kernel, source, elements, dtype)
+        return PackedMatrix(steps), fusion.assembly.pack(kernel, (source,), elements, dtype)
     # Products with one right operand, as those of the steps of a recurrent layer, share its panels.
     key = right.source.buffer, right.window, kernel.panels, kernel.lanes
     if key not in fusion.panels:
@@ -246,7 +261,7 @@ def _last_two(window: Window) -> Window:
     return Window(window.shape[-2:], window.strides[-2:], window.offset)
 
 
-def _with(lazy: Lazy, node: Computed, replacement: Leaf) -> Lazy:
+def _with(lazy: Lazy, node: Node, replacement: Leaf) -> Lazy:
     changed: dict[int, Node] = {}
     for item in walk(lazy.node):
         if item is node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
@@ -41,10 +42,12 @@ def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images:
         sizes.window.padding, images_of(images.window), images_of(home), Epilogue(), block,
         winograd_product("product", sizes, block, assembly.target),
     )  # fmt: skip
-    packed = _packed_weights(fusion, plain_kernel, weight)
-    source = assembly.location(images) if way == "blocks" else _products(fusion, plain_kernel, images, packed)
+    is_weight = fusion.is_weight(weight)
+    packed_now = None if is_weight else _packed_weights(fusion, plain_kernel, weight, None)
 
-    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+    def emit(scale: Leaf | None, out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        packed = packed_now or _packed_weights(fusion, plain_kernel, weight, scale)
+        source = assembly.location(images) if way == "blocks" else _products(fusion, plain_kernel, images, packed)
         kernel = replace(plain_kernel, name=assembly.name("winograd"), output=images_of(out.window), epilogue=epilogue)
         places = [assembly.location(leaf) for leaf in inputs]
         if way == "blocks":
@@ -55,7 +58,8 @@ def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images:
     def steps(window: Window) -> Operand | None:
         return pixel_steps(shape, window)
 
-    return Product(fusion, home, sizes.element, emit, steps, sizes.out_channels).lazy()
+    scaled = partial(partial, emit) if is_weight else None
+    return Product(fusion, home, sizes.element, partial(emit, None), steps, sizes.out_channels, scaled=scaled).lazy()
 
 
 def _products(fusion: Fusion, kernel: WinogradKernel, images: Leaf, packed: Location) -> Location:
@@ -72,7 +76,7 @@ def _products(fusion: Fusion, kernel: WinogradKernel, images: Leaf, packed: Loca
     return products
 
 
-def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Leaf) -> Location:
+def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Leaf, scale: Leaf | None) -> Location:
     """The transformed weights, packed: when a weight has changed, or in the call where it is none."""
     assembly, strides = fusion.assembly, weight.window.strides
     prepare = WinogradWeightKernel(
@@ -87,7 +91,11 @@ def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Leaf) -> Loc
     if fusion.is_weight(weight):
         packed = Location(assembly.buffer("packed", size, kernel.element))
         assembly.packing.append(KernelCall(prepare, (transformed,), (source,)))
-        assembly.packing.append(KernelCall(pack, (packed,), (transformed,)))
+        if scale is None:
+            assembly.packing.append(KernelCall(pack, (packed,), (transformed,)))
+        else:
+            scaled, by_channel = replace(pack, scale_batch=(0,)), assembly.location(scale)
+            assembly.packing.append(KernelCall(scaled, (packed,), (transformed, by_channel)))
         return packed
     packed = Location(assembly.buffer("arena", size, kernel.element))
     assembly.call(prepare, (transformed,), (source,))

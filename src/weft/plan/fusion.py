@@ -30,6 +30,7 @@ class Fusion:
         self.last_use = {operand: index for index, value in enumerate(region.values) for operand in value.operands}
         self._inputs = frozenset(region.inputs)
         self._weights: frozenset[int] | None = None  # buffers
+        self._own_weights: set[int] = set()
         self.position = 0
         self._living: list[Value] = []
         self._listed = 0  # of the region's values
@@ -80,11 +81,17 @@ class Fusion:
         return self.arena(plain(shape), dtype)
 
     def is_weight(self, leaf: Leaf) -> bool:
-        """Whether a leaf reads a parameter or buffer."""
+        """Whether a leaf reads a parameter or buffer, or what is prepared of them."""
         if self._weights is None:  # the expressions of inputs are there before any other, and stay as they are
             nodes = (self.lazies[value].node for value in self.region.weights)
             self._weights = frozenset(node.source.buffer for node in nodes if isinstance(node, Leaf))
-        return leaf.source.buffer in self._weights
+        return leaf.source.buffer in self._weights or leaf.source.buffer in self._own_weights
+
+    def prepared(self, window: Window, dtype: str) -> Leaf:
+        """New memory of this layout that is filled when a weight has changed, and counts as a weight itself."""
+        leaf = self.assembly.leaf_in(self.assembly.buffer("packed", window.size, dtype), window, dtype)
+        self._own_weights.add(leaf.source.buffer)
+        return leaf
 
 
 def same_layout(first: Window, second: Window) -> bool:

@@ -117,7 +117,8 @@ class PackKernel:
     """The packing of a right operand, from any strides; arguments are packed, source, begin, end.
 
     The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each, which
-    may be negative; `offset` elements of the source come before the first.
+    may be negative; `offset` elements of the source come before the first. With `scale_batch` there is another argument
+    behind the source: numbers side by side that the columns are multiplied with, so many steps on for each matrix.
     """
 
     name: str
@@ -131,6 +132,7 @@ class PackKernel:
     panels: Blocks
     outer: tuple[tuple[int, int], ...] = ()
     offset: int = 0
+    scale_batch: tuple[int, ...] | None = None
 
     @property
     def depth(self) -> int:

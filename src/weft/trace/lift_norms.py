@@ -142,8 +142,10 @@ def batch_norm(arguments: Arguments) -> Results:
         middle, spread = (broadcast(arguments.tensor(name), x.rank) for name in ("running_mean", "running_var"))
         assert middle is not None
         assert spread is not None
-        found = affine((x - middle) * inverse_root(spread, arguments.literal("eps")), weight, bias)
-        return found, *(empty(arguments, index) for index in (1, 2))
+        # As a scale and a shift of each channel, like eager: both are made of weights alone.
+        scale = affine(inverse_root(spread, arguments.literal("eps")), weight, None)
+        shift = -middle * scale if bias is None else bias - middle * scale
+        return x * scale + shift, *(empty(arguments, index) for index in (1, 2))
     dimensions = around_channels(x)
     arguments.require(x.kind.size > 0, "of nothing")
     middle = x.mean(dimensions, keep=True)
