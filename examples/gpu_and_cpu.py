@@ -27,16 +27,19 @@ def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def main() -> None:
-    """Train, and show that every device holds the same model at the end of each step."""
+    """Train, and say how the batches were shared out in the end."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 4))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     data = batches()
-    # Each device takes the share of a batch that it computes in the same time as the others; the update is that of one
-    # device which had the whole batch.
-    trainer = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), devices())
+    # With measured shares each device takes as much of a batch as it computes in the same time as the others, and one
+    # that costs more than it brings is left out; the update is that of one device which had the whole batch.
+    trainer = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), devices(), shares="measured")
     history = trainer.fit(data, data, epochs=EPOCHS)
-    print(f"accuracy {history[-1]['test_acc']:.2f} after {EPOCHS} epochs")
+    parts = [
+        f"{place} {share / sum(trainer.shares):.0%}" for place, share in zip(devices(), trainer.shares, strict=True)
+    ]
+    print(f"accuracy {history[-1]['test_acc']:.2f} after {EPOCHS} epochs; of the last batch: {', '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import weft
 from weft.cli import main
 from weft.document import Picture, columns_of
 from weft.errors import UsageError
+from weft.picture.curves import Axes, curves
 from weft.report.page import page
 from weft.tour.alone import visit_alone
 from weft.tour.stop import Claim, Stop
@@ -54,7 +55,18 @@ def test_all_languages_say_the_same_things() -> None:
     for other in others:
         for part in ("words", "stops", "claims"):
             assert other[part].keys() == english[part].keys()
+        assert all(told.keys() == english["stops"][name].keys() for name, told in other["stops"].items())
     assert list(english["stops"]) == [stop.name for stop in ALL_STOPS]
+    assert {name for name, told in english["stops"].items() if "picture" in told} == {
+        stop.name for stop in ALL_STOPS if stop.draw is not None
+    }
+
+
+def test_captions_of_pictures_are_in_the_language_of_the_page() -> None:
+    stop = next(stop for stop in ALL_STOPS if stop.name == "memory")
+    drawn = Picture(curves({"a": [(0.0, 1.0), (1.0, 2.0)]}, Axes(str, str)), "a line")
+    told = page("Weft", Tour((Visit(stop.name, stop.code, "", (), drawn),), read_texts("zh")).document(), "zh")
+    assert "排队的字节数" in told.partition("<figcaption")[2]
 
 
 def test_a_stop_that_needs_what_is_missing_is_not_listed(monkeypatch) -> None:

@@ -47,13 +47,13 @@ def program_card(summary: str, graph: Graph, state: Mapping[int, str], plans: Se
     return Document((*blocks, *flow_pictures(plans), Code(print_graph(graph, short_places=True))))
 
 
-def timeline_picture(timeline: Timeline) -> Picture:
-    """Draw what each lane did in a measured call."""
+def timeline_picture(timeline: Timeline, caption: str | None = None) -> Picture:
+    """Draw what each lane did in a measured call; the caption is its time, or the one that is given."""
     busy = [
         Busy(f"lane {span.lane}", span.name, None if span.is_wait else _kind(span.name), span.start, span.end)
         for span in timeline.spans
     ]
-    told = f"the fastest of some calls took {timeline}"
+    told = f"the fastest of some calls took {timeline}" if caption is None else caption
     return Picture(lanes(busy, timeline.seconds, told), lanes_text(busy, timeline.seconds, TEXT_WIDTH))
 
 

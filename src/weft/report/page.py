@@ -32,6 +32,7 @@ table {{ border-collapse: collapse; font-size: .92rem; }}
 td, th {{ padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }}
 th {{ color: var(--faint); font-weight: 500; border-top: 0; }}
 .right {{ text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }}
+:lang(zh) td:not(:last-child) {{ white-space: nowrap; }}
 .faint {{ color: var(--faint); }} .good {{ color: var(--good); }} .bad {{ color: var(--bad); }}
 .strong {{ font-weight: 600; }}
 @media (max-width: 32rem) {{ table {{ font-size: .8rem; }} td, th {{ padding-right: .55rem; }} }}

@@ -100,7 +100,7 @@ def _check_towers(names: Names, printed: str) -> tuple[Claim, ...]:
 
 
 def _draw_towers(names: Names) -> Picture:
-    return timeline_picture(names["program"].timeline())
+    return timeline_picture(names["program"].timeline(), "")  # the tour has a caption in its language
 
 
 def _check_overlap(names: Names, printed: str) -> tuple[Claim, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from weft.document import Block, Code, Document, Heading, Paragraph, Picture, Span, Table, Tone, bar, columns_of
 from weft.errors import UsageError
 from weft.picture.bars import Bar, bars
+from weft.picture.style import picture
 from weft.tour.alone import visit_alone
 from weft.tour.stop import Claim
 from weft.tour.texts import Texts, read_texts
@@ -66,7 +67,7 @@ class Tour:
             blocks += [Heading(f"{number}. {told['title']}"), Paragraph(told["text"]), Code(visit.code)]
             if visit.output:
                 blocks += [Paragraph(self.texts.words["output"], "faint"), Code(visit.output)]
-            blocks += [visit.picture] if visit.picture is not None else []
+            blocks += [_captioned(visit.picture, told.get("picture", ""))] if visit.picture is not None else []
             blocks += [self._bars(claim.times) for claim in visit.claims if claim.times is not None]
             blocks.append(Table((), tuple(row for claim in visit.claims for row in self._rows(claim))))
         tone: Tone = "good" if self.holds else "bad"
@@ -130,3 +131,8 @@ def tour(language: str = "en", only: Sequence[str] = (), say: Callable[[str], No
         say(f"stop {number} of {len(chosen)}: {stop.name}")
         visits.append(visit_alone(stop.name))
     return Tour(tuple(visits), read_texts(language))
+
+
+def _captioned(drawn: Picture, caption: str) -> Picture:
+    """Write under a picture of a page what it shows."""
+    return Picture(picture(drawn.html, caption), drawn.text)
