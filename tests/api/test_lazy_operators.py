@@ -41,10 +41,11 @@ class _Counting(TorchFunctionMode):
 
 @contextmanager
 def recording() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Give numbers and their double, not computed yet, inside a block that knows what a multiplication gives."""
+    """Give numbers and their double, not computed yet, inside a block that knows what comes after them."""
     x = torch.randn(32)
     with lazy():
-        weft.wait(x * 2 * 2)
+        for _ in range(3):
+            weft.wait(x * 2 * 2)
         yield x, x * 2
 
 

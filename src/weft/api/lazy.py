@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from torch.overrides import TorchFunctionMode
 
 from weft.api.lazy_autograd import intercept_autograd
-from weft.api.lazy_operators import queued, shorten
+from weft.api.lazy_modes import modes
+from weft.api.lazy_operators import MISSED, queued, shorten
 from weft.api.lazy_outside import install
 from weft.api.lazy_session import SESSION
-from weft.api.lazy_table import QUEUED
 from weft.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -24,11 +24,10 @@ class _LazyMode(TorchFunctionMode):
     """Hands every call of a function of PyTorch to the session."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not kwargs and func in QUEUED:
-            result = queued(func, args)
-            if result is not None:
-                return result
-        return SESSION.call(func, args, kwargs or {})
+        if kwargs is None:
+            kwargs = {}
+        result = queued(func, args, kwargs, modes())
+        return SESSION.call(func, args, kwargs) if result is MISSED else result
 
 
 install()

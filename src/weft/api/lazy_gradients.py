@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 
 from weft.api.lazy_backward import backward_form
 from weft.api.lazy_learning import Form
+from weft.api.lazy_recording import Recording
 from weft.api.lazy_table import getter, setter
 from weft.api.lazy_tasks import push_task
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import EMPTY, Memories, Memory, Value, look_of
 from weft.engine import Var
 from weft.errors import InternalError
+from weft.trace.capture import without_functions
 
 MOST_NODES = 10_000
 BACKWARD_DEFAULTS = {"gradient": None, "create_graph": False, "inputs": None}
@@ -24,6 +27,7 @@ class Queue(Protocol):
     """What the gradients need of the session."""
 
     memories: Memories
+    lock: AbstractContextManager[Any]
 
     def flush_all(self) -> None:
         """Push everything that was recorded."""
@@ -51,22 +55,38 @@ class Gradients:
         yield getter("grad"), self._get
         yield setter("grad"), self._set
 
-    def leaves(self, tensors: Sequence[torch.Tensor], connected: Sequence[int]) -> frozenset[torch.Tensor]:
-        """The leaves that a backward from a result gives gradients to, if it reaches these arguments."""
+    def leaves(self, tensor: torch.Tensor) -> frozenset[torch.Tensor]:
+        """The leaves that a backward from a tensor gives gradients to."""
+        if tensor.__class__ is not LazyTensor:
+            return leaves_of(tensor)
+        value: Value = tensor.value
+        with self._queue.lock:
+            recording = value.recording
+            if recording is not None and not recording.closed:
+                return self._recorded(recording, value)
+        return self._noted(value)
+
+    def _noted(self, value: Value) -> frozenset[torch.Tensor]:
+        real = value.real
+        return value.leaves if real is None or value.epoch == self.epoch else leaves_of(real)
+
+    def _recorded(self, recording: Recording, value: Value) -> frozenset[torch.Tensor]:
         found = EMPTY
-        for index in connected:
-            tensor = tensors[index]
-            if tensor.__class__ is LazyTensor:
-                value = tensor.value
-                known = value.real is None or value.epoch == self.epoch
-                here = value.leaves if known or value.real is None else leaves_of(value.real)
-            else:
-                here = leaves_of(tensor)
-            if not found:
-                found = here
-            elif not here <= found:
-                found |= here
+        if value.look.requires_grad:
+            for number in recording.point.reached(value.index):
+                thing = recording.externals[~number]
+                here = self._noted(thing) if thing.__class__ is Value else leaves_of(thing)
+                found = found | here if found else here
         return found
+
+    def note_leaves(self, recording: Recording, alive: Sequence[Value]) -> None:
+        """Note what backwards from the results of a recording reach, as it ends."""
+        connected = [value for value in alive if value.look.requires_grad]
+        if connected:
+            with without_functions():
+                for value in connected:
+                    value.leaves = self._recorded(recording, value)
+                    value.epoch = recording.epoch
 
     def _get(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         tensor = args[0]
@@ -100,7 +120,7 @@ class Gradients:
         self._queue.flush_all()
         memories = self._queue.memories
         value: Value = loss.value
-        leaves = self.leaves((loss,), (0,))
+        leaves = self.leaves(loss)
         reads = {value.memory.variable(): None}
         writes = {self.order: None}
         made: list[tuple[torch.Tensor, Value]] = []
@@ -121,7 +141,7 @@ class Gradients:
 
     def _record(self, loss: LazyTensor) -> bool:
         """Make the backward a step of the recording, if all that it goes through is recorded there."""
-        leaves = tuple(self.leaves((loss,), (0,)))
+        leaves = tuple(self.leaves(loss))
         # The order decides the structure of the segment: that of a set is another in each run.
         leaves = tuple(sorted(leaves, key=id))
         if any(self._get(_plain_gradient, (leaf,), {}) is not None for leaf in leaves):
@@ -137,7 +157,7 @@ class Gradients:
 
     def _may_queue(self, loss: LazyTensor, kwargs: dict[str, Any]) -> bool:
         plain = all(kwargs.get(name, usual) is usual for name, usual in BACKWARD_DEFAULTS.items())
-        leaves = self.leaves((loss,), (0,))
+        leaves = self.leaves(loss)
         if not plain or not leaves or loss.value.look.numel != 1:
             return False
         return all(_is_simple(leaf) for leaf in leaves)
@@ -157,11 +177,6 @@ class Gradients:
         """Push what was asked for and not yet pushed."""
         if self._cleared:
             push_task(_Clear(self._take_cleared()), (), (self.order,), "clear gradients")
-
-    def connect(self, value: Value, tensors: Sequence[torch.Tensor], connected: Sequence[int]) -> None:
-        """Note what a backward from a value reaches."""
-        value.leaves = self.leaves(tensors, connected)
-        value.epoch = self.epoch
 
     def forget(self) -> None:
         """Everything is done: each tensor has its gradient."""

@@ -1,27 +1,29 @@
-"""Calls of a known form on tensors of the recording under way -> queued the short way.
+"""Calls that come where they came before -> queued the short way.
 
-It is gone only where nothing is unusual: the call starts no other recording, and gives one new tensor. For the
-arithmetic of lazy tensors (`y * 0.5`, `a + b`) it leaves out PyTorch's own dispatch, which costs more than noting the
+A recording follows a path in the tree of those before it (see `Point`). A call that is what came next the last time is
+noted without being looked up: its function, its modes and its arguments are compared with those expected. For the
+arithmetic of lazy tensors (`y * 0.5`, `a + b`) PyTorch's own dispatch is left out, too, which costs more than noting the
 call. Everything else goes the usual way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from sys import _getframe
 from typing import Any
 
 import torch
-from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
-from weft.api.lazy_call import LITERALS, NUMBERS
-from weft.api.lazy_learning import Form
+from weft.api.lazy_modes import ONE_MODE, modes
+from weft.api.lazy_points import Point, as_wanted
+from weft.api.lazy_questions import place_of
 from weft.api.lazy_recording import Recording
 from weft.api.lazy_session import MOST_STEPS, SESSION
-from weft.api.lazy_table import NUMBERS_FREE
 from weft.api.lazy_tensor import LazyTensor
-from weft.api.lazy_values import PLAIN
-from weft.trace.capture import only_function_mode, traced_elsewhere
+from weft.api.lazy_values import PLAIN, look_of
+from weft.trace.capture import only_function_mode
 
+MISSED: Any = object()  # the call has to go the usual way
 # Python's operator, and the function that PyTorch reports for it.
 OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("__add__", torch.Tensor.add),
@@ -40,65 +42,101 @@ def shorten(mode: type) -> None:
 
 def _operator(function: Callable[..., Any], usual: Callable[..., Any], mode: type) -> Callable[..., Any]:
     def operator(self: LazyTensor, other: Any) -> Any:
-        result = queued(function, (self, other)) if only_function_mode() is mode else None
-        return usual(self, other) if result is None else result
+        if only_function_mode() is mode:
+            # What intercepts a function is called with one mode less: such numbers are compared.
+            result = queued(function, (self, other), None, modes() - ONE_MODE)
+            if result is not MISSED:
+                return result
+        return usual(self, other)
 
     operator.__name__ = usual.__name__
     return operator
 
 
-def queued(function: Callable[..., Any], args: Any) -> LazyTensor | None:
-    """The result of a call that was queued; None if it has to go the usual way.
+def queued(function: Callable[..., Any], args: Any, kwargs: Any, now: int) -> Any:
+    """The result of a call that was queued; `MISSED` if it has to go the usual way. `now` are the modes it comes in.
 
-    Functions of PyTorch that are called here would be intercepted: of tensors only the class is looked at, and what
-    the recording knows of them.
+    Without `kwargs` (None) functions of PyTorch that are called here would be intercepted: of tensors only the class is
+    looked at, and what the recording knows of them.
     """
     recording = SESSION.own.recording
-    if recording is None or is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
+    if recording is None:
+        return MISSED
+    with SESSION.lock:
+        # Closed: another thread may have pushed it.
+        point = recording.point.likely
+        if point is None or point.function is not function or point.modes != now or recording.closed:
+            return MISSED
+        if point.names or kwargs:
+            if kwargs is None or tuple(kwargs) != point.names:
+                return MISSED
+            args = (*args, *kwargs.values())
+        numbers = _numbers(recording, point, args)
+        if numbers is None or _ends(recording, point):
+            return MISSED
+        if point.fresh and (kwargs is None or not _take_fresh(recording, point, args)):
+            return MISSED
+        frame = _getframe(2)
+        code = frame.f_code
+        place: Any = point.place
+        if code is not point.code or frame.f_lasti != place[1]:
+            place = place_of(frame)
+            if place[0] is code:
+                point.code, point.place = code, place
+        if point.look is None:
+            args = [item for item, want in zip(args, point.wants, strict=True) if want.__class__ is int]
+        return SESSION.note(recording, point, args, numbers, place)
+
+
+def _numbers(recording: Recording, point: Point, args: Any) -> Sequence[Any] | None:
+    """The numbers of a call; None if it is not the one expected at a point."""
+    wants, known = point.wants, recording.known
+    if len(args) != len(wants):
         return None
-    key: list[Any] = [function, is_grad_enabled(), get_default_dtype()]
-    tensors: list[Any] = []
-    numbers: list[Any] = []
-    takes: list[int] = []
-    for item in args:
+    numbers: list[Any] | None = None
+    for item, want in zip(args, wants, strict=True):
         kind = item.__class__
-        if kind is LazyTensor and item.value.recording is recording:
-            look, index = item.value.look, item.value.index
-        elif kind is LazyTensor or kind in PLAIN:
-            index = recording.knows(item.value if kind is LazyTensor else item)
-            if index is None:
-                return None
-            look = recording.external_looks[~index]
-        elif kind in NUMBERS and function in NUMBERS_FREE:
-            numbers.append(item)
-            key.append(kind)
+        if kind is LazyTensor:
+            value = item.value
+            found = value.index if value.recording is recording else known.get(id(value))
+        elif kind in PLAIN:
+            found = known.get(id(item))
+        elif kind is want:
+            numbers = [item] if numbers is None else [*numbers, item]
             continue
-        elif kind in LITERALS:
-            key += (kind, item)
+        elif as_wanted(want, kind, item):
             continue
         else:
             return None
-        key.append(look)
-        if index in takes:
-            key.append(takes.index(index))
-        tensors.append(item)
-        takes.append(index)
-    form = SESSION.forms.get(tuple(key))
-    if form is None or not form.plain or form.at_once:
-        return None
-    with SESSION.lock:
-        # Closed: another thread may have pushed it.
-        if recording.closed or _ends(recording, form):
+        # One that is not known may be what the call brings along, and is then looked at closely.
+        if found != want and (found is not None or want.__class__ is not int or ~want < len(recording.externals)):
             return None
-        return SESSION.note_plain(recording, form, tensors, numbers, tuple(takes))
+    return numbers or ()
 
 
-def _ends(recording: Recording, form: Form) -> bool:
-    """Whether this call may end the recording, or belongs to the next."""
+def _ends(recording: Recording, point: Point) -> bool:
+    """Whether a recording ends with this call."""
     return (
-        recording.seconds + form.seconds > SESSION.own.patience
-        or recording.bytes + form.bytes > recording.most_bytes
-        or len(recording.places) + 1 >= MOST_STEPS
-        or (form.grad and bool(recording.written))
-        or (form.grad and bool(recording.gradients))
+        point.seconds > recording.most_seconds or point.bytes > recording.most_bytes or point.count >= MOST_STEPS
+    )
+
+
+def _take_fresh(recording: Recording, point: Point, args: Any) -> bool:
+    """Take what a call brings along, if all of it looks as expected."""
+    form = point.form
+    assert form is not None
+    for new in point.fresh:
+        item = args[new.place]
+        if (item.value.look_now() if item.__class__ is LazyTensor else look_of(item)) is not new.look:
+            return False
+    if point.may_be_tiny and SESSION.is_tiny([args[new.place] for new in point.fresh]):
+        return False
+    for new in point.fresh:
+        if SESSION.take(recording, args[new.place], new.position, form) != new.index:
+            return False
+    known = recording.known
+    return all(
+        known.get(id(item.value if item.__class__ is LazyTensor else item)) == want
+        for item, want in zip(args, point.wants, strict=True)
+        if want.__class__ is int and want < 0 and (item.__class__ is not LazyTensor or item.value.recording is not recording)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from sys import _getframe
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -59,7 +59,11 @@ def look_at(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def user_place() -> tuple[CodeType, int]:
     """The code and instruction of the user's that called into PyTorch."""
-    frame = _getframe(2)  # whoever asks is of Weft itself
+    return place_of(_getframe(2))  # whoever asks is of Weft itself
+
+
+def place_of(frame: FrameType) -> tuple[CodeType, int]:
+    """The code and instruction of the user's that this frame belongs to, or was called from."""
     while True:
         code = frame.f_code
         users = _USERS.get(code.co_filename)

@@ -11,62 +11,50 @@ from typing import Any
 import torch
 
 from weft.api.lazy_learning import Form
-from weft.api.lazy_plan import OperatorFailure, Plan, Step
+from weft.api.lazy_plan import OperatorFailure, Plan
+from weft.api.lazy_points import Point, root
 from weft.api.lazy_values import Look, Memory, Value, look_of
 from weft.engine.failures import PartialFailure
 from weft.errors import InternalError, source_line
 
-_PLANS: dict[Any, Plan] = {}
-MOST_PLANS = 4096
+MOST_PLANS = 64  # that end at one point
+
+
+Place = tuple[CodeType, int]  # a function's code, and an instruction in it
 
 
 class Recording:
     """The operators called since the last task was pushed, with what they take from outside."""
 
     __slots__ = (
-        "_positions",
-        "bytes",
-        "closed",
-        "device",
-        "external_looks",
-        "external_memories",
-        "externals",
-        "gradients",
-        "key",
-        "maker",
-        "memories",
-        "most_bytes",
-        "numbers",
-        "places",
-        "seconds",
-        "values",
-        "written",
-    )
+        "closed", "device", "epoch", "external_looks", "external_memories", "externals", "gradients", "known", "maker",
+        "memories", "most_bytes", "most_seconds", "numbers", "places", "point", "values", "written",
+    )  # fmt: skip
 
-    def __init__(self, device: str, most_bytes: float) -> None:
+    def __init__(self, device: str, most_bytes: float, most_seconds: float, epoch: int) -> None:
         self.most_bytes = most_bytes
+        self.most_seconds = most_seconds
+        self.epoch = epoch  # of what autograd graphs of its results reach
         self.device = device
         self.closed = False  # its operators have been pushed
-        self.key: list[Any] = []  # the form of each operator, and what it takes
+        self.point = root()  # of the operator noted last
         self.gradients: list[tuple[torch.Tensor, weakref.ref[Value]]] = []  # what a backward in here gives
         self.externals: list[Any] = []  # values of earlier tasks, and ordinary tensors
         self.external_memories: list[Memory] = []
         self.external_looks: list[Look | None] = []  # what changes the look of a tensor ends the recording
-        self._positions: dict[int, int] = {}
+        self.known: dict[int, int] = {}  # by the identity of what was taken: its number, as steps take it
         self.memories: dict[Memory, None] = {}  # of what is taken from outside
         self.written: dict[Memory, None] = {}
         self.maker: Memory | None = None
         self.numbers: list[Any] = []
         self.values: list[weakref.ref[Value]] = []
-        self.places: list[tuple[CodeType, int]] = []
-        self.seconds = 0.0
-        self.bytes = 0
+        self.places: list[Place] = []
 
     def external(self, thing: Any, memory: Memory, original: Any) -> int:
         """The number of an input, from outside, as steps take it."""
-        found = self._positions.get(id(original))
+        found = self.known.get(id(original))
         if found is None:
-            found = self._positions[id(original)] = ~len(self.externals)
+            found = self.known[id(original)] = ~len(self.externals)
             self.externals.append(thing)
             self.external_memories.append(memory)
             self.external_looks.append(thing.look_now() if thing.__class__ is Value else look_of(thing))
@@ -76,42 +64,29 @@ class Recording:
                 self.memories[thing.maker] = None
         return found
 
-    def knows(self, original: Any) -> int | None:
-        """The number of an input that was taken before."""
-        return self._positions.get(id(original))
-
-    def add(self, form: Form, takes: tuple[int, ...], numbers: list[Any], place: tuple[CodeType, int]) -> int:
-        """Note one call; gives the number of its first new result."""
-        if numbers:
-            self.numbers += numbers
-        self.key += (form, takes)
-        self.places.append(place)
-        self.seconds += form.seconds
-        self.bytes += form.bytes
-        return len(self.values)
-
     def last(self) -> Form:
         """The form of the operator noted last."""
-        form: Form = self.key[-2]
+        form = self.point.form
+        assert form is not None, "the recording is not empty"
         return form
 
-    def steps(self) -> list[Step]:
-        """The operators noted so far; made when asked for, as most recordings have the structure of an earlier one."""
-        steps: list[Step] = []
-        results = numbers = 0
-        for form, takes in zip(self.key[::2], self.key[1::2], strict=True):
-            slots = tuple(range(numbers, numbers := numbers + form.number_count()))
-            following = iter(range(results, results := results + form.made))
-            makes = tuple(-1 if output.same >= 0 else next(following) for output in form.outputs)
-            steps.append(Step(form, takes, slots, makes))
-        return steps
+    def add(self, point: Point, numbers: Sequence[Any], place: Place) -> None:
+        """Note one call."""
+        if numbers:
+            self.numbers += numbers
+        self.point = point
+        self.places.append(place)
+
+    def memory_of(self, index: int, value: Any) -> Memory:
+        """The memory of something that it took, or made: then as this value."""
+        return self.external_memories[~index] if index < 0 else value.memory
 
     def size(self) -> int:
         """The memory it holds until it is done: what its operators make, and ordinary tensors that they only read.
 
         Of those a batch may be held by nothing else. Parameters, and what is changed in place, live on in any case.
         """
-        found = self.bytes
+        found = self.point.bytes
         for thing, memory, look in zip(self.externals, self.external_memories, self.external_looks, strict=True):
             if thing.__class__ is torch.Tensor and look is not None and memory not in self.written:
                 found += look.bytes
@@ -125,18 +100,21 @@ class Recording:
             value.maker = self.maker
         self.values.append(weakref.ref(value))
 
-    def segment(self) -> Segment:
-        """What the engine is to run; the recording itself keeps nothing of it."""
-        alive = [value for value in (reference() for reference in self.values) if value is not None]
+    def alive(self) -> list[Value]:
+        """The results that somebody holds."""
+        return [value for value in (reference() for reference in self.values) if value is not None]
+
+    def segment(self, alive: list[Value]) -> Segment:
+        """What the engine is to run, for these results; the recording itself keeps nothing of it."""
         results = tuple(value.index for value in alive)
-        key = (tuple(self.key), results, tuple(map(type, self.numbers)))
-        plan = _PLANS.get(key)
+        plans = self.point.plans
+        plan = plans.get(results)
         if plan is None:
-            if len(_PLANS) >= MOST_PLANS:
-                _PLANS.clear()
-            plan = _PLANS[key] = Plan(self.steps(), results)
+            if len(plans) >= MOST_PLANS:
+                plans.clear()
+            plan = plans[results] = Plan(self.point.steps(), results)
         made = Segment(plan, self, alive)
-        self.__init__(self.device, 0)  # type: ignore[misc]  # everything anew
+        self.__init__(self.device, 0, 0, 0)  # type: ignore[misc]  # everything anew
         self.closed = True
         return made
 

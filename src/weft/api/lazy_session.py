@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
-from weft.api.lazy_backward import upstream
 from weft.api.lazy_call import Call, Refused
 from weft.api.lazy_copies import Copies
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
+from weft.api.lazy_modes import modes
+from weft.api.lazy_points import TINY, Point
 from weft.api.lazy_questions import as_given, each_tensor, in_task, look_at, tensors_in, user_place
 from weft.api.lazy_random import Dropout
-from weft.api.lazy_recording import Recording
+from weft.api.lazy_recording import Place, Recording
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
 from weft.api.lazy_tasks import after_readers, engine, push_segment
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
@@ -29,7 +30,6 @@ from weft.trace.capture import storage_key, traced_elsewhere, tree_map_only
 MOST_STEPS = 1000
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0
-TINY = 16  # elements: a counter, say, which is brought up to date at once
 
 
 class _Own(threading.local):
@@ -73,8 +73,7 @@ class Session:
         """Queue a call of a function that may be."""
         if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
             return self.now(function, args, kwargs, changes=True)
-        grad = is_grad_enabled()
-        call = Call([function, grad, get_default_dtype()], function in NUMBERS_FREE)
+        call = Call([function, is_grad_enabled(), get_default_dtype()], function in NUMBERS_FREE)
         try:
             for item in args:
                 call.scan(item)
@@ -90,10 +89,10 @@ class Session:
             return self._learn_or_refuse(call, args, kwargs)
         if form.at_once:
             return self.now(function, args, kwargs, changes=form.changes)
-        if self._is_tiny(call.tensors):
+        if self.is_tiny(call.tensors):
             return function(*args, **kwargs)
         with self.lock:
-            result = self._record(form, call)
+            result = self._record(form, call, args, kwargs)
         if result is _REFUSED:
             return self.now(function, args, kwargs, changes=form.changes)
         return result
@@ -110,7 +109,7 @@ class Session:
             return self._called(function, args, kwargs, given, arrived)
         return self.now(function, args, kwargs, changes=True)
 
-    def _is_tiny(self, tensors: Sequence[torch.Tensor]) -> bool:
+    def is_tiny(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether a call is on a few numbers that nothing queued names."""
         for tensor in tensors:
             if tensor.__class__ is LazyTensor or tensor.numel() > TINY or self.memories.find(tensor) is not None:
@@ -128,7 +127,7 @@ class Session:
         self.forms[tuple(call.key)] = form
         return as_given(result, reals, call.tensors)
 
-    def _record(self, form: Form, call: Call) -> Any:
+    def _record(self, form: Form, call: Call, args: Any, kwargs: Any) -> Any:
         recording = self.recording()
         if form.grad and recording.written and not recording.last().grad:
             # An optimizer's step ends here: what follows is a program of its own, through which gradients pass.
@@ -138,65 +137,57 @@ class Session:
             self.flush(recording)  # one backward ends a graph: another one begins in another segment
             recording = self.recording()
         takes: list[int] = []
+        count = len(recording.externals)
         for position, tensor in enumerate(call.tensors):
-            if tensor.__class__ is LazyTensor and (value := tensor.value).recording is recording:
-                takes.append(value.index)
-                continue
-            index = self._take(recording, tensor, position, form)
+            index = self.take(recording, tensor, position, form)
             if index is None:
                 return _REFUSED
             takes.append(index)
-        result = self._note(recording, form, call, tuple(takes))
-        if recording.seconds > self.own.patience or len(recording.places) >= MOST_STEPS:
+        point = recording.point.after(form, tuple(takes))
+        fresh = {~index: recording.external_looks[index] for index in range(count, len(recording.externals))}
+        point.expect(modes(), args, kwargs, fresh)
+        result = self.note(recording, point, call.tensors, call.numbers, user_place())
+        if point.seconds > recording.most_seconds or point.count >= MOST_STEPS:
             self.own.patience = min(2 * self.own.patience, MOST_SECONDS)
             self.flush(recording)
-        elif recording.bytes > recording.most_bytes:
+        elif point.bytes > recording.most_bytes:
             self.flush(recording)
         return result
 
-    def note_plain(
-        self, recording: Recording, form: Form, tensors: Sequence[Any], numbers: list[Any], takes: tuple[int, ...]
-    ) -> LazyTensor:
-        """Note a call of a plain form; as most calls are, with one result in memory of its own."""
-        first = recording.add(form, takes, numbers, user_place())
-        output, memory = form.outputs[0], Memory()
-        memory.recording = recording
-        value = Value(output.look, memory, recording, first)  # type: ignore[arg-type]  # a new result has a look
-        if output.connected:
-            self.gradients.connect(value, tensors, output.connected)
-        recording.values.append(weakref.ref(value))
-        return lazy_tensor(value)
-
-    def _note(self, recording: Recording, form: Form, call: Call, takes: tuple[int, ...]) -> Any:
-        if form.plain:
-            return self.note_plain(recording, form, call.tensors, call.numbers, takes)
-        memories = [self._memory(tensor) for tensor in call.tensors] if form.written or form.views else None
-        first = recording.add(form, takes, call.numbers, user_place())
-        if memories is not None:
+    def note(
+        self, recording: Recording, point: Point, tensors: Sequence[Any], numbers: Sequence[Any], place: Place
+    ) -> Any:
+        """Note a call whose tensors the recording has taken; gives what the call gives."""
+        recording.add(point, numbers, place)
+        if point.look is not None:  # as most calls are, with one result in memory of its own
+            value = Value(point.look, None, recording, point.first)
+            recording.values.append(weakref.ref(value))
+            return lazy_tensor(value)
+        form, takes = point.form, point.takes
+        assert form is not None
+        memories = None
+        if form.written or form.views:
+            memories = [
+                recording.memory_of(index, tensor if index < 0 else tensor.value)
+                for index, tensor in zip(takes, tensors, strict=True)
+            ]
             for position in form.written:
                 memory = memories[position]
                 if memory in recording.memories:
                     recording.written[memory] = None
-        return self._results(form, call, recording, first, memories)
+        return None if form.nothing else self._results(form, tensors, recording, memories)
 
-    def _results(self, form: Form, call: Call, recording: Recording, first: int, memories: list[Memory] | None) -> Any:
-        if form.nothing:
-            return None
+    @staticmethod
+    def _results(form: Form, tensors: Sequence[Any], recording: Recording, memories: list[Memory] | None) -> Any:
         results: list[Any] = []
         for output in form.outputs:
             if output.same >= 0:
-                result = call.tensors[output.same]
-                if output.connected and result.__class__ is LazyTensor:
-                    self.gradients.connect(result.value, call.tensors, output.connected)
-                results.append(result)
+                results.append(tensors[output.same])
                 continue
             memory = memories[output.view_of] if output.view_of >= 0 and memories is not None else Memory()
             memory.recording = recording
             assert output.look is not None
-            value = Value(output.look, memory, recording, first)
-            first += 1
-            if output.connected:
-                self.gradients.connect(value, call.tensors, output.connected)
+            value = Value(output.look, memory, recording, len(recording.values))
             recording.hold(value)
             results.append(lazy_tensor(value))
         return results[0] if form.kind is None else form.kind(results)
@@ -208,24 +199,24 @@ class Session:
             value = loss.value
             if value.recording is not recording or recording.gradients:
                 return None
-            numbers = [recording.knows(leaf) for leaf in leaves]
-            reached = {index for index in upstream(recording.steps(), value.index) if index < 0}
+            numbers = [recording.known.get(id(leaf)) for leaf in leaves]
             takes = [number for number in numbers if number is not None]
-            if len(takes) < len(leaves) or not reached <= set(takes):
+            if len(takes) < len(leaves) or not recording.point.reached(value.index) <= set(takes):
                 return None  # it goes on into what was computed earlier
-            first = recording.add(form, (value.index, *takes), [], user_place())
+            point = recording.point.after(form, (value.index, *takes))
+            recording.add(point, (), user_place())
             made = []
             for place, (leaf, output) in enumerate(zip(leaves, form.outputs, strict=True)):
                 memory = Memory()
                 memory.recording = recording
                 assert output.look is not None
-                gradient = Value(output.look, memory, recording, first + place)
+                gradient = Value(output.look, memory, recording, point.first + place)
                 recording.hold(gradient)
                 recording.gradients.append((leaf, weakref.ref(gradient)))
                 made.append(gradient)
             return made
 
-    def _take(self, recording: Recording, tensor: torch.Tensor, position: int, form: Form) -> int | None:
+    def take(self, recording: Recording, tensor: torch.Tensor, position: int, form: Form) -> int | None:
         """How a step takes a tensor; None if it cannot be queued."""
         if tensor.__class__ is LazyTensor:
             value = tensor.value
@@ -233,13 +224,13 @@ class Session:
                 return int(value.index)
             if value.recording is not None:
                 self.flush(value.recording)
-            known = recording.knows(value)
+            known = recording.known.get(id(value))
             if known is not None:
                 return known
             if value.real is not None and self.memories.exported(value.real):
                 return self._take_exported(recording, tensor, value.real, form)
             return recording.external(value, self._memory(tensor), value)
-        known = recording.knows(tensor)
+        known = recording.known.get(id(tensor))
         if known is not None:
             return known if position not in form.written or not self.memories.exported(tensor) else None
         if self.memories.exported(tensor):
@@ -267,7 +258,8 @@ class Session:
             runner = engine()
             # The engine to debug with runs each operator at its call.
             most = -1.0 if isinstance(runner, SerialEngine) else runner.limits.bytes / 4
-            found = self.own.recording = Recording(str(current()), most)
+            found = Recording(str(current()), most, self.own.patience, self.gradients.epoch)
+            self.own.recording = found
             self._recordings[found] = None
         return found
 
@@ -288,14 +280,22 @@ class Session:
             if recording.places:
                 if recording.gradients:
                     self.gradients.flush()
-                push_segment(recording.segment(), self.gradients.order)
+                alive = recording.alive()
+                self.gradients.note_leaves(recording, alive)
+                push_segment(recording.segment(alive), self.gradients.order)
 
     def flush_all(self) -> None:
         """Push everything that was recorded, by any thread."""
         for recording in list(self._recordings):
             self.flush(recording)
         self.gradients.flush()
+        self._be_impatient()
+
+    def _be_impatient(self) -> None:
+        """Somebody waits: begin anew with small tasks."""
         self.own.patience = FIRST_SECONDS
+        if self.own.recording is not None:
+            self.own.recording.most_seconds = FIRST_SECONDS
 
     def finish(self) -> None:
         """Wait until everything queued is done, failed or not."""
@@ -339,7 +339,7 @@ class Session:
             return
         if memory.recording is not None:
             self.flush(memory.recording)
-            self.own.patience = FIRST_SECONDS
+            self._be_impatient()
         self.gradients.flush()
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:

@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from weft.api.lazy_values import Value
-from weft.trace.capture import make_placeholder
+from weft.api.lazy_values import CPU, Look, Value
+from weft.runtime.lazy_calls import placeholder_maker, slot_offset
+from weft.runtime.tensor_words import probed
+from weft.trace.capture import make_placeholder, without_functions
 
 
 class LazyTensor(torch.Tensor):
@@ -38,10 +40,30 @@ class LazyTensor(torch.Tensor):
 
 def lazy_tensor(value: Value) -> LazyTensor:
     """The tensor that stands for a value."""
-    look = value.look
-    # By position: names take PyTorch a quarter longer.
-    made: LazyTensor = make_placeholder(
-        LazyTensor, look.shape, look.strides, None, None, look.dtype, torch.strided, look.device
-    )
-    made.value = value
-    return made
+    make = value.look.make
+    if make is None:
+        make = value.look.make = _maker(value.look)
+    return make(value)  # type: ignore[no-any-return]
+
+
+@probed
+def _value_offset() -> int | None:
+    return slot_offset(LazyTensor, "value")
+
+
+def _maker(look: Look) -> Callable[[Value], Any]:
+    """What makes lazy tensors of a look."""
+
+    def empty() -> LazyTensor:
+        # By position: names take PyTorch a quarter longer.
+        return make_placeholder(  # type: ignore[no-any-return]
+            LazyTensor, look.shape, look.strides, None, None, look.dtype, torch.strided, look.device
+        )
+
+    def with_value(value: Value) -> LazyTensor:
+        made = empty()
+        made.value = value
+        return made
+
+    with without_functions():
+        return (placeholder_maker(empty(), _value_offset()) if look.device == CPU else None) or with_value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +22,7 @@ EMPTY: frozenset[torch.Tensor] = frozenset()
 class Look:
     """All that operators can know of a plain tensor without its elements; equal looks are one object."""
 
-    __slots__ = ("bytes", "device", "dtype", "leaf", "numel", "requires_grad", "shape", "strides")
+    __slots__ = ("bytes", "device", "dtype", "leaf", "make", "numel", "requires_grad", "shape", "strides")
 
     def __init__(self, tensor: torch.Tensor, device: torch.device = CPU) -> None:
         self.device = device
@@ -31,6 +33,7 @@ class Look:
         self.leaf = tensor.is_leaf
         self.numel = tensor.numel()
         self.bytes = self.numel * tensor.element_size()
+        self.make: Callable[[Value], Any] | None = None  # makes a lazy tensor of this look; learned when first needed
 
 
 _LOOKS: dict[Any, Look] = {}
@@ -73,6 +76,9 @@ class Memory:
         return found
 
 
+_FIRST = RLock()  # reentrant: the collector may run a finalizer in the middle
+
+
 class Value:
     """What stands behind one lazy tensor.
 
@@ -80,17 +86,32 @@ class Value:
     elements waits for the memory's variable, not for `real`.
     """
 
-    __slots__ = ("__weakref__", "epoch", "index", "leaves", "look", "maker", "memory", "real", "recording")
+    __slots__ = ("__weakref__", "_memory", "epoch", "index", "leaves", "look", "maker", "real", "recording")
 
-    def __init__(self, look: Look, memory: Memory, recording: Recording | None, index: int) -> None:
+    def __init__(self, look: Look, memory: Memory | None, recording: Recording | None, index: int) -> None:
         self.look = look
-        self.memory = memory
+        self._memory = memory  # None: its own, of which nobody has asked yet
         self.recording = recording
         self.index = index
         self.real: torch.Tensor | None = None
         self.maker: Memory | None = None  # of a view of memory from elsewhere: what the task that takes the view writes
         self.epoch = 0  # of `leaves`: code that runs at once may change what an autograd graph reaches
-        self.leaves: frozenset[torch.Tensor] = EMPTY  # what a backward from here gives gradients to
+        # What a backward from here gives gradients to; noted when the recording ends, see `Point.reached`.
+        self.leaves: frozenset[torch.Tensor] = EMPTY
+
+    @property
+    def memory(self) -> Memory:
+        """Its piece of memory."""
+        found = self._memory
+        if found is None:
+            # On the other side: another thread that asks for the same memory, for these few lines.
+            with _FIRST:
+                found = self._memory
+                if found is None:
+                    found = Memory()
+                    found.recording = self.recording
+                    self._memory = found
+        return found
 
     def look_now(self) -> Look | None:
         """Its look: that of the real tensor where there is one, as code outside the queue may have changed it."""

@@ -268,6 +268,32 @@ TENSOR_FUNCTIONS = (
     ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
     ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
 )
+# What tells what lazy code asks of its thread, as (library, function, the number it takes): flags; then whether
+# functions are intercepted, by how many modes, and the default type.
+THREAD_FUNCTIONS = (
+    *((library, name, number) for library, name, number, _ in (*MODE_FUNCTIONS[:2], MODE_FUNCTIONS[3])),
+    *((library, name, number) for library, name, number, _ in (MODE_FUNCTIONS[5], MODE_FUNCTIONS[7])),
+    ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", 0),
+    *((library, name, number) for library, name, number, _ in (MODE_FUNCTIONS[4], MODE_FUNCTIONS[2])),
+)
+COPY_FUNCTIONS = (
+    ("libtorch_cpu", "aoti_torch__reinterpret_tensor"),
+    ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseEP11_typeobject"),
+    ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
+)
+
+
+def thread_functions() -> tuple[tuple[int, int], ...] | None:
+    """Give (address, number) of the functions that tell what lazy code asks of its thread; None if one is missing."""
+    places = [_exported(library, name) for library, name, _ in THREAD_FUNCTIONS]
+    numbers = (number for *_, number in THREAD_FUNCTIONS)
+    return None if None in places else tuple((place or 0, number) for place, number in zip(places, numbers, strict=True))
+
+
+def copy_functions() -> tuple[int, int, int] | None:
+    """Give the addresses of: make a tensor of another's memory, make an object of a class of it, delete its handle."""
+    copy, wrap, delete = (_exported(library, name) for library, name in COPY_FUNCTIONS)
+    return None if copy is None or wrap is None or delete is None else (copy, wrap, delete)
 
 
 def mode_functions() -> tuple[tuple[int, int, int], ...] | None:

@@ -148,7 +148,7 @@ def _method() -> Method:
 def make_function() -> Any:
     """Give Python's own function that makes a built-in function of a description and what it is bound to."""
     kind = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return kind(_address("PyCFunction_NewEx"))
+    return kind(python_address("PyCFunction_NewEx"))
 
 
 @cache
@@ -157,10 +157,10 @@ def python_words() -> dict[State, int]:
     return {
         State.NONE: id(None),
         State.FALSE: id(False),
-        State.ADD_REFERENCE: _address("Py_IncRef"),
-        State.AS_ADDRESS: _address("PyLong_AsUnsignedLongLong"),
-        State.RELEASE_LOCK: _address("PyEval_SaveThread"),
-        State.TAKE_LOCK: _address("PyEval_RestoreThread"),
+        State.ADD_REFERENCE: python_address("Py_IncRef"),
+        State.AS_ADDRESS: python_address("PyLong_AsUnsignedLongLong"),
+        State.RELEASE_LOCK: python_address("PyEval_SaveThread"),
+        State.TAKE_LOCK: python_address("PyEval_RestoreThread"),
         State.LIST_TYPE: id(list),
         State.TUPLE_TYPE: id(tuple),
         State.TENSOR_TYPE: id(torch.Tensor),
@@ -168,7 +168,7 @@ def python_words() -> dict[State, int]:
     }
 
 
-def _address(name: str) -> int:
+def python_address(name: str) -> int:
     """Give the address of a function of Python's."""
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 

@@ -289,6 +289,16 @@ def has_function_modes() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def function_mode_count() -> int:
+    """How many torch function modes are active."""
+    return torch._C._len_torch_function_stack()
+
+
+def functions_are_intercepted() -> bool:
+    """Whether functions of PyTorch are handed to who intercepts them."""
+    return torch._C._is_torch_function_enabled()
+
+
 def only_function_mode() -> type | None:
     """The class of the torch function mode that is active; None if there is none, several, or they are switched off."""
     if torch._C._len_torch_function_stack() != 1 or not torch._C._is_torch_function_enabled():

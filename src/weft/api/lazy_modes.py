@@ -1,0 +1,29 @@
+"""The modes of a thread that calls of PyTorch depend on -> one number, cheap to make and to compare."""
+
+from __future__ import annotations
+
+import torch
+from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
+
+from weft.runtime.lazy_calls import ONE_FUNCTION_MODE, STACK_PLACE, Modes, native_modes
+from weft.trace.capture import function_mode_count, functions_are_intercepted, traced_elsewhere
+
+ONE_MODE = ONE_FUNCTION_MODE
+_TYPES: dict[torch.dtype, int] = {}
+
+
+def modes_by_questions() -> int:
+    """Ask PyTorch's Python interface; the numbers are others than those of the native function."""
+    flags = (
+        is_grad_enabled(),
+        is_inference_mode_enabled(),
+        traced_elsewhere(()),
+        is_autocast_enabled("cpu"),
+        functions_are_intercepted(),
+    )
+    kind = get_default_dtype()
+    high = function_mode_count() << STACK_PLACE | _TYPES.setdefault(kind, len(_TYPES)) << (STACK_PLACE + 8)
+    return sum(flag << place for place, flag in enumerate(flags)) | high
+
+
+modes: Modes = native_modes() or modes_by_questions

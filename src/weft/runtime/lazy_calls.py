@@ -1,0 +1,117 @@
+"""PyTorch's and Python's own functions -> built-in functions that lazy code calls at each operator.
+
+Where they cannot be had (another Python, another PyTorch) others in Python do the same, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from struct import pack
+from typing import Any
+
+import torch
+
+from weft.codegen.fast_call import ObjectLayout
+from weft.codegen.lazy_calls import Words, lazy_calls_module
+from weft.codegen.library import copy_functions, thread_functions
+from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
+from weft.runtime.shared_code import shared_library
+from weft.runtime.tensor_words import TENSOR_BYTES, WORD, probed, word
+from weft.target import Target
+
+Modes = Callable[[], int]
+Maker = Callable[[Any], Any]
+STACK_PLACE = 7
+ONE_FUNCTION_MODE = 1 << STACK_PLACE
+"""What one more torch function mode adds to the number that `modes` gives."""
+# Bits that count of each answer, and where they go, in the order of `thread_functions`: flags, then the state of
+# interception, the number of function modes, and the default type. All of it is a number that Python compares fast.
+SHIFTS = (*((1, place) for place in range(5)), (3, 5), (0xFF, STACK_PLACE), (0xFF, STACK_PLACE + 8))
+
+
+@cache
+def native_modes() -> Modes | None:
+    """Give a function that tells the modes of its thread as a number; None where there is none."""
+    layout, rows = object_layout(), thread_functions()
+    if layout is None or rows is None:
+        return None
+    words = [python_address("PyLong_FromUnsignedLongLong"), *(word for row in rows for word in row)]
+    found: Modes = make_function()(ctypes.addressof(_method("modes")), pack(f"@{len(words)}Q", *words), None)
+    return found
+
+
+def slot_offset(kind: type, slot: str) -> int | None:
+    """Find where objects of a class of tensors have what one of its slots holds."""
+    size = kind.__basicsize__
+    places: set[int] | None = None
+    for _ in range(3):
+        mark = object()
+        thing: Any = torch.Tensor._make_subclass(kind, torch.empty(0))
+        setattr(thing, slot, mark)
+        # SAFETY: the object is held here, and is as long as its class says.
+        here = {at for at in range(0, size, WORD) if word(id(thing) + at) == id(mark)}
+        places = here if places is None else places & here
+    return places.pop() if places is not None and len(places) == 1 else None
+
+
+@probed
+def _keys_offset() -> int | None:
+    """Find where a tensor has its dispatch keys."""
+    tensors = [torch.zeros(2), torch.zeros(2).to_sparse(), torch.zeros(2, device="meta"), torch.zeros(2, dtype=torch.bool)]
+    keys = [torch._C._dispatch_keys(tensor).raw_repr() for tensor in tensors]
+    places = [
+        at
+        for at in range(0, TENSOR_BYTES, WORD)
+        if all(word(tensor._cdata + at) == key for tensor, key in zip(tensors, keys, strict=True))
+    ]
+    return places[0] if len(places) == 1 and len(set(keys)) > 1 else None
+
+
+def placeholder_maker(template: torch.Tensor, offset: int | None) -> Maker | None:
+    """Give a function that makes tensors like a template, of its class, with what it is given in the slot at an offset.
+
+    None where there is none. A template without memory has tensors without memory.
+    """
+    kind = type(template)
+    layout, functions, keys = object_layout(), copy_functions(), _keys_offset()
+    if layout is None or functions is None or offset is None or keys is None:
+        return None
+    copy, wrap, delete = functions
+    sizes, strides = table_of([tuple(template.shape)], signed=True), table_of([template.stride()], signed=True)
+    words = {
+        Words.COPY: copy,
+        Words.TEMPLATE: id(template) + layout.tensor,
+        Words.DIMENSIONS: template.dim(),
+        Words.SIZES: ctypes.addressof(sizes),
+        Words.STRIDES: ctypes.addressof(strides),
+        Words.WRAP: wrap,
+        Words.TYPE: id(kind),
+        Words.DELETE: delete,
+        Words.ADD_REFERENCE: python_address("Py_IncRef"),
+        Words.NO_MEMORY: python_address("PyErr_NoMemory"),
+        Words.SLOT: offset,
+        Words.KEYS: keys,
+    }
+    state = pack(f"@{len(Words)}Q", *(words[name] for name in Words))
+    kept = (template, sizes, strides)
+    found: Maker = make_function()(ctypes.addressof(_method("placeholder")), (state, kept), None)
+    return found
+
+
+def _text(target: Target) -> str:
+    del target
+    layout = object_layout()
+    assert isinstance(layout, ObjectLayout)
+    return lazy_calls_module(layout, SHIFTS)
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def _method(name: str) -> Method:
+    """Describe a function to Python; the description stays, because functions made from it point to it."""
+    if name not in _METHODS:
+        _METHODS.setdefault(name, Method.of(f"weft {name}", shared_library(_text).address(name)))
+    return _METHODS[name]
