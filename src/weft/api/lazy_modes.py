@@ -9,6 +9,9 @@ from weft.runtime.lazy_calls import ONE_FUNCTION_MODE, STACK_PLACE, Modes, nativ
 from weft.trace.capture import function_mode_count, functions_are_intercepted, traced_elsewhere
 
 ONE_MODE = ONE_FUNCTION_MODE
+"""What one more function mode adds to the number."""
+MODE_COUNT = 0xFF * ONE_FUNCTION_MODE
+"""The bits that count them."""
 _TYPES: dict[torch.dtype, int] = {}
 
 

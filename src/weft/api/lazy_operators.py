@@ -2,8 +2,8 @@
 
 A recording follows a path in the tree of those before it (see `Point`). A call that is what came next the last time is
 noted without being looked up: its function, its modes and its arguments are compared with those expected. For the
-arithmetic of lazy tensors (`y * 0.5`, `a + b`) PyTorch's own dispatch is left out, too, which costs more than noting the
-call. Everything else goes the usual way.
+arithmetic of lazy tensors (`y * 0.5`, `a + b`) PyTorch's own dispatch is left out, too, which costs more than noting
+the call. Everything else goes the usual way.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from sys import _getframe
 from typing import Any
+from weakref import ref
 
 import torch
 
-from weft.api.lazy_modes import ONE_MODE, modes
-from weft.api.lazy_points import Point, as_wanted
+from weft.api.lazy_modes import MODE_COUNT, ONE_MODE, modes
+from weft.api.lazy_points import Point, as_wanted, root
 from weft.api.lazy_questions import place_of
 from weft.api.lazy_recording import Recording
-from weft.api.lazy_session import MOST_STEPS, SESSION
-from weft.api.lazy_tensor import LazyTensor
-from weft.api.lazy_values import PLAIN, look_of
-from weft.trace.capture import only_function_mode
+from weft.api.lazy_session import SESSION
+from weft.api.lazy_tensor import LazyTensor, lazy_tensor
+from weft.api.lazy_values import PLAIN, Value, look_of
+from weft.trace.capture import function_mode
 
+_LOCK, _OWN = SESSION.lock, SESSION.own
 MISSED: Any = object()  # the call has to go the usual way
 # Python's operator, and the function that PyTorch reports for it.
 OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
@@ -42,9 +44,10 @@ def shorten(mode: type) -> None:
 
 def _operator(function: Callable[..., Any], usual: Callable[..., Any], mode: type) -> Callable[..., Any]:
     def operator(self: LazyTensor, other: Any) -> Any:
-        if only_function_mode() is mode:
+        now = modes()
+        if now & MODE_COUNT == ONE_MODE and function_mode(0).__class__ is mode:
             # What intercepts a function is called with one mode less: such numbers are compared.
-            result = queued(function, (self, other), None, modes() - ONE_MODE)
+            result = queued(function, (self, other), None, now - ONE_MODE)
             if result is not MISSED:
                 return result
         return usual(self, other)
@@ -59,21 +62,23 @@ def queued(function: Callable[..., Any], args: Any, kwargs: Any, now: int) -> An
     Without `kwargs` (None) functions of PyTorch that are called here would be intercepted: of tensors only the class is
     looked at, and what the recording knows of them.
     """
-    recording = SESSION.own.recording
-    if recording is None:
-        return MISSED
-    with SESSION.lock:
-        # Closed: another thread may have pushed it.
+    with _LOCK:
+        recording = _OWN.recording
+        if recording is None or recording.closed:  # another thread may have pushed it
+            first = root().likely
+            if first is None or first.function is not function:
+                return MISSED
+            recording = SESSION.recording()
         point = recording.point.likely
-        if point is None or point.function is not function or point.modes != now or recording.closed:
+        if point is None or point.function is not function or point.modes != now:
             return MISSED
         if point.names or kwargs:
             if kwargs is None or tuple(kwargs) != point.names:
                 return MISSED
             args = (*args, *kwargs.values())
         numbers = _numbers(recording, point, args)
-        if numbers is None or _ends(recording, point):
-            return MISSED
+        if numbers is None or point.seconds > recording.most_seconds or point.bytes > recording.most_bytes:
+            return MISSED  # it is another call, or ends the recording
         if point.fresh and (kwargs is None or not _take_fresh(recording, point, args)):
             return MISSED
         frame = _getframe(2)
@@ -83,9 +88,18 @@ def queued(function: Callable[..., Any], args: Any, kwargs: Any, now: int) -> An
             place = place_of(frame)
             if place[0] is code:
                 point.code, point.place = code, place
-        if point.look is None:
-            args = [item for item, want in zip(args, point.wants, strict=True) if want.__class__ is int]
-        return SESSION.note(recording, point, args, numbers, place)
+        look = point.look
+        if look is None:
+            tensors = [item for item, want in zip(args, point.wants, strict=True) if want.__class__ is int]
+            return SESSION.note(recording, point, tensors, numbers, place)
+        # As `SESSION.note` does, for most calls.
+        if numbers:
+            recording.numbers += numbers
+        recording.point = point
+        recording.places.append(place)
+        value = Value(look, None, recording, point.first)
+        recording.values.append(ref(value))
+        return (look.make or lazy_tensor)(value)
 
 
 def _numbers(recording: Recording, point: Point, args: Any) -> Sequence[Any] | None:
@@ -94,7 +108,7 @@ def _numbers(recording: Recording, point: Point, args: Any) -> Sequence[Any] | N
     if len(args) != len(wants):
         return None
     numbers: list[Any] | None = None
-    for item, want in zip(args, wants, strict=True):
+    for item, want in zip(args, wants):  # noqa: B905  # to name `strict` takes as long as the comparison
         kind = item.__class__
         if kind is LazyTensor:
             value = item.value
@@ -114,13 +128,6 @@ def _numbers(recording: Recording, point: Point, args: Any) -> Sequence[Any] | N
     return numbers or ()
 
 
-def _ends(recording: Recording, point: Point) -> bool:
-    """Whether a recording ends with this call."""
-    return (
-        point.seconds > recording.most_seconds or point.bytes > recording.most_bytes or point.count >= MOST_STEPS
-    )
-
-
 def _take_fresh(recording: Recording, point: Point, args: Any) -> bool:
     """Take what a call brings along, if all of it looks as expected."""
     form = point.form
@@ -138,5 +145,7 @@ def _take_fresh(recording: Recording, point: Point, args: Any) -> bool:
     return all(
         known.get(id(item.value if item.__class__ is LazyTensor else item)) == want
         for item, want in zip(args, point.wants, strict=True)
-        if want.__class__ is int and want < 0 and (item.__class__ is not LazyTensor or item.value.recording is not recording)
+        if want.__class__ is int
+        and want < 0
+        and (item.__class__ is not LazyTensor or item.value.recording is not recording)
     )

@@ -19,6 +19,7 @@ from weft.api.lazy_plan import Plan, Step
 from weft.api.lazy_table import NUMBERS_FREE
 from weft.api.lazy_values import Look
 
+MOST_STEPS = 1000  # of a recording
 MOST_POINTS = 100_000
 TINY = 16  # elements: a counter, say, which is brought up to date at once
 # Of these an equal one is as good as the very same object; nothing equals one of them and is of its class but another.
@@ -42,7 +43,8 @@ class Point:
     """One operator behind all those before it, and what follows."""
 
     __slots__ = (
-        "_reached", "bytes", "code", "count", "first", "following", "form", "fresh", "function", "likely", "look",
+        "_reached", "bytes", "code", "count", "first", "following", "form", "fresh", "function", "inputs", "likely",
+        "look",
         "made", "may_be_tiny", "modes", "names", "parent", "place", "plain", "plans", "seconds", "takes", "wants",
     )  # fmt: skip
 
@@ -53,7 +55,7 @@ class Point:
         self.following: dict[tuple[Form, tuple[int, ...]], Point] = {}
         self.likely: Point | None = None  # what followed last
         self.plans: dict[tuple[int, ...], Plan] = {}  # by the results that were held when a recording ended here
-        self.count = self.first = self.made = self.bytes = 0
+        self.count = self.first = self.made = self.bytes = self.inputs = 0
         self.seconds = 0.0
         if parent is not None and form is not None:
             self.count = parent.count + 1
@@ -61,6 +63,7 @@ class Point:
             self.bytes = parent.bytes + form.bytes
             self.first = parent.made  # the number of its first new result
             self.made = self.first + form.made
+            self.inputs = max(parent.inputs, 0, *(~take + 1 for take in takes if take < 0))
         self.function: Callable[..., Any] | None = None if form is None else form.function
         self.plain = form is not None and form.plain
         self.look = form.outputs[0].look if form is not None and form.plain else None
@@ -82,9 +85,9 @@ class Point:
         self.likely = found
         return found
 
-    def expect(self, modes: int, args: Sequence[Any], kwargs: dict[str, Any], fresh: dict[int, Look | None]) -> None:
-        """Note what a call of this operator comes with; `fresh` are the inputs that it was the first to take."""
-        if self.modes != NOT_EXPECTED:
+    def expect(self, modes: int, args: Sequence[Any], kwargs: dict[str, Any], looks: Sequence[Look | None]) -> None:
+        """Note what a call of this operator comes with; `looks` are those of the recording's inputs."""
+        if self.modes != NOT_EXPECTED or self.count >= MOST_STEPS:  # what ends a recording goes the usual way
             return
         wants: list[Any] = []
         news: list[Fresh] = []
@@ -95,15 +98,21 @@ class Point:
                 return
             if want is torch.Tensor:
                 want = self.takes[position]
-                if want in fresh and all(other.index != want for other in news):
-                    news.append(Fresh(place, position, want, fresh[want]))
+                if self._is_fresh(want) and all(other.index != want for other in news):
+                    news.append(Fresh(place, position, want, looks[~want]))
                 position += 1
             wants.append(want)
         self.wants, self.names, self.fresh = tuple(wants), tuple(kwargs), tuple(news)
-        self.may_be_tiny = all(take in fresh for take in self.takes) and all(
+        self.may_be_tiny = all(map(self._is_fresh, self.takes)) and all(
             new.look is not None and new.look.numel <= TINY for new in news
         )
         self.modes = modes
+
+    def _is_fresh(self, take: int) -> bool:
+        """Whether no operator before took this input."""
+        # The recording may have it nevertheless: from a call that took it, and then went elsewhere.
+        assert self.parent is not None
+        return take < 0 and ~take >= self.parent.inputs
 
     def steps(self) -> list[Step]:
         """The operators up to here; made when asked for, as most recordings have the structure of an earlier one."""
@@ -147,7 +156,9 @@ def root() -> Point:
 def as_wanted(want: Any, kind: type, item: Any) -> bool:
     """Whether an argument that is neither a tensor nor a free number is the one expected."""
     return (
-        want.__class__ is tuple and want[0] is kind and (want[1] is item or (kind in COMPARED and bool(want[1] == item)))
+        want.__class__ is tuple
+        and want[0] is kind
+        and (want[1] is item or (kind in COMPARED and bool(want[1] == item)))
     )
 
 

@@ -15,7 +15,7 @@ from weft.api.lazy_copies import Copies
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
 from weft.api.lazy_modes import modes
-from weft.api.lazy_points import TINY, Point
+from weft.api.lazy_points import MOST_STEPS, TINY, Point
 from weft.api.lazy_questions import as_given, each_tensor, in_task, look_at, tensors_in, user_place
 from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Place, Recording
@@ -27,7 +27,6 @@ from weft.devices import current
 from weft.engine import SerialEngine, Var
 from weft.trace.capture import storage_key, traced_elsewhere, tree_map_only
 
-MOST_STEPS = 1000
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0
 
@@ -137,15 +136,13 @@ class Session:
             self.flush(recording)  # one backward ends a graph: another one begins in another segment
             recording = self.recording()
         takes: list[int] = []
-        count = len(recording.externals)
         for position, tensor in enumerate(call.tensors):
             index = self.take(recording, tensor, position, form)
             if index is None:
                 return _REFUSED
             takes.append(index)
         point = recording.point.after(form, tuple(takes))
-        fresh = {~index: recording.external_looks[index] for index in range(count, len(recording.externals))}
-        point.expect(modes(), args, kwargs, fresh)
+        point.expect(modes(), args, kwargs, recording.external_looks)
         result = self.note(recording, point, call.tensors, call.numbers, user_place())
         if point.seconds > recording.most_seconds or point.count >= MOST_STEPS:
             self.own.patience = min(2 * self.own.patience, MOST_SECONDS)

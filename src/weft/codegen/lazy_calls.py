@@ -59,7 +59,7 @@ def _modes(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
 
 def _placeholder(layout: ObjectLayout) -> str:
     # SAFETY: Python holds `self` and the value during the call; the tuple holds the template and the tables. The new
-    # object is of the type whose slot the offset was found in, and the slot of a new object is empty. A copy of a tensor
+    # object is of the type whose slot the offset was found in, and the slot of a new object is empty. A copied tensor
     # lacks the key by which operators come to Python's class; nobody else has it yet when it gets the template's keys.
     loads = "\n".join(
         f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"

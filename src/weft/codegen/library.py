@@ -287,7 +287,9 @@ def thread_functions() -> tuple[tuple[int, int], ...] | None:
     """Give (address, number) of the functions that tell what lazy code asks of its thread; None if one is missing."""
     places = [_exported(library, name) for library, name, _ in THREAD_FUNCTIONS]
     numbers = (number for *_, number in THREAD_FUNCTIONS)
-    return None if None in places else tuple((place or 0, number) for place, number in zip(places, numbers, strict=True))
+    return (
+        None if None in places else tuple((place or 0, number) for place, number in zip(places, numbers, strict=True))
+    )
 
 
 def copy_functions() -> tuple[int, int, int] | None:

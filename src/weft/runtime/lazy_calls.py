@@ -59,7 +59,12 @@ def slot_offset(kind: type, slot: str) -> int | None:
 @probed
 def _keys_offset() -> int | None:
     """Find where a tensor has its dispatch keys."""
-    tensors = [torch.zeros(2), torch.zeros(2).to_sparse(), torch.zeros(2, device="meta"), torch.zeros(2, dtype=torch.bool)]
+    tensors = [
+        torch.zeros(2),
+        torch.zeros(2).to_sparse(),
+        torch.zeros(2, device="meta"),
+        torch.zeros(2, dtype=torch.bool),
+    ]
     keys = [torch._C._dispatch_keys(tensor).raw_repr() for tensor in tensors]
     places = [
         at

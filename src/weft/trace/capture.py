@@ -299,12 +299,8 @@ def functions_are_intercepted() -> bool:
     return torch._C._is_torch_function_enabled()
 
 
-def only_function_mode() -> type | None:
-    """The class of the torch function mode that is active; None if there is none, several, or they are switched off."""
-    if torch._C._len_torch_function_stack() != 1 or not torch._C._is_torch_function_enabled():
-        return None
-    kind: type = torch._C._get_function_stack_at(0).__class__
-    return kind
+# The torch function mode at a place of the stack, from the one entered first: it must be there.
+function_mode: Callable[[int], Any] = torch._C._get_function_stack_at
 
 
 def next_autograd_number() -> int:

@@ -1,0 +1,114 @@
+"""The native functions that lazy code calls at each operator."""
+
+import gc
+import sys
+
+import pytest
+import torch
+from torch.overrides import BaseTorchFunctionMode
+
+from weft.api.lazy_modes import MODE_COUNT, ONE_MODE, modes_by_questions
+from weft.runtime.lazy_calls import native_modes, placeholder_maker, slot_offset
+from weft.trace.capture import make_placeholder
+
+
+class Dispatched(torch.Tensor):
+    """A tensor without memory, with a slot."""
+
+    __slots__ = ("mark",)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return torch.full((), 7) if func is torch.ops.aten.neg.default else None
+
+
+def placeholder(shape=(3, 4), strides=(4, 1), dtype=torch.float32):
+    return make_placeholder(Dispatched, shape, strides, dtype=dtype)
+
+
+@pytest.fixture(params=["native", "questions"])
+def modes(request):
+    found = native_modes() if request.param == "native" else modes_by_questions
+    assert found is not None, "this PyTorch has all that the native function asks"
+    return found
+
+
+@pytest.fixture
+def double_by_default():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+CONTEXTS = {
+    "no grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu"),
+    "no interception": torch._C.DisableTorchFunction,
+    "another mode": BaseTorchFunctionMode,
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_each_mode_gives_another_number(modes, name):
+    before = modes()
+    with CONTEXTS[name]():
+        assert modes() != before
+    assert modes() == before
+
+
+def test_the_default_type_is_part_of_the_number(modes, request):
+    before = modes()
+    request.getfixturevalue("double_by_default")
+    assert modes() != before
+
+
+def test_a_transform_gives_another_number(modes):
+    found = []
+    before = modes()
+    torch.func.vmap(lambda x: found.append(modes()) or x)(torch.zeros(2, 2))
+    assert found[0] != before
+
+
+def test_one_more_function_mode_adds_one_to_their_count(modes):
+    before = modes()
+    with BaseTorchFunctionMode():
+        assert modes() - before == ONE_MODE
+        assert modes() & MODE_COUNT == (before & MODE_COUNT) + ONE_MODE
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+@pytest.mark.parametrize(("shape", "strides"), [((3, 4), (1, 3)), ((), ()), ((0, 2), (2, 1)), ((5, 2), (0, 7))])
+def test_a_copied_placeholder_looks_like_its_template_and_holds_its_value(shape, strides, dtype):
+    template = placeholder(shape, strides, dtype)
+    make = placeholder_maker(template, slot_offset(Dispatched, "mark"))
+    assert make is not None
+    mark = object()
+    made = make(mark)
+    assert type(made) is Dispatched
+    assert made.mark is mark
+    assert (made.shape, made.stride(), made.dtype, made.device) == (shape, strides, dtype, torch.device("cpu"))
+    assert not hasattr(template, "mark")
+
+
+def test_operators_on_a_copied_placeholder_come_to_its_class():
+    make = placeholder_maker(placeholder(), slot_offset(Dispatched, "mark"))
+    assert make is not None
+    assert torch.ops.aten.neg(make(None)).item() == 7
+
+
+def test_a_value_is_held_as_long_as_its_placeholder():
+    make = placeholder_maker(placeholder(), slot_offset(Dispatched, "mark"))
+    assert make is not None
+    mark = object()
+    before = sys.getrefcount(mark)
+    made = [make(mark) for _ in range(100)]
+    assert sys.getrefcount(mark) == before + 100
+    made.clear()
+    gc.collect()
+    assert sys.getrefcount(mark) == before
+
+
+def test_without_a_known_slot_there_is_no_native_maker():
+    assert placeholder_maker(placeholder(), None) is None
