@@ -54,12 +54,27 @@ def test_what_is_handed_over_anyway_is_worked_on_behind_the_call() -> None:
 def test_two_tensors_are_not_stored_instead_of_one() -> None:
     square = contiguous(torch.float32, (8, 8), CPU)
     x, y = given("x", square), given("y", square)
-    first, second = Value("matmul", (x, y), square), Value("matmul", (y, x), square)
+    first, second, third = (Value("matmul", pair, square) for pair in ((x, y), (y, x), (x, x)))
     both = Value("add", (first, second), square)
-    called = Value("library", (x,), square, MappingProxyType({"call": Call("aten.digamma.default", (Operand(0),))}))
+    called = Value("library", (third,), square, MappingProxyType({"call": Call("aten.digamma.default", (Operand(0),))}))
     after = Value("mul", (called, both), square)
-    found = regions_of((x, y), (first, second, both, called, after), after)
-    assert found == [(first, second, both), (after,)]
+    found = regions_of((x, y), (first, second, third, both, called, after), after)
+    assert found == [(first, second, third, both), (after,)]
+
+
+def test_a_call_that_needs_nothing_native_cuts_nothing() -> None:
+    x = given("x")
+    before, called = made("exp", x), by_library(x)
+    after = made("mul", called, before)
+    assert regions_of((x,), (before, called, after), after) == [(before, after)]
+
+
+def test_a_call_stays_behind_one_that_keeps_order_with_it() -> None:
+    x = given("x")
+    before = made("exp", x)
+    first, second = by_library(before), by_library(x)
+    after = made("mul", second, before)
+    assert regions_of((x,), (before, first, second, after), first, after) == [(before,), (after,)]
 
 
 def test_what_is_handed_out_stays() -> None:

@@ -66,15 +66,20 @@ def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
 
 
 def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
-    """For each value whether a kernel computes it, and how many library calls come before it at most.
+    """For each value whether a kernel computes it, and how many regions come before it at most, counted from -1.
 
-    Library calls with effects keep their order: none is on a lower level than the one before.
+    A library call that needs nothing native, as one that draws the mask of a dropout, comes before all regions. Library
+    calls with effects keep their order: none is on a lower level than the one before.
     """
     levels: dict[Value, tuple[bool, int]] = dict.fromkeys(graph.inputs, (False, -1))
     last_effect = -1
     for value in graph.values:
         native = is_native(value, levels)
-        depth = max((_after(levels[operand], native) for operand in value.operands), default=0)
+        needed = [levels[operand] for operand in value.operands if operand.op != "constant"]
+        if native:
+            depth = max((level + (not was_native) for was_native, level in needed), default=0)
+        else:
+            depth = max((level for _, level in needed), default=-1)
         if keeps_order(value) and not native:
             depth = last_effect = max(depth, last_effect)
         levels[value] = (native, depth)
@@ -84,11 +89,6 @@ def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
 def keeps_order(value: Value) -> bool:
     """Whether a value stays in order with others of its kind: calls of operators, which may draw random numbers."""
     return OPS[value.op].effect is not None or value.op in ("library", "update")
-
-
-def _after(operand: tuple[bool, int], native: bool) -> int:
-    was_native, level = operand
-    return level + 1 if native and not was_native else max(level, 0)
 
 
 def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
