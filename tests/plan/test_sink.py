@@ -69,6 +69,15 @@ def test_a_call_that_needs_nothing_native_cuts_nothing() -> None:
     assert regions_of((x,), (before, called, after), after) == [(before, after)]
 
 
+def test_nor_does_one_that_fills_memory_made_of_nothing() -> None:
+    x, zero = given("x"), made("constant", tensor=torch.zeros(64))
+    memory, before = made("neg", zero), made("exp", x)
+    called = by_library(memory)
+    after = made("mul", called, before)
+    found = regions_of((x,), (zero, memory, before, called, after), after)
+    assert found == [(zero, memory), (before, after)]
+
+
 def test_a_call_stays_behind_one_that_keeps_order_with_it() -> None:
     x = given("x")
     before = made("exp", x)

@@ -66,24 +66,39 @@ def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
 
 
 def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
-    """For each value whether a kernel computes it, and how many regions come before it at most, counted from -1.
+    """For each value whether a kernel computes it, and how many library calls come before it at most.
 
-    A library call that needs nothing native, as one that draws the mask of a dropout, comes before all regions. Library
-    calls with effects keep their order: none is on a lower level than the one before.
+    A library call that needs nothing of what kernels compute, as one that draws the mask of a dropout, is on the level
+    before all others. Library calls with effects keep their order: none is on a lower level than the one before.
     """
     levels: dict[Value, tuple[bool, int]] = dict.fromkeys(graph.inputs, (False, -1))
     last_effect = -1
+    first = _made_of_nothing(graph)
     for value in graph.values:
         native = is_native(value, levels)
         needed = [levels[operand] for operand in value.operands if operand.op != "constant"]
         if native:
             depth = max((level + (not was_native) for was_native, level in needed), default=0)
+            depth = -1 if value in first else max(depth, 0)
         else:
             depth = max((level for _, level in needed), default=-1)
         if keeps_order(value) and not native:
             depth = last_effect = max(depth, last_effect)
         levels[value] = (native, depth)
     return levels
+
+
+def _made_of_nothing(graph: Graph) -> set[Value]:
+    """What library calls are given that is made of constants alone: memory that they fill."""
+    free: set[Value] = set()
+    for value in graph.values:
+        if value.op in ANYWHERE and all(operand.op == "constant" or operand in free for operand in value.operands):
+            free.add(value)
+    found: set[Value] = set()
+    for value in reversed(graph.values):
+        if value in found or value.op in ("library", "update"):
+            found.update(operand for operand in value.operands if operand in free)
+    return found
 
 
 def keeps_order(value: Value) -> bool:
