@@ -36,10 +36,9 @@ def main() -> None:
     # that costs more than it brings is left out; the update is that of one device which had the whole batch.
     trainer = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), devices(), shares="measured")
     history = trainer.fit(data, data, epochs=EPOCHS)
-    parts = [
-        f"{place} {share / sum(trainer.shares):.0%}" for place, share in zip(devices(), trainer.shares, strict=True)
-    ]
-    print(f"accuracy {history[-1]['test_acc']:.2f} after {EPOCHS} epochs; of the last batch: {', '.join(parts)}")
+    whole = sum(trainer.shares)
+    parts = [f"{place} {share / whole:.0%}" for place, share in zip(trainer.devices, trainer.shares, strict=True)]
+    print(f"accuracy {history[-1]['test_acc']:.2f} after {EPOCHS} epochs; shares in the end: {', '.join(parts)}")
 
 
 if __name__ == "__main__":

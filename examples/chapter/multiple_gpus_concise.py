@@ -28,7 +28,7 @@ def train(net: nn.Module, data: tuple[Batches, Batches], devices: list[str], lr:
     """Train with the loop that one device would have, and give the accuracy."""
     train_iter, test_iter = data
     net.apply(init_weights)
-    net = weft.DataParallel(net, devices)
+    net = weft.DataParallel(net, device_ids=devices)
     trainer = torch.optim.SGD(net.parameters(), lr)
     loss = nn.CrossEntropyLoss()
     timer, animator = weft.Timer(), weft.Animator("epoch", "test acc", xlim=[1, epochs])

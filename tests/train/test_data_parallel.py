@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import weft
+from weft.train import data_parallel
 
 CPUS = ["cpu:0", "cpu:1"]
 
@@ -133,6 +134,22 @@ def test_it_is_evaluated_as_the_module_is(devices: Any) -> None:
 def test_gpus_that_are_not_there_are_named() -> None:
     with pytest.raises(weft.UsageError, match="no device cuda:0"):
         weft.DataParallel(model(), device_ids=[0, 3])
+
+
+def test_gpus_are_named_by_number_as_the_chapter_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(data_parallel, "Replicas", lambda *_: None)
+    names = [str(device) for device in weft.DataParallel(model(), device_ids=[0, 3]).devices]
+    assert names == ["cuda:0", "cuda:3"]
+    with pytest.raises(weft.UsageError, match="no device cuda:4"):
+        weft.DataParallel(model(), device_ids=[0, 4])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_chapters_devices_are_taken_where_there_is_no_gpu(count: int) -> None:
+    devices = [weft.try_gpu(index) for index in range(count)]
+    net, x = weft.DataParallel(model().to(devices[0]), device_ids=devices), torch.randn(4, 4).double().to(devices[0])
+    torch.testing.assert_close(net(x), net.module(x))
 
 
 def test_a_call_without_a_batch_is_refused() -> None:
