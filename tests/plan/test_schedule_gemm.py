@@ -35,3 +35,14 @@ def test_a_large_product_has_tiles_for_all_cores() -> None:
 def test_a_small_product_is_one_tile() -> None:
     schedule = choose_schedule("f32", (8, 64, 64), TARGETS[0])
     assert schedule.block_rows * schedule.tile_row_blocks >= 8
+
+
+@pytest.mark.parametrize(("sizes", "longest"), [((8, 256, 128), 64), ((15, 256, 128), 64), ((8, 1000, 4096), 128)])
+def test_sums_of_few_rows_are_added_in_short_chains_as_eager_does(sizes, longest) -> None:
+    schedule = choose_schedule("f32", sizes, TARGETS[0])
+    assert schedule.inner_block // schedule.chains <= longest
+
+
+def test_sums_of_many_rows_are_added_in_longer_chains() -> None:
+    schedule = choose_schedule("f32", (16, 64, 512), TARGETS[0])
+    assert schedule.inner_block // schedule.chains == 256

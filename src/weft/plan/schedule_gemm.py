@@ -17,10 +17,10 @@ FUSED_IN_FLIGHT = 8  # multiply-adds that must not wait for each other to keep t
 STEP_CYCLES = 0.4  # per step, the turn of the loop
 ROW_CYCLES, VECTOR_CYCLES = 0.13, 0.3  # per number and per vector loaded, although loads have units of their own
 BLOCK_CYCLES = 40.0  # per register block, to begin and end it
-LONGEST_SUM = 256  # steps in one chain of additions: longer ones round worse than what eager does
-LONGEST_SUM_OF_LARGE = 512  # where partial sums go through memory, and eager's chains are longer too
-LONGEST_SUM_OF_FEW_ROWS = 64  # with up to FEW_ROWS rows eager keeps more and shorter chains
-FEW_ROWS = 4
+FEW_ROWS = 15  # up to which eager's vectors run along the sum: its chains are a vector's lanes shorter
+# Steps in one chain of additions by whether rows are few, and whether weights fill the second cache, so that shorter
+# chains cost time: longer ones round worse than what eager does.
+LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 64, (True, True): 128}
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 64
@@ -38,7 +38,7 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     height, width = register_block(rows, vectors, inner, vector_registers(target))
     chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
     shared = inner * columns * number_bytes > target.l2_bytes // 2
-    longest = LONGEST_SUM_OF_LARGE if shared else LONGEST_SUM if rows > FEW_ROWS else LONGEST_SUM_OF_FEW_ROWS
+    longest = LONGEST_SUM[rows <= FEW_ROWS, shared]
     part = max(1, min(inner, longest * chains))
     panel_bytes = part * width * lanes * number_bytes
     fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
