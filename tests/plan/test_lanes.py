@@ -140,7 +140,7 @@ def test_a_lane_that_would_wait_does_what_is_less_urgent_first() -> None:
 
 
 def test_in_order_no_call_is_taken_much_before_its_turn() -> None:
-    plan = schedule(towers(8, 64), 2, EAGER, in_order=True)
+    plan = schedule(towers(8, 64), 2, EAGER, in_order_for=float("inf"))
     order = [call.reads[1].buffer for call in plan.calls]
     given = [call.reads[1].buffer for call in towers(8, 64).calls]
     assert all(abs(order.index(buffer) - place) <= len(plan.lanes) for place, buffer in enumerate(given))

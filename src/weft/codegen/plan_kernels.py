@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.codegen.attention import emit_attention
+from weft.codegen.attention_gradient import emit_attention_gradient
 from weft.codegen.check import emit_check
 from weft.codegen.conv import emit_conv
 from weft.codegen.conv_weight import emit_weight_gradient
@@ -19,6 +20,7 @@ from weft.codegen.scatter import emit_scatter
 from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.errors import InternalError
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.kernel_attention_gradient import AttentionGradientKernel
 from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
@@ -43,6 +45,7 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     ScatterKernel: emit_scatter,
     CheckKernel: emit_check,
     AttentionKernel: emit_attention,
+    AttentionGradientKernel: emit_attention_gradient,
     WinogradKernel: emit_winograd,
     WinogradStage: emit_winograd_stage,
     WinogradWeightKernel: emit_winograd_weights,

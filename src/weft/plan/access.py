@@ -14,6 +14,7 @@ from weft.plan.box import Box, box
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import DTYPE_BYTES, View
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.kernel_attention_gradient import AttentionGradientKernel
 from weft.plan.kernel_conv import ConvKernel, Images
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
 from weft.plan.kernel_loop import LoopKernel
@@ -289,6 +290,37 @@ def _attention(kernel: AttentionKernel, begin: int, end: int) -> Boxes:
     )
 
 
+def _attention_gradient(kernel: AttentionGradientKernel, begin: int, end: int) -> Boxes:
+    """Whole matrices of the batch."""
+    sizes, operands, element = kernel.sizes, kernel.operands, DTYPE_BYTES[kernel.sizes.element]
+
+    def seen(strides: Sequence[int], sides: Sequence[tuple[int, int]], item: int = element) -> Box | None:
+        offset, steps = cut_range(sizes.batch, strides, begin, end) if sizes.batch else (0, [])
+        return box(offset, [*steps, *sides], item)
+
+    def matrix(where: Matrix | PackedMatrix, rows: int, columns: int) -> Box | None:
+        if isinstance(where, PackedMatrix):
+            return None
+        return seen(where.batch, [(where.row, rows), (where.column, columns)])
+
+    inputs = (
+        seen(view.strides[:-2], list(zip(view.strides[-2:], (sizes.rows, sizes.keys), strict=True)),
+             DTYPE_BYTES[view.dtype])
+        for view in kernel.inputs
+    )  # fmt: skip
+    return (
+        matrix(operands.for_query, sizes.rows, sizes.inner),
+        matrix(operands.for_key, sizes.keys, sizes.inner),
+        matrix(operands.for_value, sizes.keys, sizes.columns),
+        matrix(operands.query, sizes.rows, sizes.inner),
+        matrix(operands.keys_across, sizes.inner, sizes.keys),
+        matrix(operands.gradient, sizes.rows, sizes.columns),
+        matrix(operands.values_across, sizes.columns, sizes.keys),
+        matrix(operands.key, sizes.keys, sizes.inner),
+        *inputs,
+    )
+
+
 # Kernels are of many classes without a common one; each row's function takes its own.
 ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     LoopKernel: _loop,
@@ -299,4 +331,5 @@ ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     WinogradKernel: _winograd,
     WinogradStage: _winograd_stage,
     AttentionKernel: _attention,
+    AttentionGradientKernel: _attention_gradient,
 }

@@ -189,3 +189,9 @@ def _filled(strides: tuple[int, ...]) -> list[int]:
 def declared(kind: TensorType) -> Window:
     """The window that a tensor of this type is."""
     return Window(kind.shape, kind.strides)
+
+
+def extent_of(kind: TensorType) -> int:
+    """How many elements lie from a tensor's first to its last one."""
+    reach = sum((size - 1) * abs(step) for size, step in zip(kind.shape, kind.strides, strict=True))
+    return reach + 1 if kind.size else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from weft.ir.graph import Value
@@ -36,13 +36,20 @@ class Softmax:
 
 
 def find_softmaxes(region: Region, uses: Mapping[Value, int]) -> list[Softmax]:
-    """Find all attentions of a region."""
+    """Find all that could be attentions of a region, whoever else reads what lies between."""
     products = [value for value in region.values if value.op == "matmul"]
     if len(products) < 2 or not any(value.op == "exp" for value in region.values):
         return []
-    position = {value: number for number, value in enumerate(region.values)}
     found = (_softmax_before(product, region, uses) for product in products)
-    return [one for one in found if one is not None and _is_closed(one, region, position, uses)]
+    return [one for one in found if one is not None]
+
+
+def closed(
+    found: Collection[Softmax], region: Region, uses: Mapping[Value, int], again: Collection[Value]
+) -> list[Softmax]:
+    """Those that nobody reads the inside of, but for values that compute the scores `again`."""
+    position = {value: number for number, value in enumerate(region.values)}
+    return [one for one in found if _is_closed(one, region, position, uses, again)]
 
 
 def _softmax_before(product: Value, region: Region, uses: Mapping[Value, int]) -> Softmax | None:
@@ -122,10 +129,16 @@ def _is_number(value: Value, number: float) -> bool:
     return isinstance(known, Fixed) and known.number == number
 
 
-def _is_closed(found: Softmax, region: Region, position: Mapping[Value, int], uses: Mapping[Value, int]) -> bool:
+def _is_closed(
+    found: Softmax,
+    region: Region,
+    position: Mapping[Value, int],
+    uses: Mapping[Value, int],
+    again: Collection[Value],
+) -> bool:
     """Tell whether nobody else reads what lies between, and what reads the numbers comes after the last product."""
     inside = {*found.between, found.highest, found.total, found.product}
-    reads = Counter(operand for value in inside for operand in value.operands)
+    reads = Counter(operand for value in inside.union(again) for operand in value.operands)
     if any(reads[value] != uses[value] for value in (*found.between, found.scores)):
         return False
     outputs = set(region.outputs)

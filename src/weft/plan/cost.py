@@ -11,6 +11,7 @@ from weft.plan.access import Boxes, boxes
 from weft.plan.blocks import Blocks
 from weft.plan.expression import Instruction
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.kernel_attention_gradient import AttentionGradientKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
@@ -236,6 +237,17 @@ def _attention(kernel: AttentionKernel) -> float:
     return kernel.tile_count * (products * keys / sizes.keys + rows)
 
 
+def _attention_gradient(kernel: AttentionGradientKernel) -> float:
+    sizes, blocks, rows = kernel.sizes, kernel.row_blocks, kernel.row_blocks.size
+    keys = sum(kernel.seen(block) for block in range(blocks.count)) / blocks.count
+    element = _body_cycles(kernel.body) + (4 + len(kernel.inputs)) * MEMORY_CYCLES
+    parts = (kernel.for_query, kernel.for_key, kernel.for_value)
+    products = [_product(kernel.scores(rows)), _product(kernel.pull(rows))]
+    products += [_product(part(rows, kernel.key_step)) * sizes.keys / kernel.key_step for part in parts]
+    vectors = rows * (element * keys / kernel.schedule.scores.lanes + 4 * ROW_CYCLES)
+    return kernel.tile_count * blocks.count * (sum(products) * keys / sizes.keys + vectors)
+
+
 # Kernels are of many classes without a common one; each row's function takes its own.
 CYCLES: dict[type, Callable[[Any], float]] = {
     LoopKernel: _loop,
@@ -251,4 +263,5 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     PackKernel: _pack,
     ScatterKernel: _scatter,
     AttentionKernel: _attention,
+    AttentionGradientKernel: _attention_gradient,
 }

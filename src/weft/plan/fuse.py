@@ -7,16 +7,18 @@ operand there, where a costly value is read more than once, and where the region
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
-from weft.plan.assembly import declared, lazy_size, preferred
-from weft.plan.attention_pattern import Softmax, find_softmaxes
+from weft.plan.assembly import declared, extent_of, lazy_size, preferred
+from weft.plan.attention_gradient_pattern import find_attention_gradients
+from weft.plan.attention_pattern import Softmax, closed, find_softmaxes
 from weft.plan.fuse_attention import Attention, attend, begin_attention
+from weft.plan.fuse_attention_gradient import AttentionGradients
 from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_indexing import check, gather, scatter, take
@@ -54,7 +56,9 @@ class Fuser(Fusion):
 
     def __init__(self, region: Region, target: Target) -> None:
         super().__init__(region, target)
-        found = find_softmaxes(region, self.uses)
+        softmaxes = find_softmaxes(region, self.uses)
+        self.gradients = AttentionGradients(self, find_attention_gradients(region, softmaxes))
+        found = closed(softmaxes, region, self.uses, self.gradients.between)
         self.softmaxes: dict[Value, Softmax] = {softmax.highest: softmax for softmax in found}
         self.scores = {softmax.scores for softmax in found}
         self.attentions: dict[Value, Attention] = {}  # by the product they end with
@@ -69,9 +73,11 @@ class Fuser(Fusion):
             self.position = position
             if value in self.softmaxes:
                 self._begin_attention(self.softmaxes[value])
-            if value in self.between:
+            if value in self.between or value in self.gradients.turned or value in self.gradients.ends:
                 continue
-            if value in self.attentions:
+            if value in self.gradients.between:
+                self.gradients.note(value)
+            elif value in self.attentions:
                 self.lazies[value] = self._keep(value, attend(self.attentions[value], value))
             elif value.op == "item":
                 self.lazies[value] = self.several[value.operands[0]][value.attributes["index"]]
@@ -81,8 +87,9 @@ class Fuser(Fusion):
                 self.lazies[value] = self._keep(value, RULES.get(value.op, compute)(self, value))
             else:
                 self.several[value] = pool(self, value)
-            if value in self.outputs:
-                self._hand_out(value, self.outputs[value])
+            self._hand_out_all([value])
+            if value in self.gradients.ready:
+                self._hand_out_all(self.gradients.compute(value))
         self.assembly.settle_all()
         return Fused(
             Plan(
@@ -106,14 +113,18 @@ class Fuser(Fusion):
 
     def _add_input(self, value: Value) -> None:
         kind = tensor_type(value)
-        extent = 1 + sum((size - 1) * abs(step) for size, step in zip(kind.shape, kind.strides, strict=True))
-        number = self.assembly.buffer("input", extent if kind.size else 0, dtype_of(value))
+        number = self.assembly.buffer("input", extent_of(kind), dtype_of(value))
         self.lazies[value] = Lazy(kind.shape, self.assembly.leaf_in(number, declared(kind), dtype_of(value)))
 
     def _output_buffer(self, value: Value) -> Leaf:
         kind = tensor_type(value)
-        number = self.assembly.buffer("output", kind.size, dtype_of(value))
+        number = self.assembly.buffer("output", extent_of(kind), dtype_of(value))
         return self.assembly.leaf_in(number, declared(kind), dtype_of(value))
+
+    def _hand_out_all(self, values: Iterable[Value]) -> None:
+        for value in values:
+            if value in self.outputs:
+                self._hand_out(value, self.outputs[value])
 
     def _hand_out(self, value: Value, out: Leaf) -> None:
         lazy = self.lazies[value]
@@ -249,7 +260,7 @@ def view(change: Change) -> Rule:
 def pad(fuser: Fusion, value: Value) -> Lazy:
     """A copy inside a border."""
     lazy, shape = fuser.operand(value), tensor_type(value).shape
-    out = fuser.place_for(value, plain(shape))
+    out = fuser.place_for(value, _in_layout_of_most(shape, [lazy]))
     fuser.assembly.store_by_loop(Lazy(shape, Fixed(value.attributes["value"], lazy.dtype)), out)
     low = value.attributes["low"]
     stop = tuple(first + extent for first, extent in zip(low, lazy.shape, strict=True))

@@ -58,7 +58,7 @@ def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
         return None
     others = [leaf for leaf in scores.leaves() if leaf.source.pending not in (None, own)]
     scores = read_from_memory(scores, others)
-    factors = _in_batch(own.factors, scores.shape[:-2])
+    factors = in_batch(own.factors, scores.shape[:-2])
     *_, rows, keys = scores.shape
     if factors is None or factors.left.window.shape[-2] != rows or not pays(rows, keys):
         return None
@@ -102,8 +102,8 @@ def _scored_product(scores: Lazy, dtype: str) -> Product | None:
     return found
 
 
-def _in_batch(factors: Factors, batch: tuple[int, ...]) -> Factors | None:
-    """The same products with the batch in other dimensions."""
+def in_batch(factors: Factors, batch: tuple[int, ...]) -> Factors | None:
+    """The same products with the batch in other dimensions; None where that is not possible."""
     if prod(factors.batch) != prod(batch):
         return None
     left = factors.left.window.reshaped((*batch, *factors.left.window.shape[-2:]))
@@ -121,7 +121,7 @@ def attend(attention: Attention, value: Value) -> Lazy:
     """The product of a softmax with values: a kernel that waits for where its result goes."""
     fusion, sizes, schedule = attention.fusion, attention.sizes, attention.schedule
     dtype, batch, product_sizes = sizes.element, sizes.batch, (sizes.rows, sizes.columns, sizes.keys)
-    right = _with_batch(fusion, fusion.assembly.in_memory(fusion.operand(value, 1)), batch)
+    right = with_batch(fusion, fusion.assembly.in_memory(fusion.operand(value, 1)), batch)
     if schedule.key_block and packs_right(product_sizes, matrix_of(right.window), dtype):
         # A block of keys must be rows side by side, which packed panels do not have.
         copy = fusion.plain_arena(right.window.shape, dtype)
@@ -143,7 +143,8 @@ def attend(attention: Attention, value: Value) -> Lazy:
     return found
 
 
-def _with_batch(fusion: Fusion, right: Leaf, batch: tuple[int, ...]) -> Leaf:
+def with_batch(fusion: Fusion, right: Leaf, batch: tuple[int, ...]) -> Leaf:
+    """Matrices in memory with the batch in other dimensions, copied where that needs it."""
     shape = (*batch, *right.window.shape[-2:])
     window = right.window.reshaped(shape)
     if window is None:

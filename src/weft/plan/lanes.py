@@ -23,6 +23,8 @@ SPLIT_GAIN = 0.05  # of a call's time
 # Where intermediates are together larger than FRUGAL_BYTES, calls are not taken out of their order by more than this
 # for each lane: what waits for them stays in memory.
 WINDOW = 24
+# Where only little time may be lost for memory, this many, so that a lane finds something to do.
+SMALL_WINDOW = 2
 # A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
 ENOUGH_ELSEWHERE = 0.9
 # Where intermediates are together larger than this, no lane gets far ahead of another one.
@@ -42,10 +44,11 @@ class Way:
     enough: float
 
 
-def schedule(plan: Plan, lane_count: int, model: MachineModel, *, in_order: bool = False) -> Plan:
+def schedule(plan: Plan, lane_count: int, model: MachineModel, *, in_order_for: float = 0.0) -> Plan:
     """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
 
-    With `in_order` no call is taken much before its turn, though a lane may wait then: memory counts more than time.
+    No call is taken much before its turn, though a lane may wait then, if this takes at most so much more time: with
+    0.1, a tenth more. What is computed later takes memory later.
 
     The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
     """
@@ -56,16 +59,26 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel, *, in_order: bool
     if lane_count > 1 and (1 - 1 / lane_count) * serial > model.lane + model.wait:
         graph = Graph.of(footprints, costs)
         frugal = sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES
-        ahead, window = (MOST_AHEAD, WINDOW) if frugal else (0, len(plan.calls))
-        if in_order:
-            ahead, window = MOST_AHEAD, 1
-        for way in _ways(lane_count, len(plan.calls)):
-            tried = _Scheduler(graph, Timetable(footprints, costs, way.lane_count, ahead), way, window).run()
-            if best is None or tried.end < best.end:
-                best = tried
+        if in_order_for < inf:
+            best = _best(graph, costs, lane_count, (MOST_AHEAD, WINDOW) if frugal else (0, len(plan.calls)))
+        if in_order_for:
+            kept = _best(graph, costs, lane_count, (MOST_AHEAD, 1 if in_order_for == inf else SMALL_WINDOW))
+            best = kept if best is None or kept.end <= (1 + in_order_for) * best.end else best
     if best is None or best.end > (1 - LEAST_GAIN) * serial:
         return replace(plan, lanes=lanes_of(replace(plan, lanes=())))
     return best.plan()
+
+
+def _best(graph: Graph, costs: CallCosts, lane_count: int, limits: tuple[int, int]) -> Timetable:
+    """Fill lanes in several ways, and give the one that is done first; `limits` are Timetable.ahead and the window."""
+    ahead, window = limits
+    footprints, count = costs.footprints, len(graph.waiting)
+    tables = (Timetable(footprints, costs, way.lane_count, ahead) for way in _ways(lane_count, count))
+    ways = _ways(lane_count, count)
+    return min(
+        (_Scheduler(graph, table, way, window).run() for table, way in zip(tables, ways, strict=True)),
+        key=lambda table: table.end,
+    )
 
 
 def _ways(lane_count: int, calls: int) -> Iterator[Way]:
@@ -91,7 +104,7 @@ class Graph:
     @staticmethod
     def of(footprints: Footprints, costs: CallCosts) -> Graph:
         """Find the order that the bytes of a plan's buffers ask for."""
-        before = predecessors(footprints)
+        before = _late_fills(footprints.plan, predecessors(footprints))
         followers: list[list[int]] = [[] for _ in before]
         for number, earlier in enumerate(before):
             for first in earlier:
@@ -100,6 +113,21 @@ class Graph:
         for number in reversed(range(len(before))):
             urgency[number] = costs.whole[number] + max((urgency[later] for later in followers[number]), default=0.0)
         return Graph(tuple(map(tuple, followers)), tuple(map(len, before)), tuple(urgency))
+
+
+def _late_fills(plan: Plan, before: list[list[int]]) -> list[list[int]]:
+    """Let calls that read nothing wait until what is put into their memory can be computed.
+
+    They could run at once: all of them would, and their memory would be in use from the start.
+    """
+    for number, call in enumerate(plan.calls):
+        if call.reads:
+            continue
+        follower = next((later for later in range(number + 1, len(before)) if number in before[later]), None)
+        last = max((first for first in before[follower] if first < number), default=None) if follower else None
+        if last is not None:
+            before[number] = sorted({*before[number], *before[last]})
+    return before
 
 
 class _Scheduler:

@@ -4,6 +4,7 @@ Two buffers share bytes only if the waits order them: every run that uses the on
 that uses the other starts, however fast or slow the lanes are. So placing adds no dependency, and needs none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +21,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lifetimes:
-    """For each arena buffer by index: its bytes; per lane, the runs surely done at its first use, and by its last.
+    """For each of some buffers: its bytes; per lane, the runs surely done at its first use, and by its last.
 
     One buffer is done with before another one starts if its `ends` are at most the other's `starts`, in all lanes.
     """
@@ -38,7 +39,7 @@ class Lifetimes:
 
 def place(plan: Plan) -> Plan:
     """Give every arena buffer an offset; without lanes, for the calls one after another."""
-    lives = lifetimes(plan)
+    lives = lifetimes(plan, [number for number, _ in plan.of_kind("arena")])
     least = live_bytes(plan)
     first, second = _sequences(lives)
     best = _fit(lives, first)
@@ -77,19 +78,16 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def lifetimes(plan: Plan) -> Lifetimes:
-    """Find from when until when each arena buffer is used."""
+def lifetimes(plan: Plan, buffers: Sequence[int]) -> Lifetimes:
+    """Find from when until when each of some buffers, given by number, is used."""
     lanes = lanes_of(plan)
     order = order_of(lanes)
     places = order.of_calls(len(plan.calls))
-    arena = list(plan.of_kind("arena"))
-    index_of = {number: buffer.index for number, buffer in arena}
-    sizes = np.zeros(len(arena), np.int64)
-    for _, buffer in arena:
-        sizes[buffer.index] = aligned(buffer.bytes)
+    index_of = {number: index for index, number in enumerate(buffers)}
+    sizes = np.array([aligned(plan.buffers[number].bytes) for number in buffers], np.int64)
     never = len(plan.calls) * len(lanes) + 1
-    starts = np.full((len(arena), len(lanes)), never, np.int64)
-    ends = np.zeros((len(arena), len(lanes)), np.int64)
+    starts = np.full((len(buffers), len(lanes)), never, np.int64)
+    ends = np.zeros((len(buffers), len(lanes)), np.int64)
     for call, runs in zip(plan.calls, places, strict=True):
         used = {index_of[argument.buffer] for argument in call.arguments if argument.buffer in index_of}
         for lane, position in runs if used else ():

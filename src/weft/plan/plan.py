@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.kernel_attention_gradient import AttentionGradientKernel
 from weft.plan.kernel_check import CheckKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
@@ -38,6 +39,7 @@ Kernel = (
     | PoolKernel
     | ScatterKernel
     | AttentionKernel
+    | AttentionGradientKernel
     | CheckKernel
 )
 BufferKind = Literal["input", "output", "arena", "constant", "packed"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.plan.dependencies import Footprints
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.kernel_attention_gradient import AttentionGradientKernel
 from weft.plan.kernel_conv import ConvKernel
 from weft.plan.kernel_conv_weight import WeightGradientKernel
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
@@ -73,7 +74,7 @@ def _convolution(kernel: ConvKernel) -> str:
     return f"{_by(*window.size)}, {channels}, {kernel.images} images of {_by(*kernel.out_size)}"
 
 
-def _attention(kernel: AttentionKernel) -> str:
+def _attention(kernel: AttentionKernel | AttentionGradientKernel) -> str:
     sizes = kernel.sizes
     causal = ", causal" if kernel.schedule.key_block else ""
     return f"{_by(*sizes.batch, sizes.rows, sizes.keys)}, {sizes.inner} to {sizes.columns}{causal}"
@@ -93,5 +94,6 @@ SIZES: dict[type, Callable[[Any], str]] = {
     PoolKernel: lambda kernel: f"{kernel.kind} of {kernel.images}x{kernel.channels} images of {_by(*kernel.out_size)}",
     PackKernel: lambda kernel: _by(*kernel.batch, kernel.depth, kernel.columns),
     AttentionKernel: _attention,
+    AttentionGradientKernel: _attention,
     ScatterKernel: lambda kernel: f"{kernel.expression.join} of {_by(*kernel.expression.sizes)}",
 }

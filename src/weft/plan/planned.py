@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 
@@ -16,6 +17,7 @@ from weft.plan.lanes import schedule
 from weft.plan.library_plan import LibraryPlan, Step, plan_library
 from weft.plan.machine_model import MachineModel
 from weft.plan.memory import place
+from weft.plan.memory_outputs import borrow_outputs
 from weft.plan.merge_loops import merge_loops
 from weft.plan.native_values import NATIVE, with_regions
 from weft.plan.plan import Plan
@@ -90,10 +92,10 @@ class Planner:
     model: MachineModel
     weights: frozenset[Value]
 
-    def plan(self, lifted: Graph, stored: frozenset[Value] = frozenset(), *, in_order: bool = False) -> PlannedGraph:
+    def plan(self, lifted: Graph, stored: frozenset[Value] = frozenset(), *, in_order_for: float = 0.0) -> PlannedGraph:
         """Plan a lifted graph: its regions, and the order of these and of PyTorch's operators; see Region.stored.
 
-        With `in_order` lanes take little out of its turn, for the memory.
+        Lanes take little out of its turn, for the memory, where that takes at most this part more time.
         """
         found = [replace(region, stored=stored) for region in find_regions(lifted, self.weights)]
         compiled = with_regions(lifted, found)
@@ -102,6 +104,8 @@ class Planner:
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
             # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
-            placed = place(schedule(plan, self.lanes, self.model, in_order=in_order or bool(stored)))
+            slower = inf if stored else in_order_for
+            scheduled = schedule(plan, self.lanes, self.model, in_order_for=slower)
+            placed = place(borrow_outputs(scheduled))
             regions.append(PlannedRegion(region, placed, fused.constants, dict(replaced)))
         return PlannedGraph(lifted, compiled, plan_library(compiled), tuple(regions))

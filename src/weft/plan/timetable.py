@@ -33,6 +33,7 @@ class CallCosts:
     def __init__(self, footprints: Footprints, model: MachineModel) -> None:
         plan = footprints.plan
         costs = PlanCosts(plan, model)
+        self.footprints = footprints
         self.model = model
         self.tiles = [call.kernel.tile_count for call in plan.calls]
         self.parts = [costs.cost(call, footprints.boxes_of(number)) for number, call in enumerate(plan.calls)]

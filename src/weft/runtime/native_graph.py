@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -30,9 +31,10 @@ from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
 
-# For so much more memory than PyTorch's operators hand on (what they need inside is not known) lanes are not held back:
-# it costs time where lanes overlap, as the layers of an LSTM do.
+# For so much more memory than PyTorch's operators hand on (what they need inside is not known) lanes are held back only
+# if that takes at most this part more time: it costs much where lanes overlap, as the layers of an LSTM do.
 NEGLIGIBLE_BYTES = 1 << 21
+NEGLIGIBLE_PART = 0.01
 
 
 class NativeRegion:
@@ -167,9 +169,11 @@ def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value]
     planner = Planner(target, cpu_count(), machine_model(target), weights)
     lifted = run_pipeline(lift(graph))
     found = planner.plan(lifted)
-    if found.peak_bytes > PlannedGraph(graph, graph, plan_library(graph), ()).peak_bytes + NEGLIGIBLE_BYTES:
+    more = found.peak_bytes - PlannedGraph(graph, graph, plan_library(graph), ()).peak_bytes
+    if more > 0:
         # Lanes that go ahead keep more in memory at once than operators one after another would.
-        found = min(found, planner.plan(lifted, in_order=True), key=lambda one: one.peak_bytes)
+        slower = inf if more > NEGLIGIBLE_BYTES else NEGLIGIBLE_PART
+        found = min(found, planner.plan(lifted, in_order_for=slower), key=lambda one: one.peak_bytes)
     if not forward:
         return found
     now = dict(zip(graph.roots(), lifted.roots(), strict=True))
