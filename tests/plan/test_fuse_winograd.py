@@ -107,3 +107,13 @@ def test_products_that_no_block_holds_go_through_memory_and_give_the_same_bits_o
             found.append(weft.hybridize(net)(x))
     assert_exact(net, found[0], x)
     assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize(("size", "way"), [(7, "ConvKernel"), (14, "WinogradStage")], ids=["few", "many"])
+def test_few_pixels_go_directly_where_weights_come_from_memory(
+    size: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 4 MB of transformed weights, of a program that is taken to have more than the shared caches hold.
+    monkeypatch.setattr("weft.plan.fuse_convolutions.FAR_WEIGHT_BYTES", 0)
+    net, x = nn.Conv2d(256, 256, 3, padding=1), torch.randn(1, 256, size, size)
+    assert way in kernels(net, x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue
@@ -25,6 +26,9 @@ from weft.plan.schedule_conv import (
 )
 from weft.plan.window import in_order_of
 
+FAR_WEIGHT_BYTES = 24 * 1024 * 1024  # of one program: what shared caches leave to it, whatever their size
+FEW_PIXELS = 64
+
 
 def convolve(fusion: Fusion, value: Value) -> Lazy:
     """A convolution of images; inside, channels lie side by side."""
@@ -43,7 +47,8 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     home = in_order_of(out_shape, channels_last_strides(out_shape))
     own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
     sizes = ConvSizes(dtype, count, own_inputs, own_outputs, pair(in_size), window, dense=dense)
-    if groups == 1 and images.window.strides[1] == 1 and winograd_way(sizes, fusion.assembly.target)[0] != "direct":
+    way = winograd_way(sizes, fusion.assembly.target)[0] if groups == 1 and images.window.strides[1] == 1 else "direct"
+    if way != "direct" and not (way == "stages" and _waits_for_weights(fusion, sizes)):
         return convolve_by_winograd(fusion, value, sizes, images, weight)
     choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
     plain_kernel = ConvKernel(
@@ -72,6 +77,14 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     scaled = partial(partial, emit) if is_weight else None
     steps = partial(pixel_steps, out_shape)
     return Product(fusion, home, dtype, partial(emit, None), steps, out_channels, scaled=scaled).lazy()
+
+
+def _waits_for_weights(fusion: Fusion, sizes: ConvSizes) -> bool:
+    """Tell whether reading weights from memory takes longer than multiplying so few pixels with them.
+
+    Winograd's weights are nearly twice as many.
+    """
+    return fusion.weight_bytes > FAR_WEIGHT_BYTES and sizes.images * prod(sizes.out_size) <= FEW_PIXELS
 
 
 def _moved(place: Location, distance: int) -> Location:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from weft.ir.graph import Value
 from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.assembly import Assembly
 from weft.plan.blocks import Blocks
+from weft.plan.expression import DTYPE_BYTES
 from weft.plan.indices import Limit
 from weft.plan.lazy import Lazy, Leaf
 from weft.plan.plan import Location
@@ -86,6 +88,11 @@ class Fusion:
             nodes = (self.lazies[value].node for value in self.region.weights)
             self._weights = frozenset(node.source.buffer for node in nodes if isinstance(node, Leaf))
         return leaf.source.buffer in self._weights or leaf.source.buffer in self._own_weights
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """The bytes of all parameters and buffers that the region reads."""
+        return sum(tensor_type(value).size * DTYPE_BYTES[dtype_of(value)] for value in self.region.weights)
 
     def prepared(self, window: Window, dtype: str) -> Leaf:
         """New memory of this layout that is filled when a weight has changed, and counts as a weight itself."""
