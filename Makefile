@@ -54,6 +54,8 @@ kills: $(INSTALLED)
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'
 	@$(PYTHON) bench/run.py
+	@$(PYTHON) -m bench.devices lenet
+	@$(PYTHON) -m bench.devices resnet18 60
 
 readme: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,plot]'
