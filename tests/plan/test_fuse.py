@@ -149,12 +149,17 @@ def steps_with_one_weight(x):
     return rows
 
 
+def one_matrix_times_rows_in_another_order(x):
+    return F.linear(x.transpose(0, 1), x.reshape(16, 16), x[0, 0])
+
+
 def large_products_of_far_rows_and_columns(x):
     wide = torch.tanh(x.reshape(1, -1) * torch.arange(300.0).to(x).reshape(-1, 1))
     return wide.t() @ wide
 
 
 FUNCTIONS = (
+    one_matrix_times_rows_in_another_order,
     scattered_over_a_sum, sum_of_products, steps_with_one_weight, large_products_of_far_rows_and_columns,
     lines_and_their_gradients,
     branches,
@@ -198,6 +203,15 @@ def test_products_of_one_right_operand_share_its_panels():
     [region] = find_regions(graph, frozenset())
     kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
     assert [sum(isinstance(kernel, kind) for kernel in kernels) for kind in (GemmKernel, PackKernel)] == [3, 1]
+
+
+def test_a_matrix_that_multiplies_rows_in_another_order_is_read_once():
+    function = weft.hybridize(one_matrix_times_rows_in_another_order)
+    graph = run_pipeline(lift(weft.program(function, torch.randn(2, 8, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
+    [product] = [kernel for kernel in kernels if isinstance(kernel, GemmKernel)]
+    assert (product.batch, product.rows) == ((), 16)
 
 
 def test_a_sum_of_many_products_grows_with_each_of_them():

@@ -182,7 +182,11 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
     *batch, rows, columns = shape
     inner = left.window.shape[-1]
     if batch and not any(right.window.strides[:-2]):
-        flat = left.window.reshaped((plain(shape[:-1]).size, inner))
+        stacked = (plain(shape[:-1]).size, inner)
+        flat = left.window.reshaped(stacked)
+        if flat is None and columns > 1:  # a copy of the left costs less than the right once for each of the batch
+            left = _row_by_row(fusion, left)
+            flat = left.window.reshaped(stacked)
         if flat is not None:
             left, right = replace(left, window=flat), replace(right, window=_last_two(right.window))
             batch, rows = [], flat.shape[0]
