@@ -16,6 +16,7 @@ import torch
 from weft.api.lazy_backward import freed, gradients_of, upstream
 from weft.api.lazy_learning import Form, flat
 from weft.api.lazy_program import LazyPrograms
+from weft.devices import cpu_count
 from weft.errors import WeftError
 
 logger = logging.getLogger("weft")
@@ -59,7 +60,7 @@ class Plan:
         self._connected = _connected(self.steps, self.results)
         self.runs = 0
         self._freed: tuple[int, ...] = ()
-        self._programs = LazyPrograms(self._traceable)
+        self._programs: dict[int, LazyPrograms] = {}  # by the cores that they are made for
         self._refused = False
         self._detach = False
 
@@ -97,7 +98,9 @@ class Plan:
                     tensor if index in self._connected or not tensor.requires_grad else tensor.detach()
                     for index, tensor in enumerate(inputs)
                 ]
-                results = self._programs.run(given, list(numbers))
+                count = cpu_count()
+                programs = self._programs.get(count) or self._programs.setdefault(count, LazyPrograms(self._traceable))
+                results = programs.run(given, list(numbers))
                 return [freed(result) if place in self._freed else result for place, result in enumerate(results)]
             except WeftError as error:
                 logger.debug("a lazy segment stays a list of operators: %s", error)

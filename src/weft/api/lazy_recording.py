@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.api.lazy_cores import segment_cores
 from weft.api.lazy_learning import Form
 from weft.api.lazy_plan import OperatorFailure, Plan
 from weft.api.lazy_points import Point, root
@@ -131,6 +132,7 @@ class Segment:
         "_numbers",
         "_places",
         "_plan",
+        "_seconds",
         "bytes",
         "changes",
         "device",
@@ -142,6 +144,7 @@ class Segment:
     def __init__(self, plan: Plan, recording: Recording, alive: list[Value]) -> None:
         self.device = recording.device
         self.bytes = recording.size()
+        self._seconds = recording.point.seconds
         self.changes = bool(recording.written)
         self.gives_gradients = bool(recording.gradients)
         made = {value.maker or value.memory: None for value in alive}
@@ -161,7 +164,8 @@ class Segment:
         """Run it."""
         inputs = [_real(item) for item in self._externals]
         try:
-            results = self._plan.run(inputs, self._numbers)
+            with segment_cores(self._seconds):
+                results = self._plan.run(inputs, self._numbers)
         except OperatorFailure as failure:
             self._store(failure.results)
             raise self._explained(failure) from failure.error

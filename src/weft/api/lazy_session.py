@@ -12,6 +12,7 @@ from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_in
 
 from weft.api.lazy_call import Call, Refused
 from weft.api.lazy_copies import Copies
+from weft.api.lazy_cores import waiting
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
 from weft.api.lazy_modes import modes
@@ -300,7 +301,8 @@ class Session:
         if in_task():
             after_readers(self.memories.all())  # not everything: that includes this task itself
             return
-        engine().finish_all()
+        with waiting():
+            engine().finish_all()
         with self.lock:
             if not self._recordings:
                 self.memories.forget()
@@ -341,7 +343,8 @@ class Session:
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:
             variables.append(maker.variable())
-        engine().wait(*variables)
+        with waiting():
+            engine().wait(*variables)
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.__class__ is not LazyTensor:
