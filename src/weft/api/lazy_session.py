@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -46,9 +47,9 @@ class Session:
         self.forms: dict[Any, Form] = {}
         self.memories = Memories()
         self.gradients = Gradients(self)
-        self.own = _Own()
+        self.own: _Own = _Own()
         # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
-        self.lock = threading.RLock()
+        self.lock: AbstractContextManager[Any] = threading.RLock()
         self._recordings: dict[Recording, None] = {}
         self._copies = Copies(self)
         self._special: dict[Callable[..., Any], Callable[..., Any]] = {
