@@ -298,6 +298,11 @@ def copy_functions() -> tuple[int, int, int] | None:
     return None if copy is None or wrap is None or delete is None else (copy, wrap, delete)
 
 
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """Give the set of a tensor's dispatch keys as the word that the tensor has it in."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
 def mode_functions() -> tuple[tuple[int, int, int], ...] | None:
     """Give (address, number, bits) of the functions that tell a thread's modes; None if this PyTorch lacks one."""
     places = [_exported(library, name) for library, name, *_ in MODE_FUNCTIONS]

@@ -15,7 +15,7 @@ import torch
 
 from weft.codegen.fast_call import ObjectLayout
 from weft.codegen.lazy_calls import Words, lazy_calls_module
-from weft.codegen.library import copy_functions, thread_functions
+from weft.codegen.library import copy_functions, dispatch_keys, thread_functions
 from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import TENSOR_BYTES, WORD, probed, word
@@ -48,7 +48,7 @@ def slot_offset(kind: type, slot: str) -> int | None:
     places: set[int] | None = None
     for _ in range(3):
         mark = object()
-        thing: Any = torch.Tensor._make_subclass(kind, torch.empty(0))
+        thing: Any = torch.empty(0).as_subclass(kind)
         setattr(thing, slot, mark)
         # SAFETY: the object is held here, and is as long as its class says.
         here = {at for at in range(0, size, WORD) if word(id(thing) + at) == id(mark)}
@@ -65,7 +65,7 @@ def _keys_offset() -> int | None:
         torch.zeros(2, device="meta"),
         torch.zeros(2, dtype=torch.bool),
     ]
-    keys = [torch._C._dispatch_keys(tensor).raw_repr() for tensor in tensors]
+    keys = [dispatch_keys(tensor) for tensor in tensors]
     places = [
         at
         for at in range(0, TENSOR_BYTES, WORD)
