@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 
 from weft.engine import Var
-from weft.trace.capture import storage_key
 
 if TYPE_CHECKING:
     from weft.api.lazy_recording import Recording
@@ -119,42 +119,66 @@ class Value:
         return self.look if real is None else look_of(real)
 
 
+Owner = torch.UntypedStorage | torch.Tensor
+
+
+def _owner(tensor: torch.Tensor) -> Owner:
+    """What lives exactly as long as the memory of a tensor; one of another layout (sparse, say) is alone in its own."""
+    try:
+        return tensor.untyped_storage()
+    except NotImplementedError:
+        return tensor
+
+
 class Memories:
-    """The memory of ordinary tensors that queued work names."""
+    """The memory of ordinary tensors that queued work names.
+
+    An owner is known by its address only while it lives: memory that comes to lie there later is another one.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, Memory] = {}
-        self._exported: set[int] = set()
+        self._known: dict[int, tuple[ref[Owner], Memory]] = {}
+        self._exported: dict[int, ref[Owner]] = {}
 
     def find(self, tensor: torch.Tensor) -> Memory | None:
         """The memory of a tensor, if queued work may name it."""
-        return self._known.get(storage_key(tensor))
+        owner = _owner(tensor)
+        found = self._known.get(id(owner))
+        return found[1] if found is not None and found[0]() is owner else None
 
     def of(self, tensor: torch.Tensor) -> Memory:
         """The memory of a tensor, from now on known."""
-        key = storage_key(tensor)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = Memory()
-        return found
+        return self.find(tensor) or self.bind(tensor, Memory())
 
     def bind(self, tensor: torch.Tensor, memory: Memory) -> Memory:
         """The memory of a tensor: this one, unless it is known by another already."""
-        return self._known.setdefault(storage_key(tensor), memory)
+        owner = _owner(tensor)
+        fresh = ref(owner), memory
+        found = self._known.setdefault(id(owner), fresh)
+        if found[0]() is not owner:
+            found = self._known[id(owner)] = fresh
+        return found[1]
 
     def export(self, tensor: torch.Tensor) -> None:
         """Note that other code may hold the address of a tensor's memory."""
-        self._exported.add(storage_key(tensor))
+        owner = _owner(tensor)
+        self._exported[id(owner)] = ref(owner)
 
     def exported(self, tensor: torch.Tensor) -> bool:
         """Whether other code (numpy, for one) may read or write this memory unseen."""
-        return storage_key(tensor) in self._exported or not tensor.untyped_storage().resizable()
+        owner = _owner(tensor)
+        found = self._exported.get(id(owner))
+        return (found is not None and found() is owner) or not tensor.untyped_storage().resizable()
 
     def all(self) -> list[Memory]:
         """Every memory that queued work may name."""
-        return list(self._known.values())
+        return [memory for _, memory in list(self._known.values())]
 
     def forget(self) -> None:
-        """Forget what no queued work names any more: all of it is done. What a failure poisoned is kept."""
-        poisoned = {key: memory for key, memory in self._known.items() if memory.var and memory.var.failure}
-        self._known = poisoned
+        """Forget what no queued work names any more: all of it is done. What a failure poisoned is kept as it lives."""
+        self._known = {
+            key: (owner, memory)
+            for key, (owner, memory) in self._known.items()
+            if memory.var and memory.var.failure and owner() is not None
+        }
+        self._exported = {key: owner for key, owner in self._exported.items() if owner() is not None}
