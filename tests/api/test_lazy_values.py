@@ -10,6 +10,7 @@ from weft.api.lazy_values import Memories, Memory
 
 def at_the_same_place(memories: Memories) -> tuple[Memory, torch.Tensor]:
     """The memory of a tensor that is gone, and a tensor whose storage lies where that one's lay."""
+    others = []  # they take the other free places
     for _ in range(1000):
         first = torch.ones(8)
         known, place = memories.of(first), id(first.untyped_storage())
@@ -20,6 +21,7 @@ def at_the_same_place(memories: Memories) -> tuple[Memory, torch.Tensor]:
         second = torch.ones(8)
         if id(second.untyped_storage()) == place:
             return known, second
+        others.append(second)
     pytest.fail("no storage was made where another one had been")
 
 
