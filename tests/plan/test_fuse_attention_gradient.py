@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention, softmax
 
 import weft
+from weft.config import overrides
 from weft.plan import attention_gradient_pattern
 from weft.plan.check import check_plan
 from weft.plan.fuse import fuse
@@ -24,7 +25,7 @@ from weft.plan.memory import place
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.runtime import native_graph
 from weft.runtime.executable import NativeExecutable
-from weft.target import host_target
+from weft.target import LEVELS, architecture, host_target
 
 Function = Callable[..., torch.Tensor]
 
@@ -107,6 +108,13 @@ def test_masks_count(shape: tuple[int, ...], kind: torch.dtype, planned: list[Pl
     if shape[-2] == 80 and kind is torch.bool:
         mask[..., 7, :] = False
     assert_exact(with_mask, tensors(80, 90), mask)
+    assert len(kernels(planned)) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS[architecture(host_target().triple)])
+def test_processors_with_fewer_instructions_are_as_exact(level: str, planned: list[PlannedRegion]) -> None:
+    with overrides(target=level):
+        assert_exact(causal, tensors(130, 130, size=17))
     assert len(kernels(planned)) == 1
 
 
