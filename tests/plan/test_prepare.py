@@ -120,3 +120,16 @@ def test_large_expressions_of_weights_are_not_kept() -> None:
         return x * torch.exp(weight)
 
     assert not plan_of(weft.hybridize(scaled), torch.randn(8, 40_000)).packing
+
+
+def test_weights_without_numbers_are_not_kept() -> None:
+    weight = nn.Parameter(torch.randn(0))
+
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * (torch.exp(weight) * weight), y + 1
+
+    x, y = torch.randn(8, 0), torch.randn(3)
+    with torch.no_grad():
+        found, beside = weft.hybridize(scaled)(x, y)
+    assert found.shape == (8, 0)
+    assert torch.equal(beside, y + 1)

@@ -118,8 +118,7 @@ class Assembly:
     def prepare(self, lazy: Lazy, out: Leaf) -> None:
         """Compute an expression of weights by a loop kernel, when one of them has changed."""
         kernel, reads = self._loop(lazy, out)
-        if kernel.tile_count:
-            self.packing.append(KernelCall(kernel, (self.location(out),), reads))
+        self.packing.append(KernelCall(kernel, (self.location(out),), reads))
 
     def _loop(self, lazy: Lazy, out: Leaf) -> tuple[LoopKernel, tuple[Location, ...]]:
         sources: list[Leaf] = []

@@ -22,14 +22,14 @@ Steps = Callable[[Window], Operand | None]
 
 
 def is_prepared(fusion: Fusion, lazy: Lazy) -> bool:
-    """Tell whether an expression reads weights alone, few enough numbers to keep what it makes of them."""
+    """Tell whether an expression reads weights alone, some numbers, but few enough to keep what it makes of them."""
     leaves = []
     for node in walk(lazy.node):
         if isinstance(node, Leaf) and node.source.pending is None and fusion.is_weight(node):
             leaves.append(node)
         elif not isinstance(node, (Fixed, Computed)):
             return False
-    return bool(leaves) and _without_repeats(leaves).size <= MOST_PREPARED
+    return bool(leaves) and 0 < _without_repeats(leaves).size <= MOST_PREPARED
 
 
 def is_repeated(lazy: Lazy) -> bool:
