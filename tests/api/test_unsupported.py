@@ -279,3 +279,14 @@ def test_a_program_of_what_runs_imperatively_is_refused_with_the_reason() -> Non
         function(torch.ones(2))
     with pytest.raises(UnsupportedError, match="branches on the value"):
         weft.program(function, torch.ones(2))
+
+
+def test_distributions_that_check_their_arguments_say_how_not_to() -> None:
+    def drawn(mean: torch.Tensor, check: bool | None) -> torch.Tensor:
+        return torch.distributions.Normal(mean, 1.0, validate_args=check).log_prob(mean * 2)
+
+    mean = torch.randn(3)
+    error = refused(drawn, mean, True)
+    assert "validate_args=False" in error.fix
+    assert "torch/distributions/" in error.where
+    torch.testing.assert_close(weft.hybridize(drawn)(mean, False), drawn(mean, False))

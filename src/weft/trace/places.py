@@ -22,8 +22,9 @@ TORCH = _both(Path(torch.__file__).parent)
 API = tuple(str(folder / "api") for folder in WEFT)
 OURS = tuple(str(folder / layer) for folder in WEFT for layer in ("trace", "api", "runtime", "train"))
 FOREIGN = (*map(str, TORCH), *OURS)
-# PyTorch's own models and losses, which may branch on values; the machinery that calls modules is not meant.
-LIBRARY = tuple(str(folder / "nn") for folder in TORCH)
+# PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
+DISTRIBUTIONS = tuple(str(folder / "distributions") for folder in TORCH)
+LIBRARY = (*(str(folder / "nn") for folder in TORCH), *DISTRIBUTIONS)
 MACHINERY = tuple(str(folder / "nn" / "modules" / "module.py") for folder in TORCH)
 
 
@@ -47,7 +48,7 @@ def user_stack_level() -> int:
 
 
 def library_place() -> Place | None:
-    """The innermost line of torch.nn that the traced code is in, if it is in any."""
+    """The innermost line of torch.nn or torch.distributions that the traced code is in, if it is in any."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_user(frame) and not frame.f_code.co_filename.startswith(API):
         filename = frame.f_code.co_filename

@@ -8,10 +8,12 @@ from typing import NoReturn
 
 from weft.errors import UnsupportedError, source_line
 from weft.ir.graph import Place
-from weft.trace.places import library_place
+from weft.trace.places import DISTRIBUTIONS, library_place
 
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
 KEEP_EAGER = 'keep this function imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
+# Instead of a row's own way out, where PyTorch's distributions look at values.
+OF_DISTRIBUTIONS = "pass validate_args=False to the distribution, whose checks look at values, or " + KEEP_EAGER
 
 # The rows: what is refused, why, and what to do about it.
 REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
@@ -140,7 +142,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "layout": (
             "the program uses a tensor that is not strided (sparse, quantized or MKL-DNN)",
             "a program's values are dense tensors",
-            "convert with to_dense(), or " + KEEP_EAGER,
+            "convert with to_dense(), make embeddings without sparse=True, or " + KEEP_EAGER,
         ),
         "no shape rule": (
             "an operator cannot say what it returns without running",
@@ -159,7 +161,10 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
 def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedError:
     """The error for a row of the table; `detail` says which operator or object it was."""
     fact, why, fix = REFUSALS[kind]
-    places = [source_line(found.filename, found.line) for found in (place, library_place()) if found]
+    library = library_place()
+    if library is not None and library.filename.startswith(DISTRIBUTIONS):
+        fix = OF_DISTRIBUTIONS
+    places = [source_line(found.filename, found.line) for found in (place, library) if found]
     where = "\n".join(places) or None
     return UnsupportedError(f"{fact} ({detail})" if detail else fact, where=where, why=why, fix=fix)
 
