@@ -12,6 +12,8 @@ from torch import nn
 
 import weft
 from weft.errors import UnsupportedError
+from weft.ir.graph import Place
+from weft.trace import places, refusals
 from weft.trace.refusals import KEEP_EAGER, ONCE, REFUSALS
 
 
@@ -290,3 +292,10 @@ def test_distributions_that_check_their_arguments_say_how_not_to() -> None:
     assert "validate_args=False" in error.fix
     assert "torch/distributions/" in error.where
     torch.testing.assert_close(weft.hybridize(drawn)(mean, False), drawn(mean, False))
+
+
+def test_other_refusals_inside_distributions_keep_their_own_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(places.DISTRIBUTIONS[0] + "/normal.py", 1, "f")
+    monkeypatch.setattr(refusals, "library_place", lambda: place)
+    assert "validate_args=False" in refusals.refusal("branch", None).fix
+    assert refusals.refusal("layout", None).fix == REFUSALS["layout"][2]

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.plan.attentions import by_pytorch, causal, with_mask
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention, softmax
+from torch.nn.functional import softmax
 
 import weft
 from weft.ir.types import TensorType
@@ -24,18 +25,6 @@ from weft.target import host_target
 from weft.trace.lift import lift
 
 Function = Callable[..., torch.Tensor]
-
-
-def by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value)
-
-
-def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def with_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 def by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.plan.attentions import by_pytorch, causal, with_mask
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention, softmax
+from torch.nn.functional import softmax
 
 import weft
 from weft.config import overrides
@@ -48,18 +49,6 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[PlannedRegion]:
 
 def kernels(regions: list[PlannedRegion], kind: type = AttentionGradientKernel) -> list[object]:
     return [call.kernel for region in regions for call in region.plan.calls if isinstance(call.kernel, kind)]
-
-
-def by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value)
-
-
-def causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def with_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 def by_hand(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

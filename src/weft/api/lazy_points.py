@@ -44,8 +44,7 @@ class Point:
 
     __slots__ = (
         "_reached", "bytes", "code", "count", "first", "following", "form", "fresh", "function", "inputs", "likely",
-        "look",
-        "made", "may_be_tiny", "modes", "names", "parent", "place", "plain", "plans", "seconds", "takes", "wants",
+        "look", "made", "may_be_tiny", "modes", "names", "parent", "place", "plans", "seconds", "takes", "wants",
     )  # fmt: skip
 
     def __init__(self, parent: Point | None, form: Form | None, takes: tuple[int, ...]) -> None:
@@ -65,7 +64,6 @@ class Point:
             self.made = self.first + form.made
             self.inputs = max(parent.inputs, 0, *(~take + 1 for take in takes if take < 0))
         self.function: Callable[..., Any] | None = None if form is None else form.function
-        self.plain = form is not None and form.plain
         self.look = form.outputs[0].look if form is not None and form.plain else None
         self.modes = NOT_EXPECTED
         self.wants: tuple[Any, ...] = ()

@@ -72,13 +72,11 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel, *, in_order_for: 
 def _best(graph: Graph, costs: CallCosts, lane_count: int, limits: tuple[int, int]) -> Timetable:
     """Fill lanes in several ways, and give the one that is done first; `limits` are Timetable.ahead and the window."""
     ahead, window = limits
-    footprints, count = costs.footprints, len(graph.waiting)
-    tables = (Timetable(footprints, costs, way.lane_count, ahead) for way in _ways(lane_count, count))
-    ways = _ways(lane_count, count)
-    return min(
-        (_Scheduler(graph, table, way, window).run() for table, way in zip(tables, ways, strict=True)),
-        key=lambda table: table.end,
+    tried = (
+        _Scheduler(graph, Timetable(costs.footprints, costs, way.lane_count, ahead), way, window).run()
+        for way in _ways(lane_count, len(graph.waiting))
     )
+    return min(tried, key=lambda table: table.end)
 
 
 def _ways(lane_count: int, calls: int) -> Iterator[Way]:

@@ -162,7 +162,7 @@ def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedErro
     """The error for a row of the table; `detail` says which operator or object it was."""
     fact, why, fix = REFUSALS[kind]
     library = library_place()
-    if library is not None and library.filename.startswith(DISTRIBUTIONS):
+    if why == ONCE and library is not None and library.filename.startswith(DISTRIBUTIONS):
         fix = OF_DISTRIBUTIONS
     places = [source_line(found.filename, found.line) for found in (place, library) if found]
     where = "\n".join(places) or None

@@ -45,9 +45,8 @@ class DeviceWork:
 
     def pieces(self, x: torch.Tensor, y: torch.Tensor, shares: Sequence[float]) -> list[tuple[int, Any, Any]]:
         """Split a batch; gives the devices that get something, each with its part."""
-        if (
-            not len(y) and self.options.sync_batchnorm and self.peers is not None
-        ):  # other processes meet this one in batch norm
+        met_elsewhere = self.options.sync_batchnorm and self.peers is not None
+        if not len(y) and met_elsewhere:  # other processes meet this one in batch norm
             return [(0, x, y)]
         pieces = zip(*split_batch(x, y, self.replicas.places, shares), strict=True)
         return [(index, part, labels) for index, (part, labels) in enumerate(pieces) if len(labels)]
