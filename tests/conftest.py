@@ -42,6 +42,17 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def own_failures() -> Iterator[None]:
+    """Let no failure of a test be raised by a wait of another."""
+    yield
+    failures = engine().failures
+    if failures.known:
+        engine().finish_all()
+        failures.heal([variable for failure in failures.known.values() for variable in failure.poisoned()])
+        failures.known.clear()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled code of the tests out of the user's cache, and the user's out of the tests."""

@@ -1,5 +1,6 @@
 """Calls that are compared with what came next the last time."""
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from weft.api import lazy_plan, lazy_points, lazy_tensor
 from weft.api.lazy_points import root
 from weft.api.lazy_session import SESSION
 from weft.api.lazy_values import Look
+from weft.errors import ExecutionError
 
 Work = Callable[[torch.Tensor, torch.Tensor], Any]
 
@@ -106,6 +108,19 @@ def test_a_failure_names_the_line_of_its_own_call(monkeypatch):
         for function, comment in ((one, "# the first"), (other, "# the second"), (one, "# the first")):
             with pytest.raises(Exception, match=comment):
                 weft.wait(function(bad))
+
+
+@pytest.mark.parametrize("compiled_from", [1, 1000])
+def test_after_a_failure_whose_value_is_gone_waiting_for_all_is_possible_again(monkeypatch, compiled_from):
+    monkeypatch.setattr(lazy_plan, "COMPILED_FROM", compiled_from)
+    x, good, bad = torch.randn(20, 20), torch.zeros(20, dtype=torch.long), torch.full((20,), 30)
+    with weft.lazy():
+        for index in (good, good, good, good):
+            weft.wait(torch.index_select(x, 0, index) * 2)
+        with pytest.raises(ExecutionError, match="index out of range"):
+            weft.wait(torch.index_select(x, 0, bad) * 2)
+        gc.collect()
+        weft.waitall()
 
 
 def test_small_counters_are_brought_up_to_date_at_once_though_they_were_queued_before():

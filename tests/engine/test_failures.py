@@ -4,6 +4,8 @@ import gc
 import sys
 import threading
 import traceback
+import weakref
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -76,6 +78,25 @@ def test_by_default_a_poisoned_variable_raises_at_every_wait_and_its_traceback_s
     with pytest.raises(ExecutionError):
         engine.waitall()
     with pytest.raises(ExecutionError):
+        engine.waitall()
+
+
+def test_a_failure_keeps_nothing_alive_that_its_task_had_in_hand():
+    def fail_again(held: Var) -> None:
+        try:
+            fail()
+        except ZeroDivisionError as error:
+            raise ValueError(f"no luck with {held}") from error
+
+    with Engine() as engine:  # the other engines run tasks below the user's own frames, which the error leads to
+        variable = Var("x")
+        engine.push(partial(fail_again, variable), writes=[variable])
+        with pytest.raises(ExecutionError):
+            engine.wait(variable)
+        died = weakref.ref(variable)
+        del variable
+        gc.collect()
+        assert died() is None
         engine.waitall()
 
 

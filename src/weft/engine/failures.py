@@ -6,6 +6,7 @@ decided by the order of pushes, not by which worker was faster, so a program fai
 """
 
 import sys
+import traceback
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
@@ -41,6 +42,18 @@ class PartialFailure(Exception):  # noqa: N818  # what a task raises to say more
         self.variables = tuple(variables)
         self.title = title
         self.where = where
+
+
+def let_go_of_values(error: BaseException) -> None:
+    """Empty the frames of an error: a failure that kept what it poisons alive would be raised by waits for ever."""
+    links: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while links:
+        link = links.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            traceback.clear_frames(link.__traceback__)
+            links += (link.__cause__, link.__context__)
 
 
 class Failure:
@@ -100,6 +113,7 @@ class Failures:
 
     def record(self, task: Task, error: BaseException) -> Failure:
         """Remember that a task failed, and poison what it writes."""
+        let_go_of_values(error)
         if isinstance(error, PartialFailure):
             failure = Failure(error.error, task)
             failure.title, failure.where = error.title, error.where
@@ -208,6 +222,7 @@ def execute(task: Task, failures: Failures) -> None:
         call()
     except BaseException as error:  # noqa: BLE001  # whatever ends a task is told to whoever waits for what it writes
         failures.record(task, error)
+        del task, call  # the frames of the error lead to this one: it, too, lets go of what the task holds
         return
     if failures.known:
         failures.heal(task.writes)
