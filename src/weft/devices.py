@@ -88,6 +88,11 @@ def parse(device: "str | torch.device | Device") -> Device:
 _placed: ContextVar[Device | None] = ContextVar("weft_device", default=None)
 
 
+def placed() -> Device | None:
+    """Give the device of the innermost `on` block, if this is in one."""
+    return _placed.get()
+
+
 def current() -> Device:
     """Give the device where new work goes: that of the innermost `on` block, else torch's default device."""
     return _placed.get() or parse(torch.get_default_device())

@@ -144,3 +144,39 @@ def test_a_spawned_function_may_give_back_what_it_wrote_or_was_given() -> None:
         assert found[0] is x
         assert found[1] is y
         assert found[2].tolist() == [turn] * 3
+
+
+def test_spawned_work_runs_under_the_modes_of_the_call():
+    x = torch.ones(4, 4, requires_grad=True)
+
+    def kinds(tensor):
+        y = tensor @ tensor
+        return y.requires_grad, y.is_inference(), y.dtype
+
+    with torch.no_grad():
+        without = weft.spawn(kinds, x)
+    with torch.inference_mode():
+        inference = weft.spawn(kinds, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = weft.spawn(kinds, x)
+    usual = weft.spawn(kinds, x)
+    assert without.result() == (False, False, torch.float32)
+    assert inference.result() == (False, True, torch.float32)
+    assert mixed.result() == (True, False, torch.bfloat16)
+    assert usual.result() == (True, False, torch.float32)
+
+
+def test_a_setting_changes_when_spawned_work_is_done():
+    x = torch.arange(4)
+    go = threading.Event()
+
+    def third(tensor):
+        go.wait(20)
+        return tensor / 3
+
+    found = weft.spawn(third, x)
+    threading.Timer(0, go.set).start()
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(torch.float32)
+    assert weft.ready(found)
+    assert found.result().dtype == torch.float32

@@ -55,7 +55,8 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         if active is not None and not isinstance(active, bool):
             raise UsageError(f"weft.lazy({active!r})", fix="decorate with @weft.lazy(), or give True or False")
         self._modes: list[_LazyMode | None] = []
-        intercept_autograd()
+        intercept_autograd(_LazyMode)
+        SESSION.settings.watch(SESSION.finish)
         if active is not None:
             _set_lasting(active)
 

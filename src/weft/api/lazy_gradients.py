@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch import is_autocast_enabled, is_inference_mode_enabled
 
 from weft.api.lazy_backward import backward_form
 from weft.api.lazy_learning import Form
 from weft.api.lazy_recording import Recording
+from weft.api.lazy_settings import flushes_denormals, flushing_denormals
 from weft.api.lazy_table import getter, setter
 from weft.api.lazy_tasks import push_task
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
@@ -156,6 +158,8 @@ class Gradients:
         return True
 
     def _may_queue(self, loss: LazyTensor, kwargs: dict[str, Any]) -> bool:
+        if is_autocast_enabled("cpu") or is_inference_mode_enabled():
+            return False  # the operators of a backward are subject to it, too
         plain = all(kwargs.get(name, usual) is usual for name, usual in BACKWARD_DEFAULTS.items())
         leaves = self.leaves(loss)
         if not plain or not leaves or loss.value.look.numel != 1:
@@ -204,13 +208,15 @@ class _Backward:
         self._retain = retain
         self._clear = _Clear(cleared)
         self._made = made
+        self._flushes = flushes_denormals()
 
     def __call__(self) -> None:
         self._clear()
         loss = self._loss.real
         if loss is None:
             raise InternalError("a backward ran before its loss was computed")
-        loss.backward(retain_graph=self._retain)
+        with flushing_denormals(self._flushes):
+            loss.backward(retain_graph=self._retain)
         for leaf, value in self._made:
             gradient = leaf.grad
             if gradient is None or look_of(gradient) is not value.look:

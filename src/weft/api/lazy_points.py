@@ -141,14 +141,24 @@ _NOTHING: frozenset[int] = frozenset()
 # One for each point of the tree: appending is one step of the interpreter, adding to a number is not.
 _made: list[None] = []
 _root = [Point(None, None, ())]
+_roots: dict[int, Point] = {}  # of settings that are not those in force
+_settings = [0]
 
 
 def root() -> Point:
     """The point before all operators."""
     if len(_made) > MOST_POINTS:
         _made.clear()
+        _roots.clear()
         _root[0] = Point(None, None, ())  # programs that never repeat themselves leave nothing worth keeping
     return _root[0]
+
+
+def follow_paths_of(settings: int) -> None:
+    """Follow other paths from here on: under other settings the same operator may do something else."""
+    _roots[_settings[0]] = _root[0]
+    _settings[0] = settings
+    _root[0] = _roots.get(settings) or Point(None, None, ())
 
 
 def as_wanted(want: Any, kind: type, item: Any) -> bool:

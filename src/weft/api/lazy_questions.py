@@ -30,6 +30,14 @@ def as_given(result: Any, reals: Sequence[torch.Tensor], given: Sequence[torch.T
     return result
 
 
+def called(function: Callable[..., Any], args: Any, kwargs: Any, given: Any, reals: Any) -> Any:
+    """Call a function with these tensors in the place of those given."""
+    if any(tensor.__class__ is LazyTensor for tensor in given):
+        by_id = {id(tensor): real for tensor, real in zip(given, reals, strict=True)}
+        args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
+    return as_given(function(*args, **kwargs), reals, given)
+
+
 def tensors_in(item: Any) -> Iterator[torch.Tensor]:
     """The tensors of nested arguments."""
     if isinstance(item, torch.Tensor):

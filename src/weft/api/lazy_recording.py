@@ -14,6 +14,7 @@ from weft.api.lazy_cores import segment_cores
 from weft.api.lazy_learning import Form
 from weft.api.lazy_plan import OperatorFailure, Plan
 from weft.api.lazy_points import Point, root
+from weft.api.lazy_settings import flushing_denormals
 from weft.api.lazy_values import Look, Memory, Value, look_of
 from weft.engine.failures import PartialFailure
 from weft.errors import InternalError, source_line
@@ -28,8 +29,8 @@ class Recording:
     """The operators called since the last task was pushed, with what they take from outside."""
 
     __slots__ = (
-        "closed", "device", "epoch", "external_looks", "external_memories", "externals", "gradients", "known", "maker",
-        "memories", "most_bytes", "most_seconds", "numbers", "places", "point", "values", "written",
+        "closed", "device", "epoch", "external_looks", "external_memories", "externals", "flushes", "gradients",
+        "known", "maker", "memories", "most_bytes", "most_seconds", "numbers", "places", "point", "values", "written",
     )  # fmt: skip
 
     def __init__(self, device: str, most_bytes: float, most_seconds: float, epoch: int) -> None:
@@ -37,6 +38,7 @@ class Recording:
         self.most_seconds = most_seconds
         self.epoch = epoch  # of what autograd graphs of its results reach
         self.device = device
+        self.flushes = False  # the thread takes the smallest numbers for 0
         self.closed = False  # its operators have been pushed
         self.point = root()  # of the operator noted last
         self.gradients: list[tuple[torch.Tensor, weakref.ref[Value]]] = []  # what a backward in here gives
@@ -127,6 +129,7 @@ class Segment:
         "__name__",
         "_alive",
         "_externals",
+        "_flushes",
         "_gradients",
         "_memories",
         "_numbers",
@@ -145,6 +148,7 @@ class Segment:
         self.device = recording.device
         self.bytes = recording.size()
         self._seconds = recording.point.seconds
+        self._flushes = recording.flushes
         self.changes = bool(recording.written)
         self.gives_gradients = bool(recording.gradients)
         made = {value.maker or value.memory: None for value in alive}
@@ -164,7 +168,7 @@ class Segment:
         """Run it."""
         inputs = [_real(item) for item in self._externals]
         try:
-            with segment_cores(self._seconds):
+            with segment_cores(self._seconds), flushing_denormals(self._flushes):
                 results = self._plan.run(inputs, self._numbers)
         except OperatorFailure as failure:
             self._store(failure.results)

@@ -18,16 +18,16 @@ from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
 from weft.api.lazy_modes import modes
 from weft.api.lazy_points import MOST_STEPS, TINY, Point
-from weft.api.lazy_questions import as_given, each_tensor, in_task, look_at, tensors_in, user_place
+from weft.api.lazy_questions import as_given, called, each_tensor, in_task, look_at, tensors_in, user_place
 from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Place, Recording
+from weft.api.lazy_settings import Settings, flushes_denormals
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
-from weft.api.lazy_tasks import after_readers, engine, push_segment
+from weft.api.lazy_tasks import after_readers, engine, lane, push_segment
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import CPU, Memories, Memory, Value
-from weft.devices import current
 from weft.engine import SerialEngine, Var
-from weft.trace.capture import storage_key, traced_elsewhere, tree_map_only
+from weft.trace.capture import function_mode_count, others_intercept, storage_key, traced_elsewhere
 
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0
@@ -46,6 +46,7 @@ class Session:
     def __init__(self) -> None:
         self.forms: dict[Any, Form] = {}
         self.memories = Memories()
+        self.settings = Settings()
         self.gradients = Gradients(self)
         self.own: _Own = _Own()
         # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
@@ -61,20 +62,26 @@ class Session:
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function of PyTorch inside a lazy block."""
-        if function in self._queued:
+        if function in self._queued and not self._is_at_once():
             return self.queue(function, args, kwargs)
         if function in LOOKING:
             return look_at(function, args, kwargs)
+        if self._is_at_once():
+            return self.now(function, args, kwargs, changes=True)
         special = self._special.get(function)
         if special is not None:
             return special(function, args, kwargs)
         return self.now(function, args, kwargs, changes=function not in READING)
 
+    def _is_at_once(self) -> bool:
+        """Whether calls do more now than compute results, or have to be shown to others than Weft."""
+        return self.settings.at_once or others_intercept()
+
     def queue(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Queue a call of a function that may be."""
         if is_autocast_enabled("cpu") or is_inference_mode_enabled() or traced_elsewhere(()):
             return self.now(function, args, kwargs, changes=True)
-        call = Call([function, is_grad_enabled(), get_default_dtype()], function in NUMBERS_FREE)
+        call = Call([function, is_grad_enabled(), get_default_dtype(), self.settings.number], function in NUMBERS_FREE)
         try:
             for item in args:
                 call.scan(item)
@@ -107,7 +114,7 @@ class Session:
                 self._memory(tensor)  # what reads the copy also orders those who write the tensor that it has become
         if self._copies.elsewhere(function, arrived, kwargs):
             self.gradients.epoch += 1
-            return self._called(function, args, kwargs, given, arrived)
+            return called(function, args, kwargs, given, arrived)
         return self.now(function, args, kwargs, changes=True)
 
     def is_tiny(self, tensors: Sequence[torch.Tensor]) -> bool:
@@ -144,7 +151,8 @@ class Session:
                 return _REFUSED
             takes.append(index)
         point = recording.point.after(form, tuple(takes))
-        point.expect(modes(), args, kwargs, recording.external_looks)
+        if not function_mode_count():  # with a default device, calls go the usual way, where it is asked what is active
+            point.expect(modes(), args, kwargs, recording.external_looks)
         result = self.note(recording, point, call.tensors, call.numbers, user_place())
         if point.seconds > recording.most_seconds or point.count >= MOST_STEPS:
             self.own.patience = min(2 * self.own.patience, MOST_SECONDS)
@@ -257,7 +265,8 @@ class Session:
             runner = engine()
             # The engine to debug with runs each operator at its call.
             most = -1.0 if isinstance(runner, SerialEngine) else runner.limits.bytes / 4
-            found = Recording(str(current()), most, self.own.patience, self.gradients.epoch)
+            found = Recording(lane(), most, self.own.patience, self.gradients.epoch)
+            found.flushes = flushes_denormals()
             self.own.recording = found
             self._recordings[found] = None
         return found
@@ -369,15 +378,7 @@ class Session:
         if function in EXPORTING:
             for real in reals:
                 self.memories.export(real)
-        return self._called(function, args, kwargs, given, reals)
-
-    @staticmethod
-    def _called(function: Callable[..., Any], args: Any, kwargs: Any, given: Any, reals: Any) -> Any:
-        """Call a function with these tensors in the place of those given."""
-        if any(tensor.__class__ is LazyTensor for tensor in given):
-            by_id = {id(tensor): real for tensor, real in zip(given, reals, strict=True)}
-            args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
-        return as_given(function(*args, **kwargs), reals, given)
+        return called(function, args, kwargs, given, reals)
 
     def settled(self, thing: Any, own: frozenset[int] = frozenset()) -> Any:
         """Nested values with the ordinary tensor in the place of each lazy one, all of them finished.

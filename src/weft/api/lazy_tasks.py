@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from weft.api.lazy_questions import user_place
 from weft.api.lazy_recording import Segment, place_text
 from weft.api.lazy_values import Memory
-from weft.devices import cpu_count, current
+from weft.devices import cpu_count, placed
 from weft.engine import BaseEngine, Placement, Var, current_engine
 from weft.engine.base import nothing
 
@@ -15,6 +15,12 @@ from weft.engine.base import nothing
 def engine() -> BaseEngine:
     """The engine of this process."""
     return current_engine({"cpu": cpu_count(), "copy": 1})
+
+
+def lane() -> str:
+    """The lane of work on tensors of the CPU, wherever new tensors are made."""
+    place = placed()
+    return "cpu:0" if place is None or place.kind != "cpu" else str(place)
 
 
 def push_segment(segment: Segment, gradients: Var) -> None:
@@ -31,7 +37,7 @@ def push_segment(segment: Segment, gradients: Var) -> None:
 
 def push_task(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
     """Push a task to the lane in use."""
-    engine().push(task, reads, writes, Placement(str(current()), bounded=False), name)
+    engine().push(task, reads, writes, Placement(lane(), bounded=False), name)
 
 
 def push_copy(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], size: int) -> None:

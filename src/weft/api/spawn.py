@@ -18,6 +18,7 @@ from weft.api.lazy_recording import place_text
 from weft.api.lazy_session import SESSION
 from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor
+from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.codegen.library import version_of
 from weft.engine import Placement, Var
 from weft.errors import InternalError, UsageError
@@ -72,8 +73,10 @@ def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
     """Call a function in the background, when the tensors that go in are computed; gives what stands for its result.
 
     Work on tensors that the call takes, that its modules hold or that it captured keeps its order with other spawned
-    and lazy work. The first call of a function has its tensors to itself; later ones share those that it did not write.
+    and lazy work. It runs under the modes of this call, as of `torch.no_grad`. The first call of a
+    function has its tensors to itself; later ones share those that it did not write.
     """
+    SESSION.settings.watch(SESSION.finish)
     with without_functions():
         return _spawn(function, args, kwargs)
 
@@ -95,7 +98,7 @@ def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     }
     lane = _placed.get()
     place = place_text(*user_place())
-    task = _Task((function, args, kwargs), made, key, tensors, lane is not None)
+    task = _Task((function, args, kwargs), made, key, tensors, lane is not None, thread_modes())
     engine().push(task, list(reads), list(writes), Placement(lane or "cpu", where=place), _name(function))
     return made
 
@@ -109,6 +112,7 @@ class _Task:
     key: Any
     tensors: Sequence[torch.Tensor]
     alone: bool  # placed on one core
+    modes: ThreadModes
 
     def __call__(self) -> None:
         """Run it."""
@@ -118,7 +122,7 @@ class _Task:
         args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
         args, kwargs = tree_map_only(Spawned, lambda thing: thing._value, (args, kwargs))
         versions = [version_of(real) for real in reals]
-        with cores(1) if self.alone else nullcontext():
+        with same_modes(self.modes), cores(1) if self.alone else nullcontext():
             self.made._value = SESSION.settled(function(*args, **kwargs), frozenset(map(storage_key, reals)))
         changed = {index for index, real in enumerate(reals) if version_of(real) != versions[index]}
         known = _WRITES.setdefault(self.key, changed)

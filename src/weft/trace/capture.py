@@ -7,6 +7,7 @@ an underscore.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +27,11 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, handle_torch_function
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
@@ -325,3 +328,73 @@ def without_functions() -> AbstractContextManager[None]:
     """Python functions of PyTorch inside are not reported; operators are."""
     guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return guard
+
+
+# What operators read when they run, as (who has the function that sets it, its name). What belongs to a thread is left
+# out where whoever runs operators later takes it along: grad mode, say.
+SETTERS: tuple[tuple[Any, str], ...] = (
+    *(
+        (torch._C, f"_set_{name}")
+        for name in (
+            "default_dtype", "default_tensor_type", "deterministic_algorithms",
+            "deterministic_fill_uninitialized_memory", "float32_matmul_precision", "fp32_precision_setter",
+            "mkldnn_enabled", "mkldnn_deterministic", "onednn_allow_tf32", "nnpack_enabled", "qengine",
+            "cpu_allow_fp16_reduced_precision_reduction", "math_sdp_allow_fp16_bf16_reduction", "sdp_priority_order",
+            "sdp_use_cudnn", "sdp_use_flash", "sdp_use_math", "sdp_use_mem_efficient", "sdp_use_overrideable",
+        )
+    ),
+    (torch, "set_anomaly_enabled"),
+    (torch, "set_flush_denormal"),
+)  # fmt: skip
+# What begins and ends a block in which operators do more at their calls than compute: they hand over what they keep for
+# a backward, or carry tangents.
+BLOCKS: tuple[tuple[Any, str, int], ...] = (
+    (torch._C._autograd, "_push_saved_tensors_default_hooks", 1),
+    (torch._C._autograd, "_pop_saved_tensors_default_hooks", -1),
+    (forward_ad, "enter_dual_level", 1),
+    (forward_ad, "exit_dual_level", -1),
+)
+
+
+def announce(owner: Any, name: str, around: Callable[[Callable[[], Any], Any], Any]) -> None:
+    """Let a function of PyTorch be called by `around` from now on: it gets the call, and what it was given."""
+    function = getattr(owner, name, None)
+    if function is None:
+        return  # another PyTorch, without this setting
+
+    @functools.wraps(function)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        return around(functools.partial(function, *args, **kwargs), (args, tuple(kwargs.items())))
+
+    setattr(owner, name, announced)
+
+
+def open_blocks() -> int:
+    """How many blocks of `BLOCKS` this thread is in, as far as PyTorch tells."""
+    return (torch._C._autograd._top_saved_tensors_default_hooks(True) is not None) + forward_ad._current_level + 1
+
+
+@contextmanager
+def without_modes(kind: type) -> Iterator[None]:
+    """Take function modes of a class off this thread's stack in the block."""
+    before = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+    _replace_modes([mode for mode in before if mode.__class__ is not kind])
+    try:
+        yield
+    finally:
+        _replace_modes(before)
+
+
+def _replace_modes(modes: Sequence[Any]) -> None:
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def others_intercept() -> bool:
+    """Whether a function mode is active; a default device is none, as it only says where new tensors are made."""
+    count = torch._C._len_torch_function_stack()
+    return count > 0 and any(
+        torch._C._get_function_stack_at(place).__class__ is not DeviceContext for place in range(count)
+    )

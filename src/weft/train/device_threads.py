@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from weft.api.asynchronous_cores import cores
+from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.devices import Device, cpu_count
 
 Result = TypeVar("Result")
@@ -24,7 +25,7 @@ def run_on(functions: Sequence[Callable[[], Result]], places: Sequence[Device]) 
     """Call each function in the thread of its device, in the caller's modes; raise the first error, in their order."""
     if len(functions) <= 1:
         return [function() for function in functions]
-    modes = _modes()
+    modes = thread_modes()
     share = max(1, cpu_count() // max(1, sum(place.kind == "cpu" for place in places)))
     pool = _pool(len(functions))
     futures = [
@@ -45,24 +46,9 @@ def _pool(count: int) -> ThreadPoolExecutor:
         return _pools[count]
 
 
-Modes = tuple[bool, bool, tuple[tuple[str, bool, torch.dtype], ...]]
-
-
-def _modes() -> Modes:
-    """The modes of this thread, which PyTorch keeps for each thread apart."""
-    kinds = ("cpu", "cuda")
-    autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds)
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
-
-
-def _run(function: Callable[[], Result], place: Device, share: int, modes: Modes) -> Result:
-    grad, inference, autocast = modes
+def _run(function: Callable[[], Result], place: Device, share: int, modes: ThreadModes) -> Result:
     with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(inference))
-        stack.enter_context(torch.set_grad_enabled(grad))
-        for kind, enabled, dtype in autocast:
-            if enabled:
-                stack.enter_context(torch.autocast(kind, dtype=dtype))
+        stack.enter_context(same_modes(modes))
         if place.kind == "cpu":
             stack.enter_context(cores(share))
         else:

@@ -1,0 +1,44 @@
+"""The modes of one thread -> the same in another that works for it: PyTorch keeps them for each thread apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import torch
+
+from weft.api.lazy_settings import flushes_denormals, flushing_denormals
+
+KINDS = ("cpu", "cuda")
+
+
+class ThreadModes(NamedTuple):
+    """What operators of a thread are subject to."""
+
+    grad: bool
+    inference: bool
+    flushes: bool  # it takes the smallest numbers for 0
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+
+def thread_modes() -> ThreadModes:
+    """Tell the modes of this thread."""
+    autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in KINDS if torch.is_autocast_enabled(kind))
+    return ThreadModes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), flushes_denormals(), autocast)
+
+
+@contextmanager
+def same_modes(modes: ThreadModes) -> Iterator[None]:
+    """Let this thread have these modes in the block."""
+    if modes == thread_modes():
+        yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(modes.inference))
+        stack.enter_context(torch.set_grad_enabled(modes.grad))
+        stack.enter_context(flushing_denormals(modes.flushes))
+        for kind in KINDS:
+            dtype = dict(modes.autocast).get(kind)
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=dtype is not None))
+        yield
