@@ -21,6 +21,7 @@ from weft.plan.kernel_conv import ConvKernel, ConvSizes, Window
 from weft.plan.kernel_gemm import GemmKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_winograd import WinogradKernel, winograd_product
 from weft.plan.plan import Kernel
@@ -81,7 +82,15 @@ GRAPHS = {
   return %1
 }""",
     "pool": """graph m(%x: f32[2,5,8,8]) {
-  %1: f32[2,5,4,4] = average_pool %x, kernel_size=[2, 2], stride=[2, 2], padding=[0, 0], ceil_mode=False, POOLING
+  %1: f32[2,5,4,4] = average_pool %x, kernel_size=[2, 2], stride=[2, 2], padding=[0, 0], POOLING
+  return %1
+}""",
+    "gradient of a pooling": """graph m(%g: f32[2,5,9,9], %x: f32[2,5,9,9]) {
+  %1: f32[2,5,9,9] = average_pool_gradient %g, %x, kernel_size=[3, 3], stride=[1, 1], padding=[1, 1], POOLING
+  return %1
+}""",
+    "gradient of a pooling, channels side by side": """graph m(%g: f32[3,21,4,4], %x: f32[3,21,9,9]) {
+  %1: f32[3,21,9,9] = average_pool_gradient %g, %x, kernel_size=[3, 3], stride=[2, 2], padding=[0, 0], POOLING
   return %1
 }""",
     "convolution": CONVOLUTION.format(5, 40, 5, 1, 1, 9, 1),
@@ -93,7 +102,7 @@ GRAPHS = {
 
 
 def kernels_of(text: str) -> list[Kernel]:
-    text = text.replace("POOLING", "count_include_pad=True, divisor_override=None")
+    text = text.replace("POOLING", "ceil_mode=False, count_include_pad=True, divisor_override=None")
     graph = run_pipeline(parse_graph(text))
     (region,) = find_regions(graph, frozenset(value for value in graph.inputs if value.name == "w"))
     return [finely(call.kernel) for call in fuse(region, host_target()).plan.calls]
@@ -117,7 +126,7 @@ def finely(kernel: Kernel) -> Kernel:
         return replace(kernel, block=7, product=winograd_product(kernel.product.name, conv, 7, host_target()))
     if isinstance(kernel, AttentionKernel):
         return replace(kernel, schedule=replace(kernel.schedule, row_block=7))
-    if isinstance(kernel, PoolKernel):
+    if isinstance(kernel, (PoolKernel, PoolGradientKernel)):
         return replace(kernel, schedule=replace(kernel.schedule, tile_lines=1))
     return kernel
 

@@ -15,6 +15,7 @@ from weft.codegen.loops import emit_loop
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.pack import emit_pack
 from weft.codegen.pool import emit_pool
+from weft.codegen.pool_gradient import emit_pool_gradient
 from weft.codegen.reduce import emit_reduce
 from weft.codegen.scatter import emit_scatter
 from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
@@ -28,6 +29,7 @@ from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
@@ -42,6 +44,7 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     WeightGradientKernel: emit_weight_gradient,
     DepthwiseWeightKernel: emit_depthwise_weight,
     PoolKernel: emit_pool,
+    PoolGradientKernel: emit_pool_gradient,
     ScatterKernel: emit_scatter,
     CheckKernel: emit_check,
     AttentionKernel: emit_attention,

@@ -19,6 +19,7 @@ from weft.plan.kernel_conv import ConvKernel, Images
 from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage
 from weft.plan.plan import Kernel
@@ -27,6 +28,7 @@ from weft.plan.walk import Walk
 Range = tuple[int, int]
 Steps = tuple[int, list[tuple[int, int]]]  # an offset, and (stride, count) for each dimension
 Boxes = tuple[Box | None, ...]
+INDEX_BYTES = DTYPE_BYTES["i64"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +202,26 @@ def _image_rows(images: Images, ranges: tuple[Range, Range, Range], channels: Ra
 
 
 def _pooling(kernel: PoolKernel, begin: int, end: int) -> Boxes:
-    tile, (height, width) = kernel.schedule.tile_lines, kernel.out_size
-    first, last = begin * tile, min(end * tile, kernel.lines)
-    places, element = kernel.output, DTYPE_BYTES[kernel.element]
+    element = DTYPE_BYTES[kernel.element]
+    offset, steps, images = _lines(kernel, kernel.out_size, (begin, end))
+    written = [box(offset, steps, item) for item in (element, *([INDEX_BYTES] if kernel.indices else []))]
+    return (*written, _whole_images(kernel.input, images, kernel.in_size, (kernel.channels, element)))
+
+
+def _pool_gradient(kernel: PoolGradientKernel, begin: int, end: int) -> Boxes:
+    element = DTYPE_BYTES[kernel.element]
+    offset, steps, images = _lines(kernel, kernel.in_size, (begin, end))
+    given = [(kernel.of_output, element), *([(kernel.indices, INDEX_BYTES)] if kernel.indices else [])]
+    read = (_whole_images(where, images, kernel.out_size, (kernel.channels, item)) for where, item in given)
+    return (box(offset, steps, element), *read)
+
+
+def _lines(
+    kernel: PoolKernel | PoolGradientKernel, size: tuple[int, int], tiles: Range
+) -> tuple[int, list[tuple[int, int]], Range]:
+    """Where some tiles of lines write, as an offset and steps, and the images that they are of."""
+    places, tile, (height, width) = kernel.output, kernel.schedule.tile_lines, size
+    first, last = tiles[0] * tile, min(tiles[1] * tile, kernel.lines)
     if kernel.schedule.along == "channels":
         per_image = height
         offset, steps = cut_range((kernel.images, height), (places.image, places.row), first, last)
@@ -211,11 +230,13 @@ def _pooling(kernel: PoolKernel, begin: int, end: int) -> Boxes:
         per_image = kernel.channels * height
         strides = (places.image, places.channel, places.row)
         offset, steps = cut_range((kernel.images, kernel.channels, height), strides, first, last)
-    steps = [*steps, (places.column, width)]
-    written = [box(places.offset + offset, steps, item) for item in (element, *([8] if kernel.indices else []))]
-    images = (first // per_image, -(-last // per_image))
-    ranges = (images, (0, kernel.in_size[0]), (0, kernel.in_size[1]))
-    return (*written, _image_rows(kernel.input, ranges, (0, kernel.channels), element))
+    return places.offset + offset, [*steps, (places.column, width)], (first // per_image, -(-last // per_image))
+
+
+def _whole_images(where: Images, images: Range, size: tuple[int, int], parts: tuple[int, int]) -> Box | None:
+    """All rows of some images, of so many channels whose numbers take so many bytes."""
+    channels, item = parts
+    return _image_rows(where, (images, (0, size[0]), (0, size[1])), (0, channels), item)
 
 
 def _winograd(kernel: WinogradKernel, begin: int, end: int) -> Boxes:
@@ -328,6 +349,7 @@ ACCESS: dict[type, Callable[[Any, int, int], Boxes]] = {
     GemmKernel: _product,
     ConvKernel: _convolution,
     PoolKernel: _pooling,
+    PoolGradientKernel: _pool_gradient,
     WinogradKernel: _winograd,
     WinogradStage: _winograd_stage,
     AttentionKernel: _attention,

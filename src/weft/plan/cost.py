@@ -18,6 +18,7 @@ from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import Pass, RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
 from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage, WinogradWeightKernel
@@ -219,6 +220,13 @@ def _pooling(kernel: PoolKernel) -> float:
     return numbers * seen * MEMORY_CYCLES * (2 if kernel.indices else 1) / kernel.schedule.lanes
 
 
+def _pool_gradient(kernel: PoolGradientKernel) -> float:
+    seen = kernel.most_windows(0) * kernel.most_windows(1)
+    numbers = kernel.images * kernel.channels * prod(kernel.in_size)
+    work = MEMORY_CYCLES * (3 if kernel.indices else 1) * (STRIDED if kernel.schedule.along == "columns" else 1)
+    return numbers * seen * work / kernel.schedule.lanes
+
+
 def _pack(kernel: PackKernel) -> float:
     return prod(kernel.batch) * kernel.depth * kernel.columns * (2 if kernel.source.column == 1 else 4) / kernel.lanes
 
@@ -260,6 +268,7 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     WinogradStage: _winograd_stage,
     WinogradWeightKernel: _winograd_weights,
     PoolKernel: _pooling,
+    PoolGradientKernel: _pool_gradient,
     PackKernel: _pack,
     ScatterKernel: _scatter,
     AttentionKernel: _attention,

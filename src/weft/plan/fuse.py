@@ -24,7 +24,7 @@ from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_indexing import check, gather, scatter, take
 from weft.plan.fuse_products import Product, multiply
 from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
-from weft.plan.fuse_windows import pool
+from weft.plan.fuse_windows import pool, pool_back
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
 from weft.plan.indices import VIEWS, Change, counted, uniform
 from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
@@ -308,6 +308,8 @@ RULES: Mapping[str, Rule] = {
     "scatter": scatter,
     "scatter_add": scatter,
     "average_pool": lambda fuser, value: pool(fuser, value)[0],
+    "max_pool_gradient": pool_back,
+    "average_pool_gradient": pool_back,
     **dict.fromkeys(REDUCTIONS, reduce_rows),
 }
 

@@ -10,7 +10,7 @@ from weft.plan.blocks import cut
 from weft.plan.conv_gradient import InputGradient, input_gradient
 from weft.plan.expression import DTYPE_BYTES
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair
+from weft.plan.image_layout import channels_last_strides, images_of, pair, side_by_side
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.kernel_conv_weight import (
@@ -29,7 +29,7 @@ SHARES, PIXELS_TO_SHARE = 4, 16 * 1024  # of a gradient in a single tile: parts,
 
 def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     """The gradient of a convolution's input, from that of its output; also a transposed convolution."""
-    gradient = _side_by_side(fusion, value)
+    gradient = side_by_side(fusion, value)
     weight = fusion.assembly.in_memory(fusion.operand(value, 1))
     shape, dtype = tensor_type(value).shape, dtype_of(value)
     home = in_order_of(shape, channels_last_strides(shape))
@@ -55,7 +55,7 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
 
 def weigh(fusion: Fusion, value: Value) -> Lazy:
     """The gradient of a convolution's weight, from its input and the gradient of its output."""
-    images, gradient = _side_by_side(fusion, value), _side_by_side(fusion, value, 1)
+    images, gradient = side_by_side(fusion, value), side_by_side(fusion, value, 1)
     shape, dtype, groups = tensor_type(value).shape, dtype_of(value), value.attributes["groups"]
     conv = replace(_sizes(value, dtype, images.window.shape, shape), dense=groups == 1)
     layouts, target = (images_of(images.window), images_of(gradient.window)), fusion.assembly.target
@@ -138,17 +138,3 @@ def _sizes(value: Value, dtype: str, images: tuple[int, ...], weight: tuple[int,
     window = ConvWindow(pair(weight[2:]), given["stride"], given["padding"], given["dilation"])
     groups = value.attributes["groups"]
     return ConvSizes(dtype, images[0], weight[1], weight[0] // groups, pair(images[2:]), window)
-
-
-def _side_by_side(fusion: Fusion, value: Value, index: int = 0) -> Leaf:
-    """The images that an operand is, with channels side by side and nothing between them.
-
-    What is put into memory for this is read there by all that follows: both gradients, and that of the bias.
-    """
-    given, lazy = value.operands[index], fusion.operand(value, index)
-    images = fusion.assembly.in_memory(lazy)
-    if images.window.strides != channels_last_strides(images.window.shape):
-        images = channels_last(fusion, images)
-    if not isinstance(lazy.node, Leaf):
-        fusion.lazies[given] = Lazy(lazy.shape, images)
-    return images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ir.graph import Value
 from weft.plan.epilogue import Operand
 from weft.plan.fusion import Fusion
 from weft.plan.kernel_conv import Images
@@ -17,6 +18,20 @@ def channels_last(fusion: Fusion, images: Leaf) -> Leaf:
         fusion.assembly.store_by_loop(Lazy(images.window.shape, images), out)
         fusion.copies[key] = out
     return fusion.copies[key]
+
+
+def side_by_side(fusion: Fusion, value: Value, index: int = 0) -> Leaf:
+    """The images that an operand is, with channels side by side and nothing between them.
+
+    What is put into memory for this is read there by all that follows: both gradients, and that of the bias.
+    """
+    given, lazy = value.operands[index], fusion.operand(value, index)
+    images = fusion.assembly.in_memory(lazy)
+    if images.window.strides != channels_last_strides(images.window.shape):
+        images = channels_last(fusion, images)
+    if not isinstance(lazy.node, Leaf):
+        fusion.lazies[given] = Lazy(lazy.shape, images)
+    return images
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
@@ -37,6 +38,7 @@ Kernel = (
     | WinogradStage
     | WinogradWeightKernel
     | PoolKernel
+    | PoolGradientKernel
     | ScatterKernel
     | AttentionKernel
     | AttentionGradientKernel

@@ -14,6 +14,7 @@ from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
 from weft.plan.kernel_gemm import GemmKernel, PackKernel
 from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_pool import PoolKernel
+from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
@@ -92,6 +93,7 @@ SIZES: dict[type, Callable[[Any], str]] = {
     WinogradStage: lambda stage: f"{stage.makes} of {_by(stage.of.in_channels, stage.of.out_channels)}",
     WinogradWeightKernel: lambda kernel: f"{kernel.in_channels} to {kernel.out_channels}",
     PoolKernel: lambda kernel: f"{kernel.kind} of {kernel.images}x{kernel.channels} images of {_by(*kernel.out_size)}",
+    PoolGradientKernel: lambda kernel: f"{kernel.images}x{kernel.channels} images of {_by(*kernel.in_size)}",
     PackKernel: lambda kernel: _by(*kernel.batch, kernel.depth, kernel.columns),
     AttentionKernel: _attention,
     AttentionGradientKernel: _attention,

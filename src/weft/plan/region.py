@@ -19,7 +19,7 @@ MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "re
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 PRODUCTS = frozenset({"matmul", "convolution"})
 CONVOLUTION_GRADIENTS = frozenset({"convolution_input_gradient", "convolution_weight_gradient"})
-POOLING = frozenset({"max_pool", "average_pool"})
+POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_pool_gradient"})
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
 
