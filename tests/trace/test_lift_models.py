@@ -30,9 +30,6 @@ def target_for(result: torch.Tensor) -> torch.Tensor:
     return torch.randint(0, classes, shape)
 
 
-LEFT_TO_PYTORCH = {"aten.hardswish_backward.default"}  # lift_activations.py says why
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_in_evaluation_is_lifted_completely(name: str) -> None:
     net, inputs = MODELS[name]()
@@ -57,7 +54,7 @@ def test_a_model_in_training_and_its_backward_are_lifted_completely(name: str) -
     forward_graph, backward_graph = lift(gradient.graph), lift(backward.graph)
     for graph in (forward_graph, backward_graph):
         verify(graph)
-        assert set(remaining(graph)) <= LEFT_TO_PYTORCH
+        assert remaining(graph) == ()
 
     given = fresh(inputs_of(traced))
     results = interpret(forward_graph, given)

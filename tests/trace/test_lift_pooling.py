@@ -17,6 +17,8 @@ APART: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "average, by another number": lambda x: functional.avg_pool2d(x, 2, divisor_override=3),
     "largest": lambda x: functional.max_pool2d(x, 2),
     "largest, with a rest": lambda x: functional.max_pool2d(x, (2, 3)),
+    "largest, to a size": lambda x: functional.adaptive_max_pool2d(x, (7, 4)),
+    "average, to a size": lambda x: functional.adaptive_avg_pool2d(x, (1, 4)),
 }
 OVERLAPPING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "largest, overlapping": lambda x: functional.max_pool2d(x, 3, 2),

@@ -34,7 +34,7 @@ BINARY = {
     *("logaddexp.default", "xlogy.Tensor", "heaviside.default", "remainder.Tensor", "fmod.Tensor"),
     *("floor_divide.default", "pow.Tensor_Tensor", "tanh_backward.default", "sigmoid_backward.default"),
     *("silu_backward.default", "gelu_backward.default", "mish_backward.default"),
-    *("hardsigmoid_backward.default", "rsub.Tensor", "logaddexp2.default"),
+    *("hardsigmoid_backward.default", "hardswish_backward.default", "rsub.Tensor", "logaddexp2.default"),
 }
 
 

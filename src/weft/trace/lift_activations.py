@@ -60,6 +60,12 @@ def hard_gate_gradient(gradient: Expression, x: Expression) -> Expression:
     return x.apply("gt", -3).apply("logical_and", x.apply("lt", 3)).choose(gradient * SIXTH, 0)
 
 
+def hard_swish_gradient(gradient: Expression, x: Expression) -> Expression:
+    """The gradient of hardswish; NaN where x is, as PyTorch's vectors have it: its single numbers let it through."""
+    bent = gradient * (x / 3 + 0.5)
+    return x.apply("le", -3).choose(0, x.apply("ge", 3).choose(gradient, bent))
+
+
 def between(gradient: Expression, x: Expression, low: Term, high: Term) -> Expression:
     """A gradient where x lies between bounds, else 0."""
     outside = x.apply("le", low).apply("logical_or", x.apply("ge", high))
@@ -233,7 +239,7 @@ ACTIVATIONS: Rules = {
     "aten.hardsigmoid.default": pointwise(lambda x: hard_gate(x) / 6, "self"),
     "aten.hardsigmoid_backward.default": pointwise(hard_gate_gradient, *GRADIENT),
     "aten.hardswish.default": pointwise(lambda x: x * hard_gate(x) / 6, "self"),
-    # aten.hardswish_backward.default stays PyTorch's: of NaN it makes NaN in long rows and not in short ones.
+    "aten.hardswish_backward.default": pointwise(hard_swish_gradient, *GRADIENT),
     "aten.softplus.default": pointwise(softplus, "self", numbers=("beta", "threshold")),
     "aten.softplus_backward.default": pointwise(softplus_gradient, *GRADIENT, numbers=("beta", "threshold")),
     "aten.mish.default": pointwise(mish, "self"),

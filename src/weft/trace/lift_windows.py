@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from weft.errors import UsageError
 from weft.trace.expression import Expression, positions, several, table
 from weft.trace.lift_arguments import Arguments, Rule, Rules
 
@@ -103,13 +104,16 @@ def max_pool(rank: int) -> Rule:
     return rule
 
 
-def max_pool_gradient(rank: int) -> Rule:
-    """Make the rule of max pooling's gradient."""
+def max_pool_gradient(rank: int, *, adaptive: bool = False) -> Rule:
+    """Make the rule of the gradient of max pooling, or of max pooling to a given size."""
 
     def rule(arguments: Arguments) -> Expression:
         entries = (batched(entry, rank) for entry in arguments.tensors("grad_output", "self", "indices"))
         gradient, x, indices = entries
-        window, shape = window_attributes(arguments, rank), arguments.result().shape
+        shape = arguments.result().shape
+        window = even_window(x, gradient.shape[2:]) if adaptive else window_attributes(arguments, rank)
+        if window is None:
+            raise UsageError("windows of unequal sizes")
         if lie_apart(window, x, gradient):
             taken = spread(indices, window["kernel_size"], x.shape).apply("eq", place_in_plane(x))
             return taken.choose(spread(gradient, window["kernel_size"], x.shape), 0).reshape(shape)
@@ -387,6 +391,7 @@ WINDOWS: Rules = {
     **{f"aten._adaptive_avg_pool{rank}d.default": adaptive_average_pool(rank) for rank in (2, 3)},
     **{f"aten._adaptive_avg_pool{rank}d_backward.default": adaptive_average_pool_gradient(rank) for rank in (2, 3)},
     **{f"aten.adaptive_max_pool{rank}d.default": adaptive_max_pool(rank) for rank in (2, 3)},
+    **{f"aten.adaptive_max_pool{rank}d_backward.default": max_pool_gradient(rank, adaptive=True) for rank in (2, 3)},
     **{f"aten.upsample_nearest{rank}d.default": nearest(rank) for rank in RANKS},
     **{f"aten._upsample_nearest_exact{rank}d.default": nearest(rank, exact=True) for rank in RANKS},
     **{f"aten.upsample_nearest{rank}d_backward.default": nearest_gradient(rank) for rank in RANKS},
