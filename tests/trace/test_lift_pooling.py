@@ -73,3 +73,16 @@ def test_gradients_of_windows_need_no_operator_of_their_own(name: str) -> None:
 
     text = weft.program(differentiated, torch.randn(2, 3, 7, 8, requires_grad=True)).summary()
     assert "0 calls of PyTorch's operators" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("channels", [1, 20])
+def test_the_largest_of_half_precision_needs_no_operator(channels: int, dtype: torch.dtype) -> None:
+    x = torch.randn(2, channels, 9, 11).to(dtype)
+    x[0, 0, 2, 2] = torch.nan
+    x[1, :, 5:] = -torch.inf
+    pool = lambda x: functional.max_pool2d(x, 3, 2, 1, return_indices=True)  # noqa: E731  a formula
+    found, expected = weft.hybridize(pool)(x), pool(x)
+    assert torch.equal(found[0].nan_to_num(7), expected[0].nan_to_num(7))
+    assert torch.equal(found[1], expected[1])
+    assert "0 calls of PyTorch's operators" in weft.program(pool, x).summary()

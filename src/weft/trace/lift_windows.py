@@ -97,7 +97,7 @@ def max_pool(rank: int) -> Rule:
     """Make the rule of max pooling."""
 
     def rule(arguments: Arguments) -> tuple[Expression, ...]:
-        x = batched(arguments.tensor("self"), rank)
+        x = batched(arguments.tensor("self").wide(), rank)
         values, indices = several("max_pool", x, **window_attributes(arguments, rank))
         return values.reshape(arguments.result(0).shape), indices.reshape(arguments.result(1).shape)
 
@@ -137,8 +137,7 @@ def average_pool_gradient(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> Expression:
         gradient, x = (batched(entry.wide(), rank) for entry in arguments.tensors("grad_output", "self"))
-        window = window_attributes(arguments, rank)
-        shape = arguments.result().shape
+        window, shape = window_attributes(arguments, rank), arguments.result().shape
         if lie_apart(window, x, gradient):
             divisor = window["divisor_override"] or prod(window["kernel_size"])
             return spread(gradient / float(divisor), window["kernel_size"], x.shape).reshape(shape)
@@ -242,7 +241,7 @@ def adaptive_max_pool(rank: int) -> Rule:
     """Make the rule of max pooling to a given size."""
 
     def rule(arguments: Arguments) -> tuple[Expression, ...]:
-        x, shape = batched(arguments.tensor("self"), rank), arguments.result().shape
+        x, shape = batched(arguments.tensor("self").wide(), rank), arguments.result().shape
         window = even_window(x, shape[-rank:])
         arguments.require(window is not None, "with windows of unequal sizes")
         values, indices = several("max_pool", x, **(window or {}), dilation=(1,) * rank)
