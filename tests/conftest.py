@@ -11,6 +11,7 @@ from hypothesis import settings
 import weft
 from weft.api.lazy_tasks import engine
 from weft.config import overrides
+from weft.runtime import native_graph
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -58,6 +59,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled code of the tests out of the user's cache, and the user's out of the tests."""
     with overrides(cache_dir=tmp_path_factory.mktemp("cache")):
         yield
+
+
+@pytest.fixture
+def no_kept_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every plan be made anew: for tests that change what plans, or watch it."""
+    monkeypatch.setattr(native_graph, "kept_plan", lambda _question, make: make())
 
 
 @pytest.fixture

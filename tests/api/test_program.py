@@ -93,6 +93,7 @@ def test_memory_does_not_grow_with_the_number_of_results_that_are_added_up() -> 
     assert found < 5 * 4 * x.numel() // 16 * 64  # the result, two sums, and what the layers give meanwhile
 
 
+@pytest.mark.usefixtures("no_kept_plans")
 @pytest.mark.parametrize(
     ("make", "sizes", "held_back"),
     [(Skips, (1, 16, 192, 192), True), (lambda: nn.LSTM(32, 32, 2), (8, 2, 32), False)],

@@ -32,7 +32,7 @@ Function = Callable[..., torch.Tensor]
 
 
 @pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> list[PlannedRegion]:
+def planned(monkeypatch: pytest.MonkeyPatch, no_kept_plans: None) -> list[PlannedRegion]:
     """The regions that are planned meanwhile."""
     found: list[PlannedRegion] = []
     plan = native_graph._planned

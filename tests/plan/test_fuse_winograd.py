@@ -109,6 +109,7 @@ def test_products_that_no_block_holds_go_through_memory_and_give_the_same_bits_o
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
+@pytest.mark.usefixtures("no_kept_plans")
 @pytest.mark.parametrize(("size", "way"), [(7, "ConvKernel"), (14, "WinogradStage")], ids=["few", "many"])
 def test_few_pixels_go_directly_where_weights_come_from_memory(
     size: int, way: str, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ this digest, a part of its name, lets a changed generator never meet it again.
 """
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from pathlib import Path
 SOURCES = ("codegen/*.py", "plan/*.py", "ir/*.py", "target.py")
 
 
-def digest_of(folder: Path) -> str:
-    """Digest the names and contents of the files that decide what machine code is written."""
+def digest_of(folder: Path, patterns: Sequence[str] = SOURCES) -> str:
+    """Digest the names and contents of files: by default those that decide what machine code is written."""
     found = hashlib.sha256()
-    for pattern in SOURCES:
+    for pattern in patterns:
         for path in sorted(folder.glob(pattern)):
             content = path.read_bytes()
             found.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())

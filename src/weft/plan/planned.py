@@ -39,9 +39,8 @@ class PlannedRegion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedGraph:
-    """A lifted graph, the same with one value for each region, its plan, and those of its regions."""
+    """A lifted graph with one value for each region, its plan, and those of its regions."""
 
-    lifted: Graph
     compiled: Graph
     library: LibraryPlan
     regions: tuple[PlannedRegion, ...]
@@ -108,4 +107,4 @@ class Planner:
             scheduled = schedule(plan, self.lanes, self.model, in_order_for=slower)
             placed = place(borrow_outputs(scheduled))
             regions.append(PlannedRegion(region, placed, fused.constants, dict(replaced)))
-        return PlannedGraph(lifted, compiled, plan_library(compiled), tuple(regions))
+        return PlannedGraph(compiled, plan_library(compiled), tuple(regions))

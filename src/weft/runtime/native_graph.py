@@ -25,6 +25,7 @@ from weft.plan.region import Region
 from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
+from weft.runtime.kept_plans import Machine, Question, kept_plan
 from weft.runtime.measure import machine_model
 from weft.runtime.refused import RefusedError, raise_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
@@ -114,11 +115,11 @@ class CompiledGraph:
         self._graph = graph
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions: tuple[NativeRegion, ...] = ()
-        planned = PlannedGraph(graph, graph, plan_library(graph), ())
+        planned = PlannedGraph(graph, plan_library(graph), ())
         if config().codegen == "native":
             planned = _planned(graph, weights, forward)
             self.regions = tuple(
-                NativeRegion(region, _unsure(region.region, planned.lifted, trusted=trusted))
+                NativeRegion(region, _unsure(region.region, planned.compiled, trusted=trusted))
                 for region in planned.regions
             )
         compiled = planned.compiled
@@ -164,12 +165,20 @@ class CompiledGraph:
 
 
 def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value]) -> PlannedGraph:
-    """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak."""
+    """Plan a graph for this machine, or find its plan on disk."""
     target = host_target()
-    planner = Planner(target, cpu_count(), machine_model(target), weights)
+    machine = Machine(target, cpu_count(), machine_model(target))
+    return kept_plan(
+        Question(graph, weights, tuple(forward), machine), lambda: _planned_now(graph, weights, forward, machine)
+    )
+
+
+def _planned_now(graph: Graph, weights: frozenset[Value], forward: Collection[Value], machine: Machine) -> PlannedGraph:
+    """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak."""
+    planner = Planner(machine.target, machine.lanes, machine.model, weights)
     lifted = run_pipeline(lift(graph))
     found = planner.plan(lifted)
-    more = found.peak_bytes - PlannedGraph(graph, graph, plan_library(graph), ()).peak_bytes
+    more = found.peak_bytes - PlannedGraph(graph, plan_library(graph), ()).peak_bytes
     if more > 0:
         # Lanes that go ahead keep more in memory at once than operators one after another would.
         slower = inf if more > NEGLIGIBLE_BYTES else NEGLIGIBLE_PART

@@ -1,0 +1,119 @@
+"""A Graph to be planned -> its plan from the disk cache, or made now and kept there.
+
+An entry is named after all that decides a plan: the graph's text and constants, which inputs are weights, the machine,
+and the sources of what plans. Where the user's source lies, and at which lines, decides nothing. Whatever an entry
+holds that is not the plan asked for counts as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from weft.codegen.code_version import code_version, digest_of
+from weft.codegen.object_cache import ObjectCache
+from weft.config import config
+from weft.errors import UsageError
+from weft.ir.constants import bytes_of
+from weft.ir.graph import Graph, Value
+from weft.ir.printer import constants_of, print_graph
+from weft.ir.types import type_of
+from weft.plan.machine_model import MachineModel
+from weft.plan.planned import PlannedGraph
+from weft.plan.planned_record import places_of, read_planned, write_planned
+from weft.target import Target
+
+PLAN_FOLDER = "plans"
+LARGEST_CACHE = 64 * 1024 * 1024
+# What planning is made of beside the files that write machine code.
+SOURCES = ("passes/*.py", "trace/*.py", "runtime/native_graph.py", "runtime/kept_plans.py")
+
+log = logging.getLogger("weft.runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a plan is made for: instructions, lanes, and how long things take."""
+
+    target: Target
+    lanes: int
+    model: MachineModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What is to be planned: a graph, its inputs that change rarely, what ends its forward, and for what machine."""
+
+    graph: Graph
+    weights: frozenset[Value]
+    forward: Sequence[Value]
+    machine: Machine
+
+
+def kept_plan(question: Question, make: Callable[[], PlannedGraph]) -> PlannedGraph:
+    """Give the plan from the disk cache, or what `make` gives, which is kept."""
+    folder = config().cache_dir
+    key = None if folder is None else _key(question)
+    if folder is None or key is None:
+        return make()
+    entries = _cache(folder)
+    found = _read(entries.read(key), key, question)
+    if found is None:
+        found = make()
+        body = write_planned(found, question.graph)
+        if body is not None:
+            entries.write(key, key.encode() + body)
+    return found
+
+
+def _read(entry: bytes | None, key: str, question: Question) -> PlannedGraph | None:
+    # An entry that was moved to another's place is whole, and says whose it is.
+    if entry is None or not entry.startswith(key.encode()):
+        return None
+    try:
+        return read_planned(entry[len(key) :], question.graph, question.weights)
+    except UsageError as error:
+        log.info("the plan of %s in the cache is not used: %s", question.graph.name, error)
+        return None
+
+
+def _key(question: Question) -> str | None:
+    """Name a plan by all that decides it; None where a graph has no text."""
+    graph = question.graph
+    position = {value: number for number, value in enumerate((*graph.inputs, *graph.values))}
+    try:
+        text = print_graph(graph, places=False)
+    except UsageError:
+        return None
+    places = places_of(graph)
+    constants = [(str(type_of(one)), hashlib.sha256(bytes_of(one)).hexdigest()) for one in constants_of(graph)]
+    parts = (
+        _planning_version(),
+        torch.__version__,
+        torch.get_default_dtype(),
+        text,
+        constants,
+        [places[value.place] for value in graph.values],  # which come from one line: all that an entry tells of lines
+        sorted(position[value] for value in question.weights if value in position),
+        [position[value] for value in question.forward],
+        question.machine.target,
+        question.machine.lanes,
+        str(question.machine.model),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@cache
+def _planning_version() -> str:
+    return f"{code_version()} {digest_of(Path(__file__).parents[1], SOURCES)}"
+
+
+@cache
+def _cache(folder: Path) -> ObjectCache:
+    return ObjectCache(folder / PLAN_FOLDER, LARGEST_CACHE)
