@@ -41,8 +41,11 @@ BODIES = {
     "gather": "(%x: f32[2,3], %i: i64[1,3]) { %0: f32[1,3] = gather %x, %i, dimension=0 return %0 }",
     "scatter": "(%x: f32[2,3], %i: i64[1,3], %s: f32[1,3]) {"
     " %0: f32[2,3] = scatter %x, %i, %s, dimension=0 return %0 }",
-    "scatter_add": "(%x: f32[2,3], %i: i64[1,3], %s: f32[1,3]) {"
-    " %0: f32[2,3] = scatter_add %x, %i, %s, dimension=0 return %0 }",
+    **{
+        name: "(%x: f32[2,3], %i: i64[1,3], %s: f32[1,3]) {"
+        f" %0: f32[2,3] = {name} %x, %i, %s, dimension=0 return %0 }}"
+        for name in ("scatter_add", "scatter_mul", "scatter_min", "scatter_max")
+    },
     "take": "(%x: f32[2,3], %i: i64[2]) { %0: f32[2,2] = take %x, %i, dimension=1 return %0 }",
     "matmul": "(%x: f32[2,3], %y: f32[3,2]) { %0: f32[2,2] = matmul %x, %y return %0 }",
     "convolution": f"(%x: f32[1,1,3,3], %w: f32[1,1,3,3]) {{ %0: f32[1,1,3,3] = convolution %x, %w, {CONVOLUTION}"

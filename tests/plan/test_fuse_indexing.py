@@ -14,6 +14,7 @@ from weft.config import overrides
 from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse import fuse
+from weft.plan.indices import INDEXED
 from weft.plan.lanes import schedule
 from weft.plan.machine_model import default_model
 from weft.plan.memory import place
@@ -39,6 +40,13 @@ CASES: dict[str, Case] = {
     "scatter_add across": (lambda x, i: x.t().scatter_add(1, i, (i * 0.5).to(x.dtype)), (4, 30)),
     "index_add": (lambda x, i: x.index_add(0, i, i[:, None] * x[:1]), (40,)),
     "index_put": (lambda x, i: x.index_put((i,), x[:1] * 2, accumulate=True), (20,)),
+    "scatter_reduce": (lambda x, i: x.scatter_reduce(0, i, (i * 0.5 - 1).to(x.dtype), "amax"), (6, 5)),
+    "scatter_reduce anew": (
+        lambda x, i: x.scatter_reduce(0, i, (i * 0.5 - 1).to(x.dtype), "amin", include_self=False),
+        (6, 5),
+    ),
+    "scatter_reduce across": (lambda x, i: x.t().scatter_reduce(1, i, (i * 0.5 + 1).to(x.dtype), "prod"), (4, 30)),
+    "scatter_reduce to means": (lambda x, i: x.scatter_reduce(0, i, (i * 0.5).to(x.dtype), "mean"), (6, 5)),
     "messages": (lambda x, i: torch.zeros_like(x).index_add(0, i.flip(0), x[i] * i[:, None]), (33,)),
 }
 
@@ -75,13 +83,29 @@ def test_an_index_out_of_range_is_eagers_error(name: str, wrong: int) -> None:
             assert torch.equal(compiled(x, index), right)
 
 
-def test_an_index_that_is_costly_to_make_is_left_to_pytorch() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        return x[x.argmax(0)] * 2
+# Whether all of it is one region: what can be out of range, and is costly to make, is left to PyTorch.
+MADE = {
+    "where the largest is": (lambda x: x[x.argmax(0)] * 2, True),
+    "where the smallest of all is": (lambda x: x.flatten().index_select(0, x.argmin().reshape(1)), True),
+    "positions": (lambda x: x.gather(0, torch.arange(5).expand(2, 5)), True),
+    "clamped": (lambda x: x[x.long().sum(0).clamp(0, PLACES - 1)], True),
+    "a remainder that may be negative": (lambda x: x[x.argmax(0) - 1] + 1, True),
+    "a sum": (lambda x: x.index_select(0, (x[1:] > 9).long().sum(0)), True),
+    "a sum that may be too large": (lambda x: x.index_select(0, (x > 9).long().sum(0) * 2), False),
+    "rounded numbers": (lambda x: x.index_select(0, x.sum(0).clamp(0, 1).long()), False),
+}
 
+
+@pytest.mark.parametrize("name", MADE)
+def test_an_index_made_in_the_program_is_checked_only_where_it_can_be_wrong(name: str) -> None:
+    function, whole = MADE[name]
     x = torch.randn(PLACES, 5)
     with overrides(codegen="native"):
-        assert torch.equal(weft.hybridize(function)(x), function(x))
+        compiled = weft.hybridize(function)
+        assert torch.equal(compiled(x), function(x))
+    regions = find_regions(graph_of(function, x), frozenset())
+    inside = [value for region in regions for value in region.values if value.op in INDEXED]
+    assert (len(regions) == 1 and bool(inside)) == whole
 
 
 @pytest.mark.parametrize("width", [1, 64, 200])

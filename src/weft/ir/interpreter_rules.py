@@ -175,6 +175,15 @@ def along(function: Rule) -> Rule:
     return rule
 
 
+def reduced_into(reduce: str) -> Rule:
+    """Make a function that joins elements of a source with those of a tensor at given places."""
+
+    def function(operand: torch.Tensor, dimension: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return torch.scatter_reduce(operand, dimension, index, source, reduce)
+
+    return function
+
+
 def attribute(function: Rule, name: str) -> Rule:
     """Make a rule of a function that takes a tensor and one attribute."""
 
@@ -224,6 +233,9 @@ RULES: Mapping[str, Rule] = {
     "gather": along(torch.gather),
     "scatter": along(torch.scatter),
     "scatter_add": along(torch.scatter_add),
+    "scatter_mul": along(reduced_into("prod")),
+    "scatter_min": along(reduced_into("amin")),
+    "scatter_max": along(reduced_into("amax")),
     "take": along(torch.index_select),
     "matmul": plain(torch.matmul),
 }

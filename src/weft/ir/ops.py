@@ -195,6 +195,9 @@ OPS = table(
     Op("gather", 2, rules.gather_type, "x[..., index[i, j, k], ...] at each i, j, k of the index", ALONG),
     Op("scatter", 3, rules.scatter_type, "x with x[..., index[i, j, k], ...] replaced by source[i, j, k]", ALONG),
     Op("scatter_add", 3, rules.scatter_type, "x with source[i, j, k] added to x[..., index[i, j, k], ...]", ALONG),
+    Op("scatter_mul", 3, rules.scatter_type, "as scatter_add, multiplied by the source instead", ALONG),
+    Op("scatter_min", 3, rules.scatter_type, "as scatter_add, the smaller of both instead; NaN if either is", ALONG),
+    Op("scatter_max", 3, rules.scatter_type, "as scatter_add, the larger of both instead; NaN if either is", ALONG),
     Op("take", 2, rules.take_type, "slices of x at the places of a list", ALONG),
     # Products, convolutions, pooling.
     Op("matmul", 2, windows.matmul_type, "[..., m, k] times [..., k, n], leading dimensions in parallel"),

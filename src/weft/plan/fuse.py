@@ -26,7 +26,7 @@ from weft.plan.fuse_products import Product, multiply
 from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool, pool_back
 from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
-from weft.plan.indices import VIEWS, Change, counted, uniform
+from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
 from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
 from weft.plan.plan import Plan
 from weft.plan.prepare import is_prepared, is_repeated, prepare
@@ -305,8 +305,7 @@ RULES: Mapping[str, Rule] = {
     "convolution_weight_gradient": weigh,
     "take": take,
     "gather": gather,
-    "scatter": scatter,
-    "scatter_add": scatter,
+    **dict.fromkeys(SCATTERS, scatter),
     "average_pool": lambda fuser, value: pool(fuser, value)[0],
     "max_pool_gradient": pool_back,
     "average_pool_gradient": pool_back,

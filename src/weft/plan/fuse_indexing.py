@@ -1,4 +1,4 @@
-"""Reads and writes at indices -> tables of loops, and scatter kernels; each index is checked before the region runs.
+"""Reads and writes at indices -> tables of loops, and scatter kernels; each index that could be wrong is checked first.
 
 A read is an expression as any other, fused with what follows it. A write starts from a copy of what is written into,
 in which elements are then replaced or added to, in the order of the source.
@@ -17,7 +17,9 @@ from weft.plan.lazy import BodyWriter, Computed, Counted, Fixed, Lazy, Leaf, Nod
 from weft.plan.plan import KernelCall, Location
 from weft.plan.window import Window, plain
 
-JOINS = {"scatter": "store", "scatter_add": "add"}
+JOINS = {
+    "scatter": "store", "scatter_add": "add", "scatter_mul": "mul", "scatter_min": "minimum", "scatter_max": "maximum",
+}  # fmt: skip
 
 
 def take(fusion: Fusion, value: Value) -> Lazy:
@@ -42,6 +44,7 @@ def _along(window: Window, shape: tuple[int, ...], dimension: int) -> Window:
 def _taken(fusion: Fusion, value: Value, index: Lazy) -> Lazy:
     table, dimension = fusion.assembly.in_memory(fusion.operand(value)), value.attributes["dimension"]
     check(fusion, value)
+    index = read_from_memory(index, index.leaves())
     window, place = _places(table.window, index, dimension)
     return Lazy(index.shape, Taken(table, window, place, table.dtype))
 
@@ -101,7 +104,7 @@ def _emit(fusion: Fusion, value: Value, place: Lazy, source: Lazy, target: tuple
 def check(fusion: Fusion, value: Value) -> None:
     """Have what a value relies on compared with its limits, before anything runs; each index once."""
     limit = limit_of(value)
-    if limit is None or limit in fusion.checked:
+    if limit is None or limit in fusion.checked or limit.is_kept:
         return
     fusion.checked.add(limit)
     # Moves of an index may have been made before the region: then it is their result that lies outside.

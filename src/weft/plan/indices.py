@@ -1,7 +1,8 @@
 """Values that are indices -> the same computed from a region's inputs alone, to be checked before it runs.
 
 What takes from or writes to a place that does not exist must not begin. So an op with an index is a kernel's only where
-its index is made by a few elementwise ops and moves of what lies in memory when the region starts.
+its index is made by a few elementwise ops and moves of what lies in memory when the region starts, or where it names
+places that exist whatever it is made of.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from weft.ir.graph import Value
 from weft.ir.ops import OPS
 from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.lazy import Computed, Counted, Fixed, Lazy, Leaf, Source
+from weft.plan.ranges import Range, range_of
 from weft.plan.window import Window, plain
-from weft.trace.lift_checks import CHECK_CLASSES
+from weft.trace.lift_checks import CHECK_CLASSES, CHECK_PLACES
 
-INDEXED = frozenset({"take", "gather", "scatter", "scatter_add"})
+SCATTERS = frozenset({"scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"})
+INDEXED = frozenset({"take", "gather"}) | SCATTERS
 SAME_ELEMENTS = frozenset({"reshape", "permute", "expand", "reverse"})
 MOST_VALUES = 64  # that an index may be made of
 Outside = Callable[[Value], Lazy | None]
@@ -42,6 +45,12 @@ class Limit:
     extent: int
     ignored: int | None = None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether no data could break it."""
+        found = range_of(self.index)
+        return found is not None and found.within(Range(0, self.extent - 1))
+
 
 def limit_of(value: Value) -> Limit | None:
     """What the data must keep to, for a value that would fail otherwise."""
@@ -49,9 +58,9 @@ def limit_of(value: Value) -> Limit | None:
         kind = value.operands[0].type
         assert isinstance(kind, TensorType)
         return Limit(_origin(index_of(value)), kind.shape[value.attributes["dimension"]])
-    if value.op == "library" and value.attributes["call"].target == CHECK_CLASSES:
-        _, classes, ignored = value.attributes["call"].arguments
-        return Limit(_origin(index_of(value)), classes, ignored)
+    if value.op == "library" and value.attributes["call"].target in (CHECK_CLASSES, CHECK_PLACES):
+        _, extent, *ignored = value.attributes["call"].arguments
+        return Limit(_origin(index_of(value)), extent, *ignored)
     return None
 
 
@@ -137,4 +146,4 @@ def can_check(value: Value, is_outside: Callable[[Value], bool]) -> bool:
             window = plain(kind.shape)
         return Lazy(kind.shape, number or Leaf(Source(), window, name))
 
-    return limit is not None and index_expression(limit.index, outside) is not None
+    return limit is not None and (limit.is_kept or index_expression(limit.index, outside) is not None)

@@ -11,7 +11,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
 from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
 from weft.plan.expression import DTYPE_BYTES
-from weft.plan.indices import INDEXED, can_check, limit_of
+from weft.plan.indices import INDEXED, SCATTERS, can_check, limit_of
 from weft.plan.sink import sink
 
 FLOATS = frozenset({"f32", "f64"})
@@ -20,6 +20,7 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "ar
 PRODUCTS = frozenset({"matmul", "convolution"})
 CONVOLUTION_GRADIENTS = frozenset({"convolution_input_gradient", "convolution_weight_gradient"})
 POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_pool_gradient"})
+JOINING = SCATTERS - {"scatter"}
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
 
@@ -121,7 +122,7 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
     if value.op in CONVOLUTION_GRADIENTS:
         return _is_supported_window(value, kinds) and _has_numbers(value, kinds)
     if value.op in INDEXED:
-        return _adds(value)
+        return _joins(value)
     if value.op == "library":
         return limit is not None
     return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
@@ -145,8 +146,9 @@ def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:
     return all(kind.size for kind in (value.type, *kinds) if isinstance(kind, TensorType))
 
 
-def _adds(value: Value) -> bool:
-    return value.op != "scatter_add" or (isinstance(value.type, TensorType) and value.type.dtype is not torch.bool)
+def _joins(value: Value) -> bool:
+    """Whether a kernel can join elements as a value does: it cannot join truth values."""
+    return value.op not in JOINING or (isinstance(value.type, TensorType) and value.type.dtype is not torch.bool)
 
 
 def _crops(value: Value) -> bool:

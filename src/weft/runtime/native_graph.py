@@ -27,7 +27,7 @@ from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.kept_plans import Machine, Question, kept_plan
 from weft.runtime.measure import machine_model
-from weft.runtime.refused import RefusedError, raise_as_operators
+from weft.runtime.refused import RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
@@ -149,7 +149,7 @@ class CompiledGraph:
         except RefusedError:
             outputs = None
         if outputs is None:
-            raise_as_operators(self._graph, inputs)
+            return run_as_operators(self._graph, inputs)
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
 
     def clocked(self) -> tuple[LibraryExecutable, tuple[ClockedRegion, ...]]:

@@ -50,6 +50,8 @@ class _Lifter:
         self.kept: dict[Value, None] = dict.fromkeys(graph.inputs)
         self.parts: dict[Value, tuple[Expression | None, ...]] = {}
         self.roots = set(graph.roots())
+        read = {operand for value in graph.values for operand in value.operands} | self.roots
+        self.read = {(item.operands[0], item.attributes["index"]) for item in read if item.op == "item"}
         self.rigid = _with_sources(looked_into(graph))
         # Memory that the caller comes to see, or that is looked into as memory, must stay separate from all other.
         self.own = _with_sources(self.roots) | self.rigid
@@ -111,9 +113,14 @@ class _Lifter:
             absent = (None,) * (0 if call.target in RULES else len(fresh))
             declared = (*fresh, *states)
             arguments = Arguments(call, [*operands, *views], declared[len(absent) :], value.place)
+            if isinstance(value.type, TupleType) and not absent and value not in self.roots:
+                arguments.unread = frozenset(at for at in range(len(fresh)) if (value, at) not in self.read)
             found = rule(arguments)
             results = (*absent, *(found if isinstance(found, tuple) else (found,)))
-            results = tuple(_fitted(*pair) for pair in zip(results, declared, strict=True))
+            results = tuple(
+                None if result is None and at in arguments.unread else _fitted(result, kind)
+                for at, (result, kind) in enumerate(zip(results, declared, strict=True))
+            )
             for index, new in zip(written, results[len(fresh) :], strict=True):
                 assert new is not None
                 place = call.written[index]

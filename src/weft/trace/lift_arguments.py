@@ -34,7 +34,8 @@ def defaults(target: str) -> Mapping[str, Any]:
 class Arguments:
     """The arguments of one call; `declared` are the types of the results that it gives.
 
-    `checks` are values without a result that must run too: what the call refuses, as far as only data tells.
+    `checks` are values without a result that must run too: what the call refuses, as far as only data tells. `unread`
+    are the results of several that nobody reads: a rule may give None for them.
     """
 
     def __init__(self, call: Call, operands: Sequence[Any], declared: tuple[Type, ...], place: Place | None) -> None:
@@ -43,6 +44,7 @@ class Arguments:
         self.declared = declared
         self.place = place
         self.checks: list[Value] = []
+        self.unread: frozenset[int] = frozenset()
         count = len(operands) - len(call.written)
 
         def fill(argument: Argument) -> Any:

@@ -13,11 +13,14 @@ import torch
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING
+from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments
 
 CHECK_CLASSES = "weft.check_classes.default"
+CHECK_PLACES = "weft.check_places.default"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("check_classes(Tensor target, int classes, int ignored) -> ()")
+LIBRARY.define("check_places(Tensor places, int extent) -> ()")
 
 
 def _checked(target: torch.Tensor, classes: int, ignored: int) -> None:
@@ -33,9 +36,21 @@ def _unchecked(target: torch.Tensor, classes: int, ignored: int) -> None:
     del target, classes, ignored
 
 
+def _checked_places(places: torch.Tensor, extent: int) -> None:
+    wrong = places[(places < 0) | (places >= extent)]
+    if wrong.numel():
+        raise RuntimeError(f"place {int(wrong[0])} of {extent}: the offsets of bags do not rise from 0 to their end")
+
+
+def _unchecked_places(places: torch.Tensor, extent: int) -> None:
+    del places, extent
+
+
 LIBRARY.impl("check_classes", _checked, "CPU")
 LIBRARY.impl("check_classes", _checked, "CUDA")
 LIBRARY.impl("check_classes", _unchecked, "Meta")
+LIBRARY.impl("check_places", _checked_places, "CPU")
+LIBRARY.impl("check_places", _unchecked_places, "Meta")
 
 
 def check_classes(arguments: Arguments, classes: int) -> None:
@@ -44,3 +59,9 @@ def check_classes(arguments: Arguments, classes: int) -> None:
     call = Call(CHECK_CLASSES, (Operand(0), classes, arguments.literal("ignore_index")))
     attributes = MappingProxyType({"call": call})
     arguments.checks.append(Value("library", (target.value,), NOTHING, attributes, target.place))
+
+
+def check_places(arguments: Arguments, places: Expression, extent: int) -> None:
+    """Numbers below 0 or from `extent` on leave the call to PyTorch's operator, when the program runs."""
+    attributes = MappingProxyType({"call": Call(CHECK_PLACES, (Operand(0), extent))})
+    arguments.checks.append(Value("library", (places.value,), NOTHING, attributes, places.place))

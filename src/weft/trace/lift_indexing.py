@@ -5,11 +5,12 @@ An index out of range stays one: what is taken or written with it raises, as PyT
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
-from weft.trace.expression import Expression, broadcast_shape
+from weft.trace.expression import Expression, Number, broadcast_shape
 from weft.trace.lift_arguments import Arguments, Rule, Rules
 
 WHOLE = (torch.int32, torch.int64)
@@ -66,10 +67,6 @@ def scattered(op: str) -> Rule:
     def rule(arguments: Arguments) -> Expression:
         x, index = map(row, arguments.tensors("self", "index"))
         dimension = arguments.dimension("dim", x.rank)
-        if arguments.has("reduce"):
-            is_sum = arguments.literal("reduce") in ("sum", "add")
-            whole = not arguments.has("include_self") or arguments.literal("include_self")
-            arguments.require(is_sum and whole, "with another reduction than a sum")
         base = x.wide() if op == "scatter_add" else x
         if arguments.has("value"):
             value = arguments.number("value", base.dtype)
@@ -82,6 +79,68 @@ def scattered(op: str) -> Rule:
         return found.reshape(arguments.result().shape)
 
     return rule
+
+
+# What joins elements for each reduction, and what joined with anything is that: a number, or an end of the dtype.
+JOINS: dict[str, tuple[str, float]] = {
+    "sum": ("scatter_add", 0),
+    "add": ("scatter_add", 0),
+    "mean": ("scatter_add", 0),
+    "prod": ("scatter_mul", 1),
+    "multiply": ("scatter_mul", 1),
+    "amin": ("scatter_min", math.inf),
+    "amax": ("scatter_max", -math.inf),
+}
+
+
+def extreme_of(dtype: torch.dtype, end: float) -> Number:
+    """A number, or for an infinity the end of an integer dtype that lies there."""
+    if dtype.is_floating_point or math.isfinite(end):
+        return end if dtype.is_floating_point else int(end)
+    limits = torch.iinfo(dtype)
+    return limits.max if end > 0 else limits.min
+
+
+def joined(arguments: Arguments, x: Expression, places: Expression, source: Expression, dimension: int) -> Expression:
+    """Elements of a source joined with those at their places, by the call's reduction."""
+    reduce = arguments.literal("reduce")
+    arguments.require(x.dtype is not torch.bool, "of truth values")
+    op, neutral = JOINS[reduce]
+    base, source = x.wide(), source.cast(x.dtype).wide()
+    whole = not arguments.has("include_self") or arguments.literal("include_self")
+    start = base
+    if not whole:
+        fill = base.like(extreme_of(base.dtype, neutral)).expand(places.shape)
+        start = base.build("scatter", places, fill, dimension=dimension)
+    found = start.build(op, places, source, dimension=dimension)
+    if reduce != "mean":
+        return found
+    ones = base.like(1)
+    count = ones.expand(base.shape) if whole else base.like(0).expand(base.shape)
+    count = count.build("scatter_add", places, ones.expand(places.shape), dimension=dimension)
+    return found.apply("div" if base.dtype.is_floating_point else "floor_div", count.apply("maximum", 1))
+
+
+def scatter_reduced(arguments: Arguments) -> Expression:
+    """Elements of a source joined with those at given places."""
+    x, index = map(row, arguments.tensors("self", "index"))
+    if arguments.has("value"):
+        source = x.like(arguments.number("value", x.dtype)).expand(index.shape)
+    else:
+        source = row(arguments.tensor("src"))
+        for place, extent in enumerate(index.shape):
+            source = source.part(place, 0, extent)
+    dimension = arguments.dimension("dim", x.rank)
+    return joined(arguments, x, index.cast(torch.int64), source, dimension).reshape(arguments.result().shape)
+
+
+def index_reduced(arguments: Arguments) -> Expression:
+    """Slices of a source joined with those at places of a dimension."""
+    x, index = map(row, arguments.tensors("self", "index"))
+    dimension = arguments.dimension("dim", x.rank)
+    places = column(x, index, dimension)
+    source = arguments.tensor("source").reshape(places.shape)
+    return joined(arguments, x, places, source, dimension).reshape(arguments.result().shape)
 
 
 def column(x: Expression, index: Expression, dimension: int) -> Expression:
@@ -205,9 +264,10 @@ INDEXING: Rules = {
     "aten.scatter.src": scattered("scatter"),
     "aten.scatter.value": scattered("scatter"),
     "aten.scatter_add.default": scattered("scatter_add"),
-    "aten.scatter_reduce.two": scattered("scatter_add"),
-    "aten.scatter.reduce": scattered("scatter_add"),
-    "aten.scatter.value_reduce": scattered("scatter_add"),
+    "aten.scatter_reduce.two": scatter_reduced,
+    "aten.scatter.reduce": scatter_reduced,
+    "aten.scatter.value_reduce": scatter_reduced,
+    "aten.index_reduce.default": index_reduced,
     "aten.index_add.default": index_written("scatter_add", "source"),
     "aten.index_copy.default": index_written("scatter", "source"),
     "aten.index_fill.int_Scalar": index_written("scatter", "value"),

@@ -13,6 +13,7 @@ from weft.errors import InternalError
 from weft.trace.lift_activations import ACTIVATIONS
 from weft.trace.lift_arguments import Rule, Rules
 from weft.trace.lift_attention import ATTENTION
+from weft.trace.lift_bags import BAGS
 from weft.trace.lift_elementwise import ELEMENTWISE
 from weft.trace.lift_indexing import INDEXING
 from weft.trace.lift_lists import LISTS
@@ -48,6 +49,7 @@ RULES: Rules = merged(
         NORMS,
         LOSSES,
         INDEXING,
+        BAGS,
         ATTENTION,
         RECURRENT,
         REARRANGING,
