@@ -16,8 +16,10 @@ import torch
 from weft.api.lazy_backward import freed, gradients_of, upstream
 from weft.api.lazy_learning import Form, flat
 from weft.api.lazy_program import LazyPrograms
+from weft.codegen.library import version_of
 from weft.devices import cpu_count
-from weft.errors import WeftError
+from weft.errors import ExecutionError, WeftError
+from weft.runtime.refused import IN_PLACE
 
 logger = logging.getLogger("weft")
 COMPILED_FROM = 2  # the run of a structure, counted from 1, before which it is compiled
@@ -58,6 +60,7 @@ class Plan:
         self.steps = tuple(self.all_steps[position] for position in self.positions)
         self._dying = _last_uses(self.steps, self.results)
         self._connected = _connected(self.steps, self.results)
+        self._changed = _changed(self.steps)
         self.runs = 0
         self._freed: tuple[int, ...] = ()
         self._programs: dict[int, LazyPrograms] = {}  # by the cores that they are made for
@@ -89,23 +92,40 @@ class Plan:
         self._detach = True
 
     def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
-        """Run it; what fails is told as the failure of one operator, unless a program failed as a whole."""
+        """Run it; what fails is told as the failure of one operator."""
         self.runs += 1
-        if self.runs >= COMPILED_FROM and not self._refused and self.steps:
-            try:
-                # Autograd must not reach through a program to what its results do not depend on.
-                given = [
-                    tensor if index in self._connected or not tensor.requires_grad else tensor.detach()
-                    for index, tensor in enumerate(inputs)
-                ]
-                count = cpu_count()
-                programs = self._programs.get(count) or self._programs.setdefault(count, LazyPrograms(self._traceable))
-                results = programs.run(given, list(numbers))
-                return [freed(result) if place in self._freed else result for place, result in enumerate(results)]
-            except WeftError as error:
+        if self.runs < COMPILED_FROM or self._refused or not self.steps:
+            return self._by_operators(inputs, numbers)
+        before = self._written(inputs)
+        try:
+            return self._as_program(inputs, numbers)
+        except Exception as error:
+            if self._written(inputs) != before:
+                raise ExecutionError(
+                    f"{len(self.steps)} operators that run as one program failed after it had changed tensors in place",
+                    why=f"{type(error).__name__}: {error}",
+                ) from error
+            # Nothing has changed yet, so that they can run one by one: that tells which of them fails, and computes
+            # what does not depend on it.
+            if isinstance(error, WeftError):
                 logger.debug("a lazy segment stays a list of operators: %s", error)
                 self._refused = True
         return self._by_operators(inputs, numbers)
+
+    def _as_program(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
+        # Autograd must not reach through a program to what its results do not depend on.
+        given = [
+            tensor if index in self._connected or not tensor.requires_grad else tensor.detach()
+            for index, tensor in enumerate(inputs)
+        ]
+        count = cpu_count()
+        programs = self._programs.get(count) or self._programs.setdefault(count, LazyPrograms(self._traceable))
+        results = programs.run(given, list(numbers))
+        return [freed(result) if place in self._freed else result for place, result in enumerate(results)]
+
+    def _written(self, inputs: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """Numbers that grow when inputs are changed."""
+        return (IN_PLACE.regions, *(version_of(inputs[index]) for index in self._changed)) if self._changed else ()
 
     def _traceable(self, inputs: list[torch.Tensor], numbers: list[Any]) -> list[Any]:
         made: dict[int, Any] = {}
@@ -214,6 +234,19 @@ def _connected(steps: Sequence[Step], results: Sequence[int]) -> frozenset[int]:
             if own in reached:
                 reached.update(step.takes[index] for index in output.connected)
     return frozenset(~index for index in reached if index < 0)
+
+
+def _changed(steps: Sequence[Step]) -> tuple[int, ...]:
+    """The inputs that are changed in place, themselves or through views."""
+    sources: dict[int, int] = {}
+    found: set[int] = set()
+    for step in steps:
+        for number, output in zip(step.makes, step.form.outputs, strict=True):
+            if number >= 0 and output.view_of >= 0:
+                source = step.takes[output.view_of]
+                sources[number] = sources.get(source, source)
+        found.update(sources.get(step.takes[place], step.takes[place]) for place in step.form.written)
+    return tuple(sorted(~index for index in found if index < 0))
 
 
 def _last_uses(steps: Sequence[Step], results: Sequence[int]) -> tuple[tuple[int, ...], ...]:

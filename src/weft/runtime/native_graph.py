@@ -27,7 +27,7 @@ from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.kept_plans import Machine, Question, kept_plan
 from weft.runtime.measure import machine_model
-from weft.runtime.refused import RefusedError, run_as_operators
+from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
@@ -48,6 +48,7 @@ class NativeRegion:
         self._execute = NativeExecutable(self.plan, host_target(), planned.constants, lasting)
         self._outputs = tuple(_output(value) for value in region.outputs)
         self._made = tuple((kind, planned.replaced.get(index)) for index, kind in enumerate(self._outputs))
+        self._writes = any(source is not None for _, source in self._made)
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
         self._checked = tuple((index, _output(region.inputs[index])) for index in inputs_checked)
 
@@ -63,6 +64,8 @@ class NativeRegion:
         ]
         if not self._execute(given, outputs):
             raise RefusedError
+        if self._writes:
+            IN_PLACE.regions += 1
         return tuple(outputs)
 
     def clocked(self) -> ClockedRegion:

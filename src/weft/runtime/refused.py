@@ -5,6 +5,7 @@ For an index out of range that is their exception; for strange offsets of bags t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,18 @@ from weft.plan.library_plan import plan_library
 
 class RefusedError(Exception):
     """A region has done nothing, because data is not as its kernels need it."""
+
+
+class InPlace(threading.local):
+    """How many regions of this thread have written memory that they were given, which no version tells before the end.
+
+    A program that fails half-way leaves it so: only if none has, and no version has changed, may it be run again.
+    """
+
+    regions: int = 0
+
+
+IN_PLACE = InPlace()
 
 
 def run_as_operators(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
