@@ -125,7 +125,7 @@ def test_a_program_that_failed_after_a_write_is_not_run_again(
     monkeypatch.setattr(LazyPrograms, "run", half_way)
     with (
         weft.lazy(),
-        pytest.raises(ExecutionError, match="(?s)2 operators.*after it had changed tensors in place.*broken"),
+        pytest.raises(ExecutionError, match=r"(?s)2 operators.*after it had changed tensors in place.*broken"),
     ):
         weft.wait(work())
     assert x[0, 0].item() == 4
