@@ -281,4 +281,4 @@ def test_a_gradient_in_a_single_tile_is_shared_out_by_images():
 def test_random_graphs_give_the_interpreters_answer(seed):
     for number, graph in enumerate(random_graphs(seed, GRAPHS_OF_A_SEED)):
         weights = graph.inputs if number % 2 else ()
-        assert not disagreements(graph, weights, number)
+        assert not disagreements(graph, weights, number, loose=number % 3 == 0)

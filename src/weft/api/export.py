@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -130,7 +130,7 @@ def _native(parts: ProgramParts) -> _Native:
             fix="give the number as a tensor",
         )
     fused = fuse(region, host_target())
-    return _Native(graph, region, Fused(place(fused.plan), fused.constants))
+    return _Native(graph, region, replace(fused, plan=place(fused.plan)))
 
 
 def _interface(parts: ProgramParts, native: _Native, name: str) -> Interface:

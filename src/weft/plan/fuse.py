@@ -25,13 +25,13 @@ from weft.plan.fuse_indexing import check, gather, scatter, take
 from weft.plan.fuse_products import Product, multiply
 from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool, pool_back
-from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
+from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
 from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
 from weft.plan.plan import Plan
 from weft.plan.prepare import is_prepared, is_repeated, prepare
 from weft.plan.region import REDUCTIONS, Region
-from weft.plan.window import Window, in_order_of, plain
+from weft.plan.window import Window, in_order_of, plain, same_layout
 from weft.target import Target
 
 # Ops that cost less to do twice than to store and load.
@@ -45,10 +45,11 @@ MOST_LOOKED_AHEAD = 32  # values, to see whether all that is made of one meets a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fused:
-    """A plan of a region, and the constants its buffers of that kind hold, in order."""
+    """A plan of a region, the constants its buffers of that kind hold, and the strides of its outputs, in order."""
 
     plan: Plan
     constants: tuple[torch.Tensor, ...]
+    strides: tuple[tuple[int, ...], ...]
 
 
 class Fuser(Fusion):
@@ -94,11 +95,12 @@ class Fuser(Fusion):
         return Fused(
             Plan(
                 tuple(self.assembly.buffers),
-                tuple(self.assembly.calls),
+                tuple(map(self.loose.moved, self.assembly.calls)),
                 tuple(self.assembly.packing),
                 tuple(self.assembly.checks),
             ),
             tuple(self.assembly.constants),
+            tuple(self.outputs[value].window.strides for value in self.region.outputs),
         )
 
     def _begin_attention(self, softmax: Softmax) -> None:
@@ -128,6 +130,8 @@ class Fuser(Fusion):
 
     def _hand_out(self, value: Value, out: Leaf) -> None:
         lazy = self.lazies[value]
+        if value in self.region.loose:
+            out = self.outputs[value] = self.loose.place(lazy, out)
         node = lazy.node
         if isinstance(node, Leaf) and node.source.buffer == out.source.buffer and same_layout(node.window, out.window):
             return

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
-from weft.plan.fusion import Fusion, dtype_of, same_layout, tensor_type
+from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, PackKernel, packed_size, panels
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
 from weft.plan.prepare import fold, prepare
 from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right
-from weft.plan.window import Window, plain
+from weft.plan.window import Window, plain, same_layout
 
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
 Steps = Callable[[Window], Operand | None]

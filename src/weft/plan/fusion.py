@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from weft.ir.graph import Value
@@ -13,9 +14,10 @@ from weft.plan.blocks import Blocks
 from weft.plan.expression import DTYPE_BYTES
 from weft.plan.indices import Limit
 from weft.plan.lazy import Lazy, Leaf
+from weft.plan.loose_outputs import LooseOutputs
 from weft.plan.plan import Location
 from weft.plan.region import Region
-from weft.plan.window import Window, plain
+from weft.plan.window import Window, is_dense, plain, same_layout
 from weft.target import Target
 
 
@@ -37,6 +39,7 @@ class Fusion:
         self._living: list[Value] = []
         self._listed = 0  # of the region's values
         self.outputs: dict[Value, Leaf] = {}
+        self.loose = LooseOutputs(self.assembly)
         self.open_groups: list[object] = []
         self.copies: dict[tuple[int, Window], Leaf] = {}
         self.rows: dict[tuple[int, Window], Leaf] = {}
@@ -70,6 +73,8 @@ class Fusion:
     def place_for(self, value: Value, window: Window) -> Leaf:
         """Memory of this layout for a value: where it is handed out, if it is handed out so, else an intermediate."""
         out = self.outputs.get(value)
+        if out is not None and value in self.region.loose and is_dense(window):
+            out = self.outputs[value] = replace(out, window=window)
         if out is not None and same_layout(out.window, window):
             return Leaf(out.source, window, out.dtype)
         return self.arena(window, dtype_of(value))
@@ -99,14 +104,6 @@ class Fusion:
         leaf = self.assembly.leaf_in(self.assembly.buffer("packed", window.size, dtype), window, dtype)
         self._own_weights.add(leaf.source.buffer)
         return leaf
-
-
-def same_layout(first: Window, second: Window) -> bool:
-    """Whether two windows over one buffer read the same elements in the same order."""
-    return (first.shape, first.offset) == (second.shape, second.offset) and all(
-        one == other or extent == 1
-        for one, other, extent in zip(first.strides, second.strides, first.shape, strict=True)
-    )
 
 
 def tensor_type(value: Value) -> TensorType:

@@ -25,6 +25,7 @@ from weft.ir.lexer import Limits, Reader
 from weft.ir.parser import parse_graph
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import CPU, TensorType, TupleType, row_major, type_of
+from weft.plan.fusion import tensor_type
 from weft.plan.library_plan import plan_library
 from weft.plan.native_values import NATIVE
 from weft.plan.plan_record import DAMAGE, read_plan, write_plan
@@ -184,4 +185,6 @@ def _region(
     counts = [sum(1 for _ in plan.of_kind(kind)) for kind in ("input", "output", "constant")]
     if counts != [len(region.inputs), len(outputs), len(row["constants"])]:
         raise UsageError("this is the plan of another region")
-    return PlannedRegion(region, plan, tuple(constants[number] for number in row["constants"]), dict(row["replaced"]))
+    kinds = tuple(map(tensor_type, outputs))
+    own = tuple(constants[number] for number in row["constants"])
+    return PlannedRegion(region, plan, own, dict(row["replaced"]), kinds)

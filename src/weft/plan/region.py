@@ -29,7 +29,8 @@ class Region:
     """Values that kernels compute; `inputs` come from outside, `outputs` are handed out.
 
     `weights` are the inputs whose elements change rarely: parameters and buffers. `stored` are values that are put into
-    memory unless they cost less than that, however few read them.
+    memory unless they cost less than that, however few read them. `loose` are the outputs that only programs of ours
+    read: kernels lay them out as they like.
     """
 
     inputs: tuple[Value, ...]
@@ -37,6 +38,7 @@ class Region:
     outputs: tuple[Value, ...]
     weights: frozenset[Value]
     stored: frozenset[Value] = frozenset()
+    loose: frozenset[Value] = frozenset()
 
 
 def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:

@@ -104,3 +104,16 @@ def in_order_of(shape: Sequence[int], strides: Sequence[int]) -> Window:
         steps[dimension] = step
         step *= max(shape[dimension], 1)
     return Window(tuple(shape), tuple(steps))
+
+
+def same_layout(first: Window, second: Window) -> bool:
+    """Whether two windows over one buffer read the same elements in the same order."""
+    return (first.shape, first.offset) == (second.shape, second.offset) and all(
+        one == other or extent == 1
+        for one, other, extent in zip(first.strides, second.strides, first.shape, strict=True)
+    )
+
+
+def is_dense(window: Window) -> bool:
+    """Whether a window is all of its memory, each element once, in whatever order of dimensions."""
+    return window.size > 0 and same_layout(window, in_order_of(window.shape, window.strides))

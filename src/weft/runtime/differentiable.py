@@ -10,7 +10,8 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
-from weft.ir.types import TensorType, type_of
+from weft.ir.types import TensorType, Type, type_of
+from weft.runtime.border import Border
 from weft.runtime.native_graph import CompiledGraph
 
 Tangents = tuple[TensorType | None, ...]
@@ -41,10 +42,11 @@ class DifferentiableExecutable:
 
     def __init__(self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph]) -> None:
         graph = forward.graph
-        self._forward = CompiledGraph(graph, forward.weights)
         count = len(graph.results) - forward.saved
         self.graph = replace(graph, results=graph.results[:count])
         visible = tuple(dict.fromkeys(self.graph.roots()))
+        hidden = frozenset(result.value for result in graph.results[count:]) - {*visible, *graph.inputs}
+        self._forward = CompiledGraph(graph, forward.weights, border=Border(loose=hidden))
         position = {value: index for index, value in enumerate(self._forward.roots)}
         carries = dict.fromkeys(visible, False)
         for value, flag in zip(self.graph.roots(), forward.differentiable, strict=True):
@@ -105,13 +107,16 @@ class DifferentiableExecutable:
         run = self._backwards.get(types)
         if run is None:
             found = self._found.pop(types, None) or self._backward_of(types)
-            run = self._backwards.setdefault(types, _BackwardRun(*found))
+            saved = [self._forward.types[self.saved[index]] for index in found[1]]
+            run = self._backwards.setdefault(types, _BackwardRun(found, saved))
         return run
 
 
 class _BackwardRun:
-    def __init__(self, graph: Graph, saved: tuple[int, ...], gradients: tuple[int | None, ...]) -> None:
-        self._executable = CompiledGraph(graph, frozenset(), trusted=False)
+    def __init__(self, found: BackwardGraph, types: Sequence[Type]) -> None:
+        graph, saved, gradients = found
+        border = Border(given=dict(zip(graph.inputs, types, strict=False)))  # behind the saved values come tangents
+        self._executable = CompiledGraph(graph, frozenset(), trusted=False, border=border)
         order = {value: index for index, value in enumerate(self._executable.roots)}
         self._saved = saved
         self._gradients = tuple(None if index is None else order[graph.results[index].value] for index in gradients)

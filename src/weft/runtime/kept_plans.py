@@ -32,7 +32,7 @@ from weft.target import Target
 PLAN_FOLDER = "plans"
 LARGEST_CACHE = 64 * 1024 * 1024
 # What planning is made of beside the files that write machine code.
-SOURCES = ("passes/*.py", "trace/*.py", "runtime/native_graph.py", "runtime/kept_plans.py")
+SOURCES = ("passes/*.py", "trace/*.py", "runtime/native_graph.py", "runtime/kept_plans.py", "runtime/border.py")
 
 log = logging.getLogger("weft.runtime")
 
@@ -48,11 +48,15 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What is to be planned: a graph, its inputs that change rarely, what ends its forward, and for what machine."""
+    """What is to be planned: a graph, its inputs that change rarely, what ends its forward, and for what machine.
+
+    `loose` are roots whose strides are free.
+    """
 
     graph: Graph
     weights: frozenset[Value]
     forward: Sequence[Value]
+    loose: frozenset[Value]
     machine: Machine
 
 
@@ -102,6 +106,7 @@ def _key(question: Question) -> str | None:
         [places[value.place] for value in graph.values],  # which come from one line: all that an entry tells of lines
         sorted(position[value] for value in question.weights if value in position),
         [position[value] for value in question.forward],
+        sorted(position[value] for value in question.loose),
         question.machine.target,
         question.machine.lanes,
         str(question.machine.model),

@@ -15,13 +15,14 @@ from weft.config import config
 from weft.devices import cpu_count
 from weft.errors import ExecutionError
 from weft.ir.graph import Graph, Value
-from weft.ir.types import TensorType
+from weft.ir.types import TensorType, Type
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library
 from weft.plan.native_values import NATIVE
 from weft.plan.planned import PlannedGraph, PlannedRegion, Planner
 from weft.plan.recompute import recompute
 from weft.plan.region import Region
+from weft.runtime.border import PYTORCHS, Border, loose_in
 from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
@@ -46,11 +47,11 @@ class NativeRegion:
         self.plan = planned.plan
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
         self._execute = NativeExecutable(self.plan, host_target(), planned.constants, lasting)
-        self._outputs = tuple(_output(value) for value in region.outputs)
+        self._outputs = tuple(map(_output, planned.outputs))
         self._made = tuple((kind, planned.replaced.get(index)) for index, kind in enumerate(self._outputs))
         self._writes = any(source is not None for _, source in self._made)
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
-        self._checked = tuple((index, _output(region.inputs[index])) for index in inputs_checked)
+        self._checked = tuple((index, _output(region.inputs[index].type)) for index in inputs_checked)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Run the region."""
@@ -109,18 +110,26 @@ class ClockedRegion:
 class CompiledGraph:
     """Runs a graph: takes its inputs in order, gives its roots in order, each once.
 
-    With `forward`, the values that end the forward of a step, the backward computes anew what saves memory.
+    With `forward`, the values that end the forward of a step, the backward computes anew what saves memory. With
+    `border`, some tensors have other strides than the graph says.
     """
 
     def __init__(
-        self, graph: Graph, weights: frozenset[Value], *, trusted: bool = True, forward: Collection[Value] = ()
+        self,
+        graph: Graph,
+        weights: frozenset[Value],
+        *,
+        trusted: bool = True,
+        forward: Collection[Value] = (),
+        border: Border = PYTORCHS,
     ) -> None:
         self._graph = graph
+        self._given = border.given
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions: tuple[NativeRegion, ...] = ()
         planned = PlannedGraph(graph, plan_library(graph), ())
         if config().codegen == "native":
-            planned = _planned(graph, weights, forward)
+            planned = _planned(border.with_given(graph), weights, forward, border)
             self.regions = tuple(
                 NativeRegion(region, _unsure(region.region, planned.compiled, trusted=trusted))
                 for region in planned.regions
@@ -130,6 +139,7 @@ class CompiledGraph:
         self.executable = LibraryExecutable(planned.library, self.regions)
         position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
         now = dict(zip(graph.roots(), compiled.roots(), strict=True))
+        self.types = tuple(now[root].type for root in self.roots)
         order = tuple(position[now[root]] for root in self.roots)
         self._order = None if order == tuple(range(len(position))) else order
         self._alone = _only_region(compiled, graph)
@@ -152,8 +162,16 @@ class CompiledGraph:
         except RefusedError:
             outputs = None
         if outputs is None:
-            return run_as_operators(self._graph, inputs)
+            return run_as_operators(self._graph, self._as_declared(inputs))
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
+
+    def _as_declared(self, inputs: Sequence[Any]) -> list[Any]:
+        """Inputs with the strides that the graph says they have."""
+        declared = [value.type for value in self._graph.inputs]
+        return [
+            _laid_out(given, _output(kind)) if value in self._given else given
+            for given, value, kind in zip(inputs, self._graph.inputs, declared, strict=True)
+        ]
 
     def clocked(self) -> tuple[LibraryExecutable, tuple[ClockedRegion, ...]]:
         """Give what computes the same values with clocks in its regions, and these."""
@@ -167,19 +185,20 @@ class CompiledGraph:
         return self.regions[0].bound([arguments[index] if index < len(arguments) else None for index in self._alone])
 
 
-def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value]) -> PlannedGraph:
+def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value], border: Border) -> PlannedGraph:
     """Plan a graph for this machine, or find its plan on disk."""
     target = host_target()
     machine = Machine(target, cpu_count(), machine_model(target))
-    return kept_plan(
-        Question(graph, weights, tuple(forward), machine), lambda: _planned_now(graph, weights, forward, machine)
-    )
+    question = Question(graph, weights, tuple(forward), border.loose, machine)
+    return kept_plan(question, lambda: _planned_now(question))
 
 
-def _planned_now(graph: Graph, weights: frozenset[Value], forward: Collection[Value], machine: Machine) -> PlannedGraph:
+def _planned_now(question: Question) -> PlannedGraph:
     """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak."""
-    planner = Planner(machine.target, machine.lanes, machine.model, weights)
+    graph, forward, machine = question.graph, question.forward, question.machine
     lifted = run_pipeline(lift(graph))
+    loose = loose_in(lifted, graph, question.loose)
+    planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
     found = planner.plan(lifted)
     more = found.peak_bytes - PlannedGraph(graph, plan_library(graph), ()).peak_bytes
     if more > 0:
@@ -214,9 +233,9 @@ def _unsure(region: Region, graph: Graph, *, trusted: bool) -> list[int]:
     return [index for index, value in enumerate(region.inputs) if value not in given]
 
 
-def _output(value: Value) -> OutputType:
-    assert isinstance(value.type, TensorType)
-    return OutputType(value.type.shape, value.type.strides, value.type.dtype)
+def _output(kind: Type) -> OutputType:
+    assert isinstance(kind, TensorType)
+    return OutputType(kind.shape, kind.strides, kind.dtype)
 
 
 def _laid_out(tensor: torch.Tensor, kind: OutputType) -> torch.Tensor:
