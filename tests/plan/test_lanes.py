@@ -12,7 +12,7 @@ from weft.plan.epilogue import Epilogue
 from weft.plan.expression import Instruction, View
 from weft.plan.kernel_gemm import GemmKernel, Matrix
 from weft.plan.kernel_loop import LoopExpression, plan_loop
-from weft.plan.lanes import schedule
+from weft.plan.lanes import IN_ORDER, IN_TURN, Scheduling, schedule
 from weft.plan.machine_model import default_model
 from weft.plan.memory import place
 from weft.plan.plan import Buffer, BufferKind, KernelCall, Location, Plan, Run, Wait
@@ -140,10 +140,28 @@ def test_a_lane_that_would_wait_does_what_is_less_urgent_first() -> None:
 
 
 def test_in_order_no_call_is_taken_much_before_its_turn() -> None:
-    plan = schedule(towers(8, 64), 2, EAGER, in_order_for=float("inf"))
+    plan = schedule(towers(8, 64), 2, EAGER, IN_ORDER)
     order = [call.reads[1].buffer for call in plan.calls]
     given = [call.reads[1].buffer for call in towers(8, 64).calls]
     assert all(abs(order.index(buffer) - place) <= len(plan.lanes) for place, buffer in enumerate(given))
+
+
+def test_in_turn_each_lane_ends_a_tower_before_it_begins_another() -> None:
+    plan = schedule(towers(4, 32), 2, MODEL, IN_TURN)
+    for lane in range(2):
+        places = [plan.calls[run.call].writes[0] for run in runs(plan, lane)]
+        ends = [place.offset // (4 * 128) for place in places if place.buffer == 0]
+        assert [place.buffer == 0 for place in places] == [False, False, True] * len(ends)
+    assert count_waits(plan) == 0
+
+
+def test_the_times_of_a_schedule_follow_each_other_and_end_with_it() -> None:
+    for lanes in (1, 2):
+        scheduled = Scheduling(towers(8, 32), lanes, MODEL).schedule()
+        for runs_of_lane, spans in zip(scheduled.plan.lanes, scheduled.spans, strict=True):
+            assert sum(isinstance(item, Run) for item in runs_of_lane) == len(spans)
+            assert [time for span in spans for time in span] == sorted(time for span in spans for time in span)
+        assert max(end for spans in scheduled.spans for _, end in spans) <= scheduled.seconds + 1e-12
 
 
 def test_one_lane_runs_all_calls_in_order() -> None:

@@ -7,9 +7,10 @@ large product is split, and small towers go one to a lane. A plan that gains too
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
 from math import inf
 
 from weft.plan.dependencies import Footprints, predecessors
@@ -23,8 +24,6 @@ SPLIT_GAIN = 0.05  # of a call's time
 # Where intermediates are together larger than FRUGAL_BYTES, calls are not taken out of their order by more than this
 # for each lane: what waits for them stays in memory.
 WINDOW = 24
-# Where only little time may be lost for memory, this many, so that a lane finds something to do.
-SMALL_WINDOW = 2
 # A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
 ENOUGH_ELSEWHERE = 0.9
 # Where intermediates are together larger than this, no lane gets far ahead of another one.
@@ -44,36 +43,74 @@ class Way:
     enough: float
 
 
-def schedule(plan: Plan, lane_count: int, model: MachineModel, *, in_order_for: float = 0.0) -> Plan:
-    """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far lanes may go ahead: of each other, in calls, and of their turn, in calls for each lane; 0 is any.
 
-    No call is taken much before its turn, though a lane may wait then, if this takes at most so much more time: with
-    0.1, a tenth more. What is computed later takes memory later.
+    With `in_turn`, of the calls that could start the first one is taken, not the one that most depends on.
+    """
+
+    ahead: int
+    window: int
+    in_turn: bool = False
+
+
+FASTEST = Pace(0, 0)
+IN_ORDER = Pace(MOST_AHEAD, 1)
+IN_TURN = Pace(0, 0, in_turn=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheduled:
+    """A plan with lanes; by estimate, when each run of each lane starts and ends, and when all is done."""
+
+    plan: Plan
+    spans: Sequence[Sequence[tuple[float, float]]]
+    seconds: float
+
+
+def schedule(plan: Plan, lane_count: int, model: MachineModel, pace: Pace | None = None) -> Plan:
+    """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
 
     The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
     """
-    footprints = Footprints(plan)
-    costs = CallCosts(footprints, model)
-    serial = sum(costs.whole)
-    best: Timetable | None = None
-    if lane_count > 1 and (1 - 1 / lane_count) * serial > model.lane + model.wait:
-        graph = Graph.of(footprints, costs)
-        frugal = sum(buffer.bytes for _, buffer in plan.of_kind("arena")) > FRUGAL_BYTES
-        if in_order_for < inf:
-            best = _best(graph, costs, lane_count, (MOST_AHEAD, WINDOW) if frugal else (0, len(plan.calls)))
-        if in_order_for:
-            kept = _best(graph, costs, lane_count, (MOST_AHEAD, 1 if in_order_for == inf else SMALL_WINDOW))
-            best = kept if best is None or kept.end <= (1 + in_order_for) * best.end else best
-    if best is None or best.end > (1 - LEAST_GAIN) * serial:
-        return replace(plan, lanes=lanes_of(replace(plan, lanes=())))
-    return best.plan()
+    return Scheduling(plan, lane_count, model).schedule(pace).plan
 
 
-def _best(graph: Graph, costs: CallCosts, lane_count: int, limits: tuple[int, int]) -> Timetable:
-    """Fill lanes in several ways, and give the one that is done first; `limits` are Timetable.ahead and the window."""
-    ahead, window = limits
+class Scheduling:
+    """What is known of a plan's calls before they are given to lanes; that can be done at several paces."""
+
+    def __init__(self, plan: Plan, lane_count: int, model: MachineModel) -> None:
+        self.plan = plan
+        self.lane_count = lane_count
+        self._costs = CallCosts(Footprints(plan), model)
+        self._serial = sum(self._costs.whole)
+        self._graph: Graph | None = None
+        if lane_count > 1 and (1 - 1 / lane_count) * self._serial > model.lane + model.wait:
+            self._graph = Graph.of(self._costs.footprints, self._costs)
+
+    def schedule(self, pace: Pace | None = None) -> Scheduled:
+        """Give the calls to lanes; without a pace, to be done soonest while memory is not large.
+
+        What is computed later takes memory later: so a pace lowers the memory in use, though a lane may have to wait.
+        """
+        if self._graph is not None:
+            best = _best(self._graph, self._costs, self.lane_count, pace or self._fastest())
+            if best.end <= (1 - LEAST_GAIN) * self._serial:
+                return Scheduled(best.plan(), best.spans(), best.end)
+        plan = replace(self.plan, lanes=lanes_of(replace(self.plan, lanes=())))
+        times = [0.0, *accumulate(self._costs.whole)]
+        return Scheduled(plan, [list(pairwise(times))], self._serial)
+
+    def _fastest(self) -> Pace:
+        frugal = sum(buffer.bytes for _, buffer in self.plan.of_kind("arena")) > FRUGAL_BYTES
+        return Pace(MOST_AHEAD, WINDOW) if frugal else FASTEST
+
+
+def _best(graph: Graph, costs: CallCosts, lane_count: int, pace: Pace) -> Timetable:
+    """Fill lanes in several ways, and give the one that is done first."""
     tried = (
-        _Scheduler(graph, Timetable(costs.footprints, costs, way.lane_count, ahead), way, window).run()
+        _Scheduler(graph, Timetable(costs.footprints, costs, way.lane_count, pace.ahead), way, pace).run()
         for way in _ways(lane_count, len(graph.waiting))
     )
     return min(tried, key=lambda table: table.end)
@@ -131,13 +168,14 @@ def _late_fills(plan: Plan, before: list[list[int]]) -> list[list[int]]:
 class _Scheduler:
     """Fills a timetable."""
 
-    def __init__(self, graph: Graph, table: Timetable, way: Way, window: int) -> None:
+    def __init__(self, graph: Graph, table: Timetable, way: Way, pace: Pace) -> None:
         self.graph = graph
         self.table = table
         self.costs = table.costs
         self.enough = way.enough
         self.lane_count = way.lane_count
-        self.window = window * way.lane_count
+        self.window = pace.window * way.lane_count or len(graph.waiting)
+        self.in_turn = pace.in_turn
 
     def run(self) -> Timetable:
         """Put all calls into the timetable."""
@@ -150,7 +188,7 @@ class _Scheduler:
         while later or ready:
             while later and later[0] < first + self.window:
                 number = heappop(later)
-                heappush(ready, (-self.graph.urgency[number], number))
+                heappush(ready, (0.0 if self.in_turn else -self.graph.urgency[number], number))
                 work += self.costs.whole[number]
             number, shares = self._filling(ready) or (heappop(ready)[1], [])
             work -= self.costs.whole[number]

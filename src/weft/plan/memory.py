@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.plan.order import lanes_of, order_of
+from weft.plan.memory_fit import Buffers, fit
+from weft.plan.order import Order, lanes_of, order_of
 from weft.plan.plan import Plan
 
-MANY_BUFFERS = 1000  # from here on, one way of placing is tried
 ALIGNMENT = 64  # a cache line, and the widest vector
 
 Numbers = NDArray[np.int64]
@@ -37,16 +37,19 @@ class Lifetimes:
         return found
 
 
-def place(plan: Plan) -> Plan:
-    """Give every arena buffer an offset; without lanes, for the calls one after another."""
-    lives = lifetimes(plan, [number for number, _ in plan.of_kind("arena")])
-    least = live_bytes(plan)
-    first, second = _sequences(lives)
-    best = _fit(lives, first)
-    if best[1] > least and len(first) < MANY_BUFFERS:
-        best = min(best, _fit(lives, second), key=lambda found: found[1])
-    offsets, arena_bytes = best
-    return replace(plan, offsets=tuple(offsets.tolist()), arena_bytes=arena_bytes)
+def place(plan: Plan, order: Order | None = None) -> Plan:
+    """Give every arena buffer an offset; without lanes, for the calls one after another.
+
+    With `order`, a run may rely on more than the lanes' waits make sure of: see weft.plan.memory_waits.
+    """
+    lives = lifetimes(plan, [number for number, _ in plan.of_kind("arena")], order)
+    offsets = [0] * len(lives.sizes)
+    arena_bytes = 0
+    if lives.used.size:
+        found, arena_bytes = fit(_buffers(lives), _sequences(lives), live_bytes(plan))
+        for index, offset in found.items():
+            offsets[index] = offset
+    return replace(plan, offsets=tuple(offsets), arena_bytes=arena_bytes)
 
 
 def live_bytes(plan: Plan) -> int:
@@ -78,10 +81,10 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def lifetimes(plan: Plan, buffers: Sequence[int]) -> Lifetimes:
+def lifetimes(plan: Plan, buffers: Sequence[int], order: Order | None = None) -> Lifetimes:
     """Find from when until when each of some buffers, given by number, is used."""
     lanes = lanes_of(plan)
-    order = order_of(lanes)
+    order = order or order_of(lanes)
     places = order.of_calls(len(plan.calls))
     index_of = {number: index for index, number in enumerate(buffers)}
     sizes = np.array([aligned(plan.buffers[number].bytes) for number in buffers], np.int64)
@@ -98,40 +101,23 @@ def lifetimes(plan: Plan, buffers: Sequence[int]) -> Lifetimes:
     return Lifetimes(sizes, starts, ends)
 
 
-def _sequences(lives: Lifetimes) -> tuple[Numbers, Numbers]:
-    """Give the orders of placing to try: large buffers first, and buffers that live long first."""
+def _buffers(lives: Lifetimes) -> Buffers:
+    """Find which buffers may be in use at the same time."""
+    used = lives.used
+    starts, ends = lives.starts[used], lives.ends[used]
+    before = np.ones((len(used), len(used)), np.bool_)
+    for lane in range(starts.shape[1]):
+        before &= ends[:, lane, None] <= starts[None, :, lane]
+    together = ~(before | before.T)
+    np.fill_diagonal(together, val=False)
+    numbers = used.tolist()
+    apart = {number: used[row].tolist() for number, row in zip(numbers, together, strict=True)}
+    return Buffers(dict(zip(numbers, lives.sizes[used].tolist(), strict=True)), apart)
+
+
+def _sequences(lives: Lifetimes) -> list[list[int]]:
+    """Give the orders of placing to try first: large buffers first, and buffers that live long first."""
     used = lives.used
     sizes, first = lives.sizes[used], lives.starts[used].sum(axis=1)
     spans = lives.ends[used].max(axis=1) - lives.starts[used].min(axis=1)
-    return used[np.lexsort((first, -sizes))], used[np.lexsort((first, -sizes, -spans))]
-
-
-def _fit(lives: Lifetimes, sequence: Numbers) -> tuple[Numbers, int]:
-    """Put each buffer into the smallest gap that those it may not overlap leave, or behind them all."""
-    offsets = np.zeros(len(lives.sizes), np.int64)
-    starts, ends = lives.starts.T.copy(), lives.ends.T.copy()
-    negative_starts = -starts
-    placed: Numbers = np.empty(0, np.int64)  # sorted by offset
-    total = 0
-    for index in sequence:
-        size = lives.sizes[index]
-        apart = _all_before(ends, starts[:, index], placed)
-        apart |= _all_before(negative_starts, -ends[:, index], placed)
-        blocking = placed[~apart]
-        lows = offsets[blocking]
-        covered = np.maximum.accumulate(np.concatenate(([0], lows + lives.sizes[blocking])))
-        gaps = lows - covered[:-1]
-        fitting = np.flatnonzero(gaps >= size)
-        offset = covered[fitting[gaps[fitting].argmin()]] if fitting.size else covered[-1]
-        offsets[index] = offset
-        total = max(total, int(offset + size))
-        placed = np.insert(placed, int(np.searchsorted(offsets[placed], offset)), index)
-    return offsets, total
-
-
-def _all_before(ends: Numbers, starts: Numbers, placed: Numbers) -> NDArray[np.bool_]:
-    """Tell which placed buffers are done with in all lanes when another one starts."""
-    found: NDArray[np.bool_] = ends[0, placed] <= starts[0]
-    for lane in range(1, len(ends)):
-        found &= ends[lane, placed] <= starts[lane]
-    return found
+    return [used[np.lexsort(keys)].tolist() for keys in ((first, -sizes), (first, -sizes, -spans))]

@@ -63,6 +63,7 @@ class Timetable:
         self.lanes = range(lane_count)
         self.items: list[list[Run | Wait]] = [[] for _ in self.lanes]
         self.free = [0.0 if lane == 0 else self.model.lane for lane in self.lanes]
+        self._started: list[list[float]] = [[] for _ in self.lanes]
         self._finished: list[list[float]] = [[] for _ in self.lanes]
         self._clocks: list[list[tuple[int, ...]]] = [[] for _ in self.lanes]
         self._known = [[0] * lane_count for _ in self.lanes]
@@ -126,6 +127,7 @@ class Timetable:
             self._wait(lane, needs)
             self.items[lane].append(Run(call, begin, end))
             self.free[lane] = start + self.costs.seconds(call, end - begin, len(shares))
+            self._started[lane].append(start)
             self._finished[lane].append(self.free[lane])
             self._clocks[lane].append(tuple(self._known[lane]))
             self._known[lane][lane] += 1
@@ -152,7 +154,7 @@ class Timetable:
 
         Lanes without runs are left out, except the first, which belongs to the caller.
         """
-        used = [lane for lane in self.lanes if self.items[lane] or lane == 0]
+        used = self._used
         lanes = {lane: place for place, lane in enumerate(used)}
         calls = {call: place for place, call in enumerate(self.order)}
 
@@ -167,3 +169,11 @@ class Timetable:
             calls=tuple(plan.calls[call] for call in self.order),
             lanes=tuple(tuple(map(renumbered, self.items[lane])) for lane in used),
         )
+
+    def spans(self) -> list[list[tuple[float, float]]]:
+        """Estimate when each run of that plan's lanes starts and ends."""
+        return [list(zip(self._started[lane], self._finished[lane], strict=True)) for lane in self._used]
+
+    @property
+    def _used(self) -> list[int]:
+        return [lane for lane in self.lanes if self.items[lane] or lane == 0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from copy import copy
-from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -17,9 +16,10 @@ from weft.errors import ExecutionError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
 from weft.passes.pipeline import run_pipeline
+from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
 from weft.plan.native_values import NATIVE
-from weft.plan.planned import PlannedGraph, PlannedRegion, Planner
+from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.recompute import recompute
 from weft.plan.region import Region
 from weft.runtime.border import PYTORCHS, Border, loose_in
@@ -32,11 +32,6 @@ from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
-
-# For so much more memory than PyTorch's operators hand on (what they need inside is not known) lanes are held back only
-# if that takes at most this part more time: it costs much where lanes overlap, as the layers of an LSTM do.
-NEGLIGIBLE_BYTES = 1 << 21
-NEGLIGIBLE_PART = 0.01
 
 
 class NativeRegion:
@@ -199,17 +194,14 @@ def _planned_now(question: Question) -> PlannedGraph:
     lifted = run_pipeline(lift(graph))
     loose = loose_in(lifted, graph, question.loose)
     planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
-    found = planner.plan(lifted)
-    more = found.peak_bytes - PlannedGraph(graph, plan_library(graph), ()).peak_bytes
-    if more > 0:
-        # Lanes that go ahead keep more in memory at once than operators one after another would.
-        slower = inf if more > NEGLIGIBLE_BYTES else NEGLIGIBLE_PART
-        found = min(found, planner.plan(lifted, in_order_for=slower), key=lambda one: one.peak_bytes)
+    # What PyTorch's operators hand on; what they need inside is not known.
+    found = planner.draft(lifted).within(PlannedGraph(graph, plan_library(graph), ()).peak_bytes)
     if not forward:
         return found
     now = dict(zip(graph.roots(), lifted.roots(), strict=True))
     again = recompute(lifted, [now[value] for value in forward])
-    return min(found, planner.plan(again.graph, again.copies), key=lambda one: one.peak_bytes)
+    # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
+    return min(found, planner.draft(again.graph, again.copies).planned(FRUGAL), key=lambda one: one.peak_bytes)
 
 
 def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:

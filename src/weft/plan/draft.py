@@ -1,0 +1,153 @@
+"""A lifted Graph -> its regions fused into kernels, which can be given lanes and memory in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import inf
+
+from weft.ir.graph import Graph, Value
+from weft.plan.call_order import frugal_order
+from weft.plan.fuse import Fused, fuse
+from weft.plan.in_place import write_in_place
+from weft.plan.lanes import IN_ORDER, IN_TURN, Pace, Scheduled, Scheduling
+from weft.plan.library_plan import plan_library
+from weft.plan.machine_model import MachineModel
+from weft.plan.memory import place
+from weft.plan.memory_outputs import borrow_outputs
+from weft.plan.memory_waits import order_in_time, with_waits
+from weft.plan.merge_loops import merge_loops
+from weft.plan.native_values import with_regions
+from weft.plan.output_types import as_planned, laid_out, unread
+from weft.plan.plan import Plan
+from weft.plan.planned import PlannedGraph, PlannedRegion
+from weft.plan.region import Region, find_regions
+from weft.plan.replaceable import replaceable
+from weft.target import Target
+
+# For so much more memory than was asked for, lanes are held back however long it takes; for less only if that takes at
+# most this part more time: it costs much where lanes overlap, as the layers of an LSTM do.
+NEGLIGIBLE_BYTES = 1 << 21
+NEGLIGIBLE_PART = 0.05
+SLACK = 0.005
+ENOUGH = 1.002  # of the bytes asked for: how sizes are rounded does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Thrift:
+    """What is done for the memory of a program: a pace of its lanes, another order of its calls, and waits.
+
+    `slack` is the part of a program's time that a lane may wait so that two intermediates can share bytes; without it
+    nothing waits for that.
+    """
+
+    pace: Pace | None = None
+    ordered: bool = False
+    slack: float | None = None
+
+
+SPENDING = Thrift()
+FRUGAL = Thrift(IN_ORDER)
+# What costs least time first.
+THRIFTS = (
+    Thrift(slack=SLACK),
+    Thrift(IN_TURN, ordered=True),
+    Thrift(IN_TURN, ordered=True, slack=SLACK),
+    Thrift(IN_ORDER, ordered=True, slack=SLACK),
+)
+
+
+class DraftRegion:
+    """A region fused into kernels, and what is known of how these can be given to lanes."""
+
+    def __init__(self, region: Region, fused: Fused, replaced: dict[int, int], planner: Planner) -> None:
+        self._region = region
+        self._fused = fused
+        self._replaced = replaced
+        self._planner = planner
+        self._scheduling: dict[bool, Scheduling] = {}
+        self._scheduled: dict[tuple[bool, Pace | None], Scheduled] = {}
+
+    def timed(self, thrift: Thrift) -> tuple[PlannedRegion, float]:
+        """Give the kernels lanes and the intermediates places; tells also how many seconds that takes by estimate."""
+        key = thrift.ordered, thrift.pace
+        if key not in self._scheduled:
+            self._scheduled[key] = self._in_order(thrift.ordered).schedule(thrift.pace)
+        scheduled = self._scheduled[key]
+        plan = _placed(scheduled, thrift.slack)
+        outputs = tuple(map(laid_out, self._region.outputs, self._fused.strides))
+        planned = PlannedRegion(self._region, plan, self._fused.constants, self._replaced, outputs)
+        return planned, scheduled.seconds
+
+    def _in_order(self, ordered: bool) -> Scheduling:
+        if ordered not in self._scheduling:
+            plan = frugal_order(self._fused.plan) if ordered else self._fused.plan
+            self._scheduling[ordered] = Scheduling(plan, self._planner.lanes, self._planner.model)
+        return self._scheduling[ordered]
+
+
+def _placed(scheduled: Scheduled, slack: float | None) -> Plan:
+    plan = scheduled.plan
+    if slack is None:
+        return place(borrow_outputs(plan))
+    order = order_in_time(plan, scheduled.spans, slack * scheduled.seconds)
+    return with_waits(plan, place(borrow_outputs(plan, order), order))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A graph with one value for each region, and its regions before lanes and places in memory."""
+
+    compiled: Graph
+    regions: tuple[DraftRegion, ...]
+
+    def planned(self, thrift: Thrift = SPENDING) -> PlannedGraph:
+        """Give the kernels lanes and the intermediates places."""
+        return self.timed(thrift)[0]
+
+    def timed(self, thrift: Thrift = SPENDING) -> tuple[PlannedGraph, float]:
+        """The same, with how many seconds the kernels take by estimate."""
+        found = [region.timed(thrift) for region in self.regions]
+        regions = tuple(region for region, _ in found)
+        compiled = as_planned(self.compiled, regions)
+        planned = PlannedGraph(compiled, plan_library(compiled), regions)
+        return planned, sum(seconds for _, seconds in found)
+
+    def within(self, peak_bytes: int) -> PlannedGraph:
+        """Plan what is done soonest with so many bytes at its peak, or else with as few as are found."""
+        best, fastest = self.timed()
+        negligible = best.peak_bytes - peak_bytes <= NEGLIGIBLE_BYTES
+        latest = fastest * (1 + NEGLIGIBLE_PART) if negligible else inf
+        for thrift in THRIFTS:
+            if best.peak_bytes <= ENOUGH * peak_bytes:
+                break
+            found, seconds = self.timed(thrift)
+            if seconds <= latest and found.peak_bytes < best.peak_bytes:
+                best = found
+        return best
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planner:
+    """Plans graphs for a machine: `weights` are their inputs that change rarely; see also Region.loose."""
+
+    target: Target
+    lanes: int
+    model: MachineModel
+    weights: frozenset[Value]
+    loose: frozenset[Value] = frozenset()
+
+    def draft(self, lifted: Graph, stored: Iterable[Value] = ()) -> Draft:
+        """Fuse a lifted graph into kernels: its regions, and what PyTorch's operators do; see Region.stored."""
+        users = lifted.users()
+        found = [
+            replace(region, stored=frozenset(stored), loose=frozenset(unread(region, self.loose, users)))
+            for region in find_regions(lifted, self.weights)
+        ]
+        compiled = with_regions(lifted, found)
+        regions = []
+        for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
+            fused = fuse(region, self.target)
+            plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
+            regions.append(DraftRegion(region, replace(fused, plan=plan), dict(replaced), self))
+        return Draft(compiled, tuple(regions))

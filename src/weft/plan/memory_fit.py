@@ -1,0 +1,65 @@
+"""Buffers, and which of them may not share bytes -> a place for each, so that together they take little room.
+
+Where a try reaches too high, the buffer at its top is placed earlier in the next one: what is placed early lies low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MOST_TRIES = 64
+MOST_LOOKS = 200_000  # at buffers that may not share bytes with the one to place, in all tries
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Sizes of buffers by number, and for each those that may not share bytes with it."""
+
+    sizes: Mapping[int, int]
+    apart: Mapping[int, Sequence[int]]
+
+
+def fit(buffers: Buffers, sequences: Sequence[Sequence[int]], least: int) -> tuple[dict[int, int], int]:
+    """Place buffers, trying some sequences first, and give their offsets and where they end; never below `least`."""
+    tries = [_placed(buffers, sequence) for sequence in sequences]
+    best, sequence = min(zip(tries, sequences, strict=True), key=lambda one: one[0][1])
+    looks = sum(map(len, buffers.apart.values()))
+    found = best
+    for count in range(min(MOST_TRIES, MOST_LOOKS // max(looks, 1)) - len(tries)):
+        if best[1] <= least:
+            break
+        sequence = _with_top_first(buffers, sequence, found, whole=count % 2 == 1)
+        found = _placed(buffers, sequence)
+        best = min(best, found, key=lambda one: one[1])
+    return best
+
+
+def _placed(buffers: Buffers, sequence: Sequence[int]) -> tuple[dict[int, int], int]:
+    """Put each buffer into the smallest gap that those it may not overlap leave, or behind them all."""
+    offsets: dict[int, int] = {}
+    total = 0
+    for number in sequence:
+        size = buffers.sizes[number]
+        blocking = sorted((offsets[other], other) for other in buffers.apart[number] if other in offsets)
+        covered, best = 0, None
+        for offset, other in blocking:
+            gap = offset - covered
+            if gap >= size and (best is None or gap < best[0]):
+                best = gap, covered
+            covered = max(covered, offset + buffers.sizes[other])
+        offsets[number] = best[1] if best else covered
+        total = max(total, offsets[number] + size)
+    return offsets, total
+
+
+def _with_top_first(
+    buffers: Buffers, sequence: Sequence[int], found: tuple[dict[int, int], int], *, whole: bool
+) -> list[int]:
+    """A sequence with the buffer that reaches highest before all others, or just before those it may not overlap."""
+    offsets, total = found
+    top = next(number for number in sequence if offsets[number] + buffers.sizes[number] == total)
+    again = [number for number in sequence if number != top]
+    apart = set(buffers.apart[top])
+    place = 0 if whole else next((at for at, number in enumerate(again) if number in apart), 0)
+    return [*again[:place], top, *again[place:]]

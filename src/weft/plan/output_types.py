@@ -1,0 +1,53 @@
+"""Outputs of regions, and how kernels lay them out -> the types of the values that hand them out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from weft.ir.graph import Graph, Value, replace_operands
+from weft.ir.types import TensorType, TupleType
+from weft.plan.assembly import declared
+from weft.plan.fusion import tensor_type
+from weft.plan.native_values import NATIVE
+from weft.plan.planned import PlannedRegion
+from weft.plan.region import Region
+from weft.plan.window import is_dense
+
+
+def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequence[Value]]) -> Iterator[Value]:
+    """Those of some values that a region hands out, and that nothing outside reads: neither operators nor regions."""
+    inside = {*region.values}
+    return (
+        value
+        for value in region.outputs
+        if value in values and is_dense(declared(tensor_type(value))) and inside.issuperset(users[value])
+    )
+
+
+def laid_out(value: Value, strides: tuple[int, ...]) -> TensorType:
+    """The type of an output whose elements lie this far apart."""
+    return replace(tensor_type(value), strides=strides)
+
+
+def as_planned(compiled: Graph, regions: Sequence[PlannedRegion]) -> Graph:
+    """The graph with the types that regions' outputs have; those that have others are results alone."""
+    now: dict[Value, Value] = {}
+    for value in compiled.values:
+        outputs = _outputs(value, regions)
+        if outputs is not None and value.type != TupleType(outputs):
+            now[value] = replace(value, type=TupleType(outputs))
+        elif value.op == "item" and value.operands[0] in now:
+            kind = _outputs(value.operands[0], regions) or ()
+            now[value] = replace(value, type=kind[value.attributes["index"]])
+    if not now:
+        return compiled
+    values = replace_operands([now.get(value, value) for value in compiled.values], now)
+    replaced = dict(zip(compiled.values, values, strict=True))
+    results = tuple(replace(result, value=replaced.get(result.value, result.value)) for result in compiled.results)
+    writes = tuple(replace(write, value=replaced.get(write.value, write.value)) for write in compiled.writes)
+    return replace(compiled, values=values, results=results, writes=writes)
+
+
+def _outputs(value: Value, regions: Sequence[PlannedRegion]) -> tuple[TensorType, ...] | None:
+    return regions[value.attributes["region"]].outputs if value.op == NATIVE else None

@@ -1,0 +1,56 @@
+"""How much time is given for memory: none where it is not asked for, little for little of it."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from weft.plan.draft import NEGLIGIBLE_BYTES, SPENDING, THRIFTS, Draft, Thrift
+from weft.plan.planned import PlannedGraph
+
+
+@dataclass(frozen=True)
+class Found:
+    peak_bytes: int
+    seconds: float
+
+
+def within(monkeypatch: pytest.MonkeyPatch, wanted: int, found: list[Found]) -> tuple[Found, int]:
+    """What is chosen if the ways of planning give these, and how many of them are tried."""
+    ways = dict(zip((SPENDING, *THRIFTS), found, strict=False))
+    tried: list[Thrift] = []
+
+    def timed(_draft: Draft, thrift: Thrift = SPENDING) -> tuple[Found, float]:
+        tried.append(thrift)
+        chosen = ways.get(thrift, found[-1])
+        return chosen, chosen.seconds
+
+    monkeypatch.setattr(Draft, "timed", timed)
+    draft = Draft(None, ())  # type: ignore[arg-type]  # nothing looks at the graph
+    return cast("Found", cast("PlannedGraph", draft.within(wanted))), len(tried)
+
+
+def test_what_is_done_soonest_is_taken_where_its_memory_is_little_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    fastest = Found(1000, 1.0)
+    assert within(monkeypatch, 1000, [fastest, Found(500, 1.0)]) == (fastest, 1)
+
+
+def test_the_first_way_with_little_enough_memory_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = Found(900, 1.01)
+    assert within(monkeypatch, 1000, [Found(1500, 1.0), Found(1200, 1.0), enough, Found(100, 1.0)]) == (enough, 3)
+
+
+def test_least_memory_is_taken_where_none_is_little_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = Found(1200, 1.0)
+    found, tried = within(monkeypatch, 1000, [Found(1500, 1.0), least, Found(1300, 1.0)])
+    assert (found, tried) == (least, 1 + len(THRIFTS))
+
+
+def test_little_memory_is_not_bought_with_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fastest = Found(1500, 1.0)
+    assert within(monkeypatch, 1000, [fastest, Found(900, 1.2)])[0] == fastest
+
+
+def test_much_memory_is_bought_with_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    frugal = Found(900, 1.2)
+    assert within(monkeypatch, 1000, [Found(1001 + NEGLIGIBLE_BYTES, 1.0), frugal])[0] == frugal
