@@ -3,6 +3,10 @@
 from weft.codegen.frame import LINE_BYTES, MOST_LANES
 
 COUNT_OFFSET = 0  # i64: how many mailboxes have a worker
+# The thread whose calls may run on its OpenMP team (0: none), and OpenMP's functions that this takes; see team.py.
+MAIN_THREAD_OFFSET = 8
+PARALLEL_OFFSET, THREAD_NUMBER_OFFSET, TEAM_SIZE_OFFSET, MOST_THREADS_OFFSET = 16, 24, 32, 40
+ARRIVAL_SPINS = 20_000  # pauses, about a millisecond: as long as the system may take to wake a thread
 MAILBOX_BYTES = LINE_BYTES
 CREW_BYTES = LINE_BYTES + MOST_LANES * MAILBOX_BYTES
 # In a mailbox: its state, which the worker sleeps on; whether the worker should end; the function to run, its argument;

@@ -2,8 +2,8 @@
 
 `void work(mailbox*)` is a worker's life. `void dispatch(frame*)` runs a program: lane 0 on the calling thread and the
 others on workers, or all of it on the calling thread where there are not enough idle workers at once. Only then may
-lanes wait for each other: a caller reserves all workers it needs before it posts to any. `void close(crew*)` lets
-workers end.
+lanes wait for each other: a caller reserves all workers it needs before it posts to any. Where they sleep and the
+calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end.
 """
 
 from weft.codegen.crew_layout import (
@@ -27,6 +27,7 @@ from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.pace import WORDS as PACE_WORDS
 from weft.codegen.pace import Pace
 from weft.codegen.register import Register, constant
+from weft.codegen.team import Team, emit_member
 from weft.target import Target
 
 # A spinning worker answers within a microsecond. One that has not after so many pauses, about 3 microseconds, has lost
@@ -44,6 +45,7 @@ def crew_module(target: Target) -> str:
     module = Module(target)
     emit_wait(module)
     emit_publish(module)
+    emit_member(module)
     _Worker(module.function("work", ["ptr"])).write()
     _Dispatch(module.function("dispatch", ["ptr"])).write()
     _write_close(module.function("close", ["ptr"]))
@@ -63,6 +65,11 @@ class _Words:
     def set_state(self, mailbox: Register, state: Register | int) -> None:
         """Write a mailbox's state; who sees it sees what was written before."""
         self.f.emit_void(f"store atomic {_word(state)}, {mailbox} seq_cst, align 4")
+
+    def is_closing(self, mailbox: Register) -> Register:
+        """Tell whether the worker is to end."""
+        place = self.f.offset(mailbox, "i8", CLOSING_OFFSET)
+        return self.f.compare("icmp ne", self.f.emit("i32", f"load atomic i32, {place} seq_cst, align 4"), _word(0))
 
     def exchange(self, mailbox: Register, old: Register | int, new: int) -> Register:
         """Change a mailbox's state if it is still the old one, and tell whether it was."""
@@ -94,8 +101,7 @@ class _Worker:
             f.begin_block(posted)
             self._run(spin)
             f.begin_block(other)
-            closing = f.emit("i32", f"load atomic i32, {f.offset(mailbox, 'i8', CLOSING_OFFSET)} acquire, align 4")
-            f.branch_if(f.compare("icmp ne", closing, _word(0)), over, look)
+            f.branch_if(words.is_closing(mailbox), over, look)
             f.begin_block(look)
             pause(f)
         # Asleep is what callers see before the worker sleeps; a post in between changes the word, and the sleep ends
@@ -144,6 +150,7 @@ class _Dispatch:
         self.crew = f.load("ptr", f.offset(self.frame, "i8", CREW_OFFSET))
         self.needed = f.add(f.load("i64", f.offset(self.program, "ptr", LANES_SLOT)), -1)
         self.pace = Pace(f, f.offset(self.program, "i64", PACE_SLOT))
+        self.team = Team(f, self.crew)
 
     def write(self) -> None:
         f = self.f
@@ -154,6 +161,7 @@ class _Dispatch:
         f.branch_if(resting, alone, reserve)
         f.begin_block(reserve)
         self._reserve(alone)
+        self._try_team(end)
         self._let_wake(last, end)
         self._post()
         self._check_answer(alone, together)
@@ -206,6 +214,33 @@ class _Dispatch:
             words.set_state(self._mailbox(loop.index), self._before(loop.index))
         f.branch(alone)
         f.begin_block(enough)
+
+    def _try_team(self, end: str) -> None:
+        """Run on the caller's team, if it has one, the program is not short and the workers sleep.
+
+        They stay reserved meanwhile, so that other callers run alone instead of taking the team's cores.
+        """
+        f, words = self.f, self.words
+        long, ready, crew = (f.label(stem) for stem in ("long", "ready", "crew"))
+        f.branch_if(self._first_asleep(), long, crew)
+        f.begin_block(long)
+        suits = self.team.suits(self.needed)
+        fits = f.binary("and", suits, f.binary("xor", self.pace.short(), constant("i1", 1)))
+        f.branch_if(fits, ready, crew)
+        f.begin_block(ready)
+        start = self.pace.now()
+        serial = f.load("ptr", f.offset(self.program, "ptr", SERIAL_SLOT))
+        self.team.run(self.frame, serial, f.offset(self.program, "ptr", FIRST_LANE_SLOT), self.needed)
+        with f.loop(0, self.needed) as loop:
+            mailbox = self._mailbox(loop.index)
+            words.set_state(mailbox, self._before(loop.index))
+            # Who ends the crew may have found it reserved: then it is for this thread to wake the worker.
+            with f.only_if(words.is_closing(mailbox)):
+                words.exchange(mailbox, ASLEEP, IDLE)
+                wake(f, mailbox)
+        self.pace.note(start)
+        f.branch(end)
+        f.begin_block(crew)
 
     def _first_asleep(self) -> Register:
         return self.words.is_state(self.f.load("i32", self.before), ASLEEP)

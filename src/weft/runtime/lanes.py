@@ -12,11 +12,12 @@ import threading
 from collections.abc import Callable
 from functools import cache
 
-from weft.codegen.crew_layout import COUNT_OFFSET, CREW_BYTES, mailbox_offset
+from weft.codegen.crew_layout import COUNT_OFFSET, CREW_BYTES, MAIN_THREAD_OFFSET, mailbox_offset
 from weft.codegen.crew_module import crew_module
 from weft.codegen.frame import MOST_LANES
 from weft.codegen.native import NativeLibrary
 from weft.config import config
+from weft.runtime.openmp import openmp_functions
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import EVERY_BIT, Row, word
 from weft.target import usable_cores
@@ -34,6 +35,7 @@ class Crew:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.threads: list[threading.Thread] = []
         self.is_ready = False
+        self._is_child = False
         # Held while workers are started or ended; whoever holds it waits only for threads that never take it.
         self.lock = threading.Lock()
 
@@ -51,6 +53,7 @@ class Crew:
                 thread.start()
                 self.threads.append(thread)
             self._set_count(len(self.threads))
+            self._set_team()
             self.is_ready = True
 
     def stop(self) -> None:
@@ -67,14 +70,25 @@ class Crew:
 
     def _forget(self) -> None:
         self._set_count(0)
-        self.memory[mailbox_offset(0) :] = bytes(CREW_BYTES - mailbox_offset(0))
+        self.memory[MAIN_THREAD_OFFSET:] = bytes(CREW_BYTES - MAIN_THREAD_OFFSET)
         self.threads = []
         self.is_ready = False
 
     def after_fork(self) -> None:
         """Begin anew in a child process, which has none of the threads."""
         self.lock = threading.Lock()
+        self._is_child = True
         self._forget()
+
+    def _set_team(self) -> None:
+        """Let the main thread's calls run on its OpenMP team: not in a forked child, where GNU's OpenMP hangs."""
+        functions = openmp_functions()
+        main = threading.main_thread().ident
+        if functions and main is not None and not self._is_child:
+            # The thread comes last: whoever sees it sees the functions.
+            words = b"".join(word.to_bytes(8, "little") for word in functions)
+            self.memory[MAIN_THREAD_OFFSET + 8 : MAIN_THREAD_OFFSET + 8 + len(words)] = words
+            self.memory[MAIN_THREAD_OFFSET : MAIN_THREAD_OFFSET + 8] = main.to_bytes(8, "little")
 
     def _set_count(self, count: int) -> None:
         self.memory[COUNT_OFFSET : COUNT_OFFSET + 8] = count.to_bytes(8, "little")
