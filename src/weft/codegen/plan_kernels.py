@@ -18,6 +18,7 @@ from weft.codegen.pool import emit_pool
 from weft.codegen.pool_gradient import emit_pool_gradient
 from weft.codegen.reduce import emit_reduce
 from weft.codegen.scatter import emit_scatter
+from weft.codegen.top import emit_top
 from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.errors import InternalError
 from weft.plan.kernel_attention import AttentionKernel
@@ -32,6 +33,7 @@ from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
+from weft.plan.kernel_top import TopKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
 # Kernels are of many classes without a common one; each row's emitter takes its own.
@@ -46,6 +48,7 @@ EMIT: dict[type, Callable[[Module, Any], None]] = {
     PoolKernel: emit_pool,
     PoolGradientKernel: emit_pool_gradient,
     ScatterKernel: emit_scatter,
+    TopKernel: emit_top,
     CheckKernel: emit_check,
     AttentionKernel: emit_attention,
     AttentionGradientKernel: emit_attention_gradient,

@@ -146,6 +146,12 @@ def position(function: Rule) -> Rule:
     return rule
 
 
+def top_places(value: Value, operand: torch.Tensor) -> torch.Tensor:
+    """Where the first of an order are."""
+    count, largest, in_order = (value.attributes[name] for name in ("count", "largest", "sorted"))
+    return torch.topk(operand, count, -1, largest, in_order)[1]
+
+
 def slice_rule(value: Value, operand: torch.Tensor) -> torch.Tensor:
     """A part of every dimension."""
     bounds = zip(*(value.attributes[name] for name in ("start", "stop", "step")), strict=True)
@@ -223,6 +229,7 @@ RULES: Mapping[str, Rule] = {
     "all": reduction(torch.all),
     "argmax": position(torch.argmax),
     "argmin": position(torch.argmin),
+    "top_places": top_places,
     "reshape": attribute(torch.reshape, "shape"),
     "permute": attribute(torch.permute, "order"),
     "expand": attribute(torch.Tensor.expand, "shape"),

@@ -258,6 +258,17 @@ def reverse_type(operands: Sequence[Type], attributes: Attributes) -> Type:
     return contiguous(tensor.dtype, tensor.shape, tensor.device)
 
 
+def top_places_type(operands: Sequence[Type], attributes: Attributes) -> Type:
+    """Places of some elements of the last dimension."""
+    [tensor] = tensor_types(operands)
+    check_dtype(tensor, ARITHMETIC)
+    check_dimension(0, tensor.rank)
+    count: int = attributes["count"]
+    if not 0 <= count <= tensor.shape[-1]:
+        raise UsageError(f"{count} elements of {tensor.shape[-1]}")
+    return contiguous(torch.int64, (*tensor.shape[:-1], count), tensor.device)
+
+
 def check_index(index: TensorType, tensor: TensorType, dimension: int) -> None:
     """Check an index of gather or scatter: as many dimensions, none but `dimension` larger than the tensor's."""
     check_dtype(index, frozenset({torch.int64}))

@@ -172,6 +172,13 @@ OPS = table(
     Op("all", 1, rules.reduction_type(BOOLEAN, of_nothing=True), "whether all are true", SPREAD),
     Op("argmax", 1, rules.position_type, "where the largest is; in all elements if `dimension` is None", PLACE),
     Op("argmin", 1, rules.position_type, "where the smallest is; in all elements if `dimension` is None", PLACE),
+    Op(
+        "top_places",
+        1,
+        rules.top_places_type,
+        "where the `count` largest or smallest along the last dimension are, as torch.topk gives them",
+        attributes(count="integer", largest="truth", sorted="truth"),
+    ),
     # Moving elements.
     Op("reshape", 1, rules.reshape_type, "the same elements, row by row", attributes(shape="integers")),
     Op("permute", 1, rules.permute_type, "dimensions in another order", attributes(order="integers")),

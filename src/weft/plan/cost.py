@@ -21,6 +21,7 @@ from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import Pass, RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
+from weft.plan.kernel_top import TopKernel
 from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.plan.machine_model import MachineModel
 from weft.plan.plan import Kernel, KernelCall, Plan
@@ -53,6 +54,7 @@ MEMORY_CYCLES = 1.0  # per vector loaded or stored
 ROW_CYCLES = 6.0  # per row of a loop or reduction, to begin and end it
 STRIDED = 4.0  # times as long for vectors of elements that do not lie side by side
 SCATTER_CYCLES = 4.0
+STEP_CYCLES = 8.0  # of a number that is compared and moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,10 @@ def _scatter(kernel: ScatterKernel) -> float:
     return kernel.rows * vectors * (_body_cycles(kernel.expression.body) + SCATTER_CYCLES)
 
 
+def _top(kernel: TopKernel) -> float:
+    return kernel.rows * (kernel.extent + kernel.count**2 / 4) * STEP_CYCLES
+
+
 def _attention(kernel: AttentionKernel) -> float:
     sizes, schedule, blocks = kernel.sizes, kernel.schedule, kernel.row_blocks
     keys = sum(kernel.seen(block) for block in range(blocks.count)) / blocks.count
@@ -271,6 +277,7 @@ CYCLES: dict[type, Callable[[Any], float]] = {
     PoolGradientKernel: _pool_gradient,
     PackKernel: _pack,
     ScatterKernel: _scatter,
+    TopKernel: _top,
     AttentionKernel: _attention,
     AttentionGradientKernel: _attention_gradient,
 }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 
@@ -27,6 +28,7 @@ from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool, pool_back
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
+from weft.plan.kernel_top import TopKernel
 from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
 from weft.plan.plan import Plan
 from weft.plan.prepare import is_prepared, is_repeated, prepare
@@ -238,6 +240,29 @@ def count(_fuser: Fusion, value: Value) -> Lazy:
     return counted(value, tensor_type(value))
 
 
+def find_top(fuser: Fusion, value: Value) -> Lazy:
+    """Where the largest or smallest of rows are."""
+    shape, dtype = tensor_type(value.operands[0]).shape, dtype_of(value.operands[0])
+    numbers = fuser.assembly.in_memory(fuser.operand(value))
+    if not same_layout(replace(numbers.window, offset=0), plain(shape)):
+        row_by_row = fuser.plain_arena(shape, dtype)
+        fuser.assembly.store(Lazy(shape, numbers), row_by_row)
+        numbers = row_by_row
+    given = value.attributes
+    out = fuser.place_for(value, plain(tensor_type(value).shape))
+    kernel = TopKernel(
+        fuser.assembly.name("top"),
+        dtype,
+        prod(shape[:-1]),
+        shape[-1],
+        given["count"],
+        given["largest"],
+        given["sorted"],
+    )
+    fuser.assembly.call(kernel, (fuser.assembly.location(out),), (fuser.assembly.location(numbers),))
+    return Lazy(tensor_type(value).shape, out)
+
+
 def view(change: Change) -> Rule:
     """The rule of a view: the operand's leaves are seen through it, or the operand is put into memory."""
 
@@ -300,6 +325,7 @@ def _in_layout_of_most(shape: tuple[int, ...], parts: list[Lazy]) -> Window:
 RULES: Mapping[str, Rule] = {
     "constant": constant,
     "iota": count,
+    "top_places": find_top,
     **{op: view(change) for op, change in VIEWS.items()},
     "pad": pad,
     "concat": concatenate,

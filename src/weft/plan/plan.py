@@ -24,6 +24,7 @@ from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
+from weft.plan.kernel_top import TopKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
 Kernel = (
@@ -40,6 +41,7 @@ Kernel = (
     | PoolKernel
     | PoolGradientKernel
     | ScatterKernel
+    | TopKernel
     | AttentionKernel
     | AttentionGradientKernel
     | CheckKernel

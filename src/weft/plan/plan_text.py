@@ -17,6 +17,7 @@ from weft.plan.kernel_pool import PoolKernel
 from weft.plan.kernel_pool_gradient import PoolGradientKernel
 from weft.plan.kernel_reduce import RowKernel
 from weft.plan.kernel_scatter import ScatterKernel
+from weft.plan.kernel_top import TopKernel
 from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.plan.machine_model import MachineModel
 from weft.plan.memory import live_bytes
@@ -97,5 +98,6 @@ SIZES: dict[type, Callable[[Any], str]] = {
     PackKernel: lambda kernel: _by(*kernel.batch, kernel.depth, kernel.columns),
     AttentionKernel: _attention,
     AttentionGradientKernel: _attention,
+    TopKernel: lambda kernel: f"{kernel.rows} rows of {kernel.extent}",
     ScatterKernel: lambda kernel: f"{kernel.expression.join} of {_by(*kernel.expression.sizes)}",
 }

@@ -195,7 +195,7 @@ def _logical(rule: Rule) -> Rule:
 SAME_NUMBERS = ("cast", "reshape", "permute", "expand", "slice", "reverse", "take", "gather", "max", "min", "concat")
 # Of these the first operand tells the range, or none does.
 FIRST_ALONE = frozenset({"take", "gather"})
-OF_NO_OPERAND = frozenset({"argmax", "argmin"})
+OF_NO_OPERAND = frozenset({"argmax", "argmin", "top_places"})
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(SAME_NUMBERS, _all_together),
     "scatter": lambda _, operands: operands[0].joined(operands[2]),
@@ -203,6 +203,7 @@ RULES: Mapping[str, Rule] = {
     "iota": _iota,
     "argmax": _position,
     "argmin": _position,
+    "top_places": lambda value, _: Range(0, value.operands[0].type.shape[-1] - 1),  # type: ignore[union-attr]
     "sum": _sum,
     "pad": _padded,
     "select": _selected,

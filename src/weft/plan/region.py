@@ -13,6 +13,7 @@ from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
 from weft.plan.expression import DTYPE_BYTES
 from weft.plan.indices import INDEXED, SCATTERS, can_check, limit_of
 from weft.plan.sink import sink
+from weft.trace.lift_sorting import is_selected
 
 FLOATS = frozenset({"f32", "f64"})
 MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})
@@ -123,8 +124,8 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
         return _is_supported_window(value, kinds)
     if value.op in CONVOLUTION_GRADIENTS:
         return _is_supported_window(value, kinds) and _has_numbers(value, kinds)
-    if value.op in INDEXED:
-        return _joins(value)
+    if value.op in INDEXED or value.op == "top_places":
+        return _joins(value) and _finds(value)
     if value.op == "library":
         return limit is not None
     return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
@@ -151,6 +152,14 @@ def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:
 def _joins(value: Value) -> bool:
     """Whether a kernel can join elements as a value does: it cannot join truth values."""
     return value.op not in JOINING or (isinstance(value.type, TensorType) and value.type.dtype is not torch.bool)
+
+
+def _finds(value: Value) -> bool:
+    """Whether a kernel finds the first of an order as PyTorch does."""
+    kind = value.operands[0].type
+    return value.op != "top_places" or (
+        isinstance(kind, TensorType) and is_selected(kind.shape[-1], value.attributes["count"])
+    )
 
 
 def _crops(value: Value) -> bool:

@@ -209,6 +209,8 @@ def log_sum_exp(arguments: Arguments) -> Expression:
 
 # Norms.
 
+PRODUCT, DIFFERENCES = 1, 2  # modes of cdist
+MOST_BY_DIFFERENCES = 25
 NORMS: dict[float, Callable[[Expression, tuple[int, ...], bool], Expression]] = {
     0.0: lambda x, dimensions, keep: x.truth().cast(x.dtype).sum(dimensions, keep=keep),
     1.0: lambda x, dimensions, keep: x.apply("abs").sum(dimensions, keep=keep),
@@ -229,6 +231,24 @@ def distance(arguments: Arguments) -> Expression:
     gap, power = x - y, float(arguments.literal("p"))
     arguments.require(power in NORMS and gap.kind.size > 0, "of another norm")
     return NORMS[power](gap, tuple(range(gap.rank)), False)
+
+
+def pairwise(arguments: Arguments) -> Expression:
+    """The distance of every row of a matrix from every row of another: as PyTorch does, large ones by a product."""
+    x, y = (entry.wide() for entry in arguments.tensors("x1", "x2"))
+    shape = arguments.result().shape
+    power = float(arguments.literal("p")) if arguments.has("p") else 2.0
+    mode = arguments.literal("compute_mode") if arguments.has("p") else PRODUCT
+    arguments.require(power in (1.0, 2.0) and x.kind.size > 0 < y.kind.size, "of another norm, or of nothing")
+    by_product = mode == PRODUCT or (mode != DIFFERENCES and max(shape[-2:]) > MOST_BY_DIFFERENCES)
+    if power == 2.0 and by_product:
+        squares = [(entry * entry).sum((entry.rank - 1,), keep=True) for entry in (x, y)]
+        left = (x * -2.0).expand((*shape[:-2], *x.shape[-2:]))
+        right = y.transpose(-1, -2).expand((*shape[:-2], y.shape[-1], y.shape[-2]))
+        found = left.matmul(right) + squares[0] + squares[1].transpose(-1, -2)
+        return found.apply("maximum", 0).apply("sqrt")
+    gap = x.insert(x.rank - 1) - y.insert(y.rank - 2)
+    return NORMS[power](gap, (gap.rank - 1,), False)
 
 
 def norm(arguments: Arguments, name: str = "p") -> Expression:
@@ -254,6 +274,8 @@ REDUCTIONS: Rules = {
     "aten.nansum.default": sum_of_numbers,
     "aten.trace.default": trace_of_matrix,
     "aten.dist.default": distance,
+    "aten._cdist_forward.default": pairwise,
+    "aten._euclidean_dist.default": pairwise,
     "aten.amax.default": extreme("max"),
     "aten.amin.default": extreme("min"),
     "aten.max.default": extreme("max"),

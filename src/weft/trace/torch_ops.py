@@ -23,6 +23,7 @@ from weft.trace.lift_products import PRODUCTS
 from weft.trace.lift_rearranging import REARRANGING
 from weft.trace.lift_recurrent import RECURRENT
 from weft.trace.lift_reductions import REDUCTIONS
+from weft.trace.lift_sorting import SORTING
 from weft.trace.lift_views import VIEWS
 from weft.trace.lift_windows import WINDOWS
 
@@ -54,5 +55,6 @@ RULES: Rules = merged(
         RECURRENT,
         REARRANGING,
         LISTS,
+        SORTING,
     )
 )
