@@ -16,7 +16,7 @@ NAMES = (
     *("nn.functional.interpolate.bilinear", "nn.functional.layer_norm", "nn.functional.group_norm"),
     *("nn.functional.batch_norm", "nn.functional.nll_loss", "nn.functional.cross_entropy", "nn.functional.mse_loss"),
     *("nn.functional.huber_loss", "nn.functional.embedding", "nn.functional.embedding_bag", "gather"),
-    *("scatter_reduce.amax", "scatter_reduce.mean", "scatter_reduce.prod", "index_reduce.amin"),
+    *("topk", "scatter_reduce.amax", "scatter_reduce.mean", "scatter_reduce.prod", "index_reduce.amin"),
     *("index_select", "scatter_add", "index_add", "index_put", "take", "masked_fill"),
     *("nn.functional.scaled_dot_product_attention", "nn.functional.rms_norm", "nn.functional.pixel_shuffle"),
 )
