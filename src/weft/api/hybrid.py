@@ -24,6 +24,7 @@ from weft.api.program_description import Example
 from weft.api.quick_call import QuickCall, quick_call
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.runtime.collector import without_collection
+from weft.runtime.kept_types import keep_types, known_types, trace_name
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
@@ -136,6 +137,8 @@ class Hybrid:
     def _traced(self, call: Call) -> Guarded:
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)
+        name = trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values()))
+        types = known_types(name)
         request = Request(
             self.function,
             call.arguments,
@@ -144,6 +147,7 @@ class Hybrid:
             state,
             tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
+            types,
         )
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         try:
@@ -153,6 +157,7 @@ class Hybrid:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
             self._raise_as_eager(error, call)
+        keep_types(name, types)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         return Guarded(traced, self._compiled(traced), self._state(*roots))

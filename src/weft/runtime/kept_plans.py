@@ -31,7 +31,7 @@ from weft.target import Target
 
 PLAN_FOLDER = "plans"
 LARGEST_CACHE = 64 * 1024 * 1024
-# What planning is made of beside the files that write machine code.
+# What tracing and planning are made of beside the files that write machine code.
 SOURCES = ("passes/*.py", "trace/*.py", "runtime/native_graph.py", "runtime/kept_plans.py", "runtime/border.py")
 
 log = logging.getLogger("weft.runtime")
@@ -98,7 +98,7 @@ def _key(question: Question) -> str | None:
     places = places_of(graph)
     constants = [(str(type_of(one)), hashlib.sha256(bytes_of(one)).hexdigest()) for one in constants_of(graph)]
     parts = (
-        _planning_version(),
+        planning_version(),
         torch.__version__,
         torch.get_default_dtype(),
         text,
@@ -115,7 +115,8 @@ def _key(question: Question) -> str | None:
 
 
 @cache
-def _planning_version() -> str:
+def planning_version() -> str:
+    """Digest the sources of what traces, plans and writes code, as they are when this is first asked for."""
     return f"{code_version()} {digest_of(Path(__file__).parents[1], SOURCES)}"
 
 

@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -161,6 +162,20 @@ class Interception:
         with self.fake_mode, torch.no_grad():
             return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device)
 
+    def placeholder(self, kind: TensorType) -> torch.Tensor:
+        """A stand-in of this type in new memory, as a result of an operator is: below autograd, unseen by others."""
+        with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):
+            plain = torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device="meta")
+        return FakeTensor(self.fake_mode, plain, kind.device)
+
+    def window(self, base: torch.Tensor, kind: TensorType, offset: int) -> torch.Tensor:
+        """The same over the memory of a stand-in, beginning so many elements behind it."""
+        start = int(base.storage_offset()) + offset
+        with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):
+            plain = torch.empty((0,), dtype=kind.dtype, device="meta")
+            plain.set_(base.untyped_storage(), start, kind.shape, kind.strides)
+        return FakeTensor(self.fake_mode, plain, kind.device)
+
     @contextmanager
     def plainly(self) -> Iterator[None]:
         """Operators inside run on stand-ins but are not reported."""
@@ -226,6 +241,19 @@ def generator_key(generator: torch.Generator) -> int:
 def is_stand_in(value: object) -> bool:
     """Whether a value is a stand-in of some Interception."""
     return isinstance(value, FakeTensor)
+
+
+def is_plain_stand_in(tensor: torch.Tensor) -> bool:
+    """Whether a stand-in is of the CPU, and nothing but sizes, strides and a dtype tells what it is."""
+    return (
+        type(tensor) is FakeTensor
+        and tensor.constant is None
+        and tensor.layout is torch.strided
+        and tensor.fake_device.type == "cpu"
+        and not tensor.dtype.is_complex
+        and not tensor.is_neg()
+        and not tensor._has_symbolic_sizes_strides
+    )
 
 
 def is_listing() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.ir.calls import HOLE, Call, ViewStep, flat_results
-from weft.ir.graph import Value
+from weft.ir.graph import Place, Value
 from weft.ir.library import name_of, written_arguments
 from weft.ir.types import NOTHING, TupleType, Type, UnsizedType, type_of
 from weft.trace.capture import Operator, is_stand_in, storage_key
@@ -44,6 +44,10 @@ REFUSED_TARGETS: Mapping[str, str] = MappingProxyType(
 )
 
 
+Adopt = Callable[[torch.Tensor], TensorState]
+Results = Callable[[Call, CallBuilder, Callable[[], Any]], Any]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Item:
     """One result of an operator: its value; of a list also its place in it and the list's type."""
@@ -54,7 +58,11 @@ class _Item:
 
 
 class Recorder(TensorTable):
-    """Records the operators of one program."""
+    """Records the operators of one program; `results` gives stand-ins for a call's results, from `run` if need be."""
+
+    def __init__(self, adopt: Adopt, place: Callable[[], Place | None], results: Results) -> None:
+        super().__init__(adopt, place)
+        self.results = results
 
     def record(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], run: Any) -> Any:
         """Record one operator; `run(arguments, keywords)` gives its result on stand-ins."""
@@ -69,10 +77,10 @@ class Recorder(TensorTable):
         builder = CallBuilder(self, written)
         call_arguments = builder.encode(arguments)
         call_keywords = tuple((name, builder.encode(argument)) for name, argument in keywords.items())
-        result = run(arguments, keywords)
         call = Call(target, call_arguments, call_keywords, builder.places())
         if written:
-            return self._record_update(call, builder, result)
+            return self._record_update(call, builder, run(arguments, keywords))
+        result = self.results(call, builder, lambda: run(arguments, keywords))
         return self._record_results(call, builder, result)
 
     def record_unsized(

@@ -32,6 +32,7 @@ from weft.trace.capture import (
     without_functions,
 )
 from weft.trace.corrections import CORRECTIONS, correct_elementwise
+from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
@@ -39,6 +40,7 @@ from weft.trace.places import user_place
 from weft.trace.random_state import OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
+from weft.trace.result_types import ResultTypes
 from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
 from weft.trace.state import State
 from weft.trace.unsized import UNSIZED, unsized_types
@@ -62,7 +64,10 @@ class TracedInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """What to trace: a function, its arguments, the state that it may reach, which number arguments may change."""
+    """What to trace: a function, its arguments, the state that it may reach, which number arguments may change.
+
+    `result_types` is what is known of operators' results, and learns what this trace finds.
+    """
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -71,6 +76,7 @@ class Request:
     state: State
     argument_names: tuple[str, ...] = ()
     numbers: frozenset[int] = frozenset()
+    result_types: ResultTypes = field(default_factory=ResultTypes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +107,7 @@ class Tracer:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.recorder = Recorder(self._adopt, self._place)
+        self.recorder = Recorder(self._adopt, self._place, self._results)
         self.interception = Interception(self)
         self.trace = Trace()
         self._captured: dict[int, TensorState] = {}
@@ -278,6 +284,13 @@ class Tracer:
             with outside_tracing():
                 random.after_random_operator()
         return result
+
+    def _results(self, call: Call, builder: CallBuilder, run: Callable[[], Any]) -> Any:
+        """Stand-ins for the results of a call: by their types where these are known."""
+        if any(isinstance(operand.type, NumberType) for operand in builder.operands):
+            return run()
+        tensors = [state.tensor for state in builder.tensors]
+        return self.request.result_types.results(call, tensors, self.interception, run)
 
     def _read_value(self, operator: Operator, arguments: tuple[Any, ...]) -> Any:
         """A tensor's elements become a Python value: possible only where they are the same at every run."""
