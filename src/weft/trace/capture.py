@@ -8,7 +8,6 @@ an underscore.
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -37,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
 from weft.ir.types import TensorType
+from weft.trace.undisturbed import without_autocast_cache, without_error_log
 
 tree_flatten = pytree.tree_flatten
 tree_unflatten = pytree.tree_unflatten
@@ -112,8 +112,8 @@ class Interception:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-            stack.enter_context(_without_autocast_cache())
-            stack.enter_context(_without_error_log())
+            stack.enter_context(without_autocast_cache())
+            stack.enter_context(without_error_log())
             stack.enter_context(self.fake_mode)
             stack.enter_context(self._operators)
             stack.enter_context(self._functions)
@@ -190,32 +190,6 @@ class Interception:
         """Run an operator on stand-ins: what it would return, without data."""
         with self.fake_mode:
             return operator(*arguments, **keywords)
-
-
-@contextmanager
-def _without_autocast_cache() -> Iterator[None]:
-    """A cast of a stand-in must not be kept where an eager call could find it."""
-    before = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
-
-
-@contextmanager
-def _without_error_log() -> Iterator[None]:
-    """PyTorch logs what an operator's shape rule raises; here the exception itself reaches the user."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    log.addFilter(_nothing)
-    try:
-        yield
-    finally:
-        log.removeFilter(_nothing)
-
-
-def _nothing(_record: logging.LogRecord) -> bool:
-    return False
 
 
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).
