@@ -170,10 +170,9 @@ class Interception:
 
     def window(self, base: torch.Tensor, kind: TensorType, offset: int) -> torch.Tensor:
         """The same over the memory of a stand-in, beginning so many elements behind it."""
-        start = int(base.storage_offset()) + offset
+        place = (int(base.storage_offset()) + offset, kind.shape, kind.strides)
         with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):
-            plain = torch.empty((0,), dtype=kind.dtype, device="meta")
-            plain.set_(base.untyped_storage(), start, kind.shape, kind.strides)
+            plain = torch.empty((0,), dtype=kind.dtype, device="meta").set_(base.untyped_storage(), *place)
         return FakeTensor(self.fake_mode, plain, kind.device)
 
     @contextmanager
@@ -221,8 +220,7 @@ def is_plain_stand_in(tensor: torch.Tensor) -> bool:
     """Whether a stand-in is of the CPU, and nothing but sizes, strides and a dtype tells what it is."""
     return (
         type(tensor) is FakeTensor
-        and tensor.constant is None
-        and tensor.layout is torch.strided
+        and (tensor.constant, tensor.layout) == (None, torch.strided)
         and tensor.fake_device.type == "cpu"
         and not tensor.dtype.is_complex
         and not tensor.is_neg()
