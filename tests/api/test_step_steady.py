@@ -183,3 +183,22 @@ def test_another_batch_size_and_back() -> None:
     for count in (4, 4, 4, 4, 2, 4, 4, 2, 2, 4, 4, 4):
         step(x[:count], y[:count])
     assert step.traces == 2
+
+
+def test_steps_under_autocast_take_the_short_way_and_notice_another_dtype() -> None:
+    nets = [Scaled() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    optimizers = [optim.SGD(net.parameters(), 0.1) for net in nets]
+    step = weft.step(nets[0], functional.cross_entropy, optimizers[0])
+    x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
+    modes = [torch.bfloat16] * 5 + [None] + [torch.float16] * 2 + [torch.bfloat16] * 2
+    for number, dtype in enumerate(modes):
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = step(x, y)
+            expected = functional.cross_entropy(nets[1](x), y)
+        optimizers[1].zero_grad()
+        expected.backward()
+        optimizers[1].step()
+        torch.testing.assert_close(loss, expected.detach(), rtol=1e-2, atol=1e-3)
+        assert step._steady is not None or number != 4
+    assert step.traces == 3

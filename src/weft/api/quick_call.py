@@ -27,6 +27,8 @@ class QuickCall:
 
     def whole_call(self, arguments: tuple[Any, ...]) -> Whole:
         """What may stand for this call from now on: tried at some calls, ever fewer, as it is costly to make."""
+        if autocast_key() is not None:
+            return refuse_all  # it asks the thread's modes one by one, and not which dtype autocast casts to
         return (self.guarded.whole_call(arguments) if self._attempts.is_due() else None) or refuse_all
 
     def inputs(self, arguments: tuple[Any, ...]) -> list[Any] | None:
@@ -41,7 +43,7 @@ class QuickCall:
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
     """The quick form of a call, if it has one: dense tensors by position, and no mode that is looked at closely."""
-    if keywords or has_function_modes() or autocast_key() is not None:
+    if keywords or has_function_modes():
         return None
     if any(
         type(argument) not in PLAIN_ARGUMENTS or argument.dtype.is_complex or argument.is_neg()
@@ -62,8 +64,7 @@ def _modes() -> tuple[Any, ...]:
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
+        autocast_key(),
         torch.get_default_dtype(),
         has_function_modes(),
     )

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Value
 from weft.plan.assembly import view_of
+from weft.plan.divide_reduce import outputs_of, plan_stages
 from weft.plan.expression import SHORT_FLOATS, explicit_rounding
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.kernel_reduce import Finish, Pass, Reduction, RowExpression, Stage, Store
 from weft.plan.lazy import BodyWriter, Computed, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
-from weft.plan.split_reduce import plan_reduction
 from weft.plan.window import Window, plain
 
 Place = tuple[int, Window]
@@ -341,12 +341,12 @@ def _emit(group: Rows) -> None:
         assembly.name("rows"), group.rows, group.columns,
         tuple(views[: len(outputs)]), tuple(views[len(outputs) :]), tuple(stages),
     )  # fmt: skip
-    made = plan_reduction(expression, assembly.target)
+    made = plan_stages(expression, assembly.target)
     scratch = [Location(assembly.buffer("arena", piece.elements, piece.dtype)) for piece in made.scratch]
     places_of = [*map(assembly.location, outputs), *map(assembly.location, inputs), *scratch]
     for call in made.calls:
         arguments = [places_of[number] for number in call.buffers]
-        written = len(call.kernel.expression.outputs)
+        written = outputs_of(call.kernel)
         assembly.call(call.kernel, tuple(arguments[:written]), tuple(arguments[written:]))
 
 

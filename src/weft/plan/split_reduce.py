@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.expression import Instruction, View, value_dtypes
+from weft.plan.kernel_loop import LoopKernel
 from weft.plan.kernel_reduce import (
     PLACES,
     Finish,
@@ -37,7 +38,7 @@ class Scratch:
 class RowCall:
     """A kernel and its buffers, by number: the reduction's outputs, then its inputs, then the scratch."""
 
-    kernel: RowKernel
+    kernel: RowKernel | LoopKernel
     buffers: tuple[int, ...]
 
 
@@ -72,13 +73,19 @@ def plan_reduction(expression: RowExpression, target: Target) -> ReductionPlan:
 def choose_cut(kernel: RowKernel) -> Cut | None:
     """Choose how to cut the columns, or None where the kernel need not or cannot be cut."""
     expression = kernel.expression
-    total = prod(expression.rows) * prod(expression.columns)
-    if total < 2 * CHUNK_ELEMENTS or kernel.tile_count >= ENOUGH_TILES or not _can_be_cut(expression):
+    if not is_large(kernel) or not _can_be_cut(expression):
         return None
+    total = prod(expression.rows) * prod(expression.columns)
     dimension = max(range(len(expression.columns)), key=lambda number: expression.columns[number])
     size = expression.columns[dimension]
     chunk = max(1, CHUNK_ELEMENTS * size // total)
     return Cut(dimension, chunk, size // chunk, size % chunk) if size // chunk > 1 else None
+
+
+def is_large(kernel: RowKernel) -> bool:
+    """Tell whether a kernel has much to do, and too few tiles to share it out."""
+    total = prod(kernel.expression.rows) * prod(kernel.expression.columns)
+    return total >= 2 * CHUNK_ELEMENTS and kernel.tile_count < ENOUGH_TILES
 
 
 def split(expression: RowExpression, cut: Cut, target: Target) -> ReductionPlan:
