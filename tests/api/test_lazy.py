@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.nn import functional
 from typing_extensions import Self
 
 import weft
+from weft.api import lazy_program
 from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor
 from weft.engine import Var
@@ -371,3 +373,39 @@ def test_batches_that_only_the_queue_holds_count_as_memory() -> None:
             products = [torch.ones(1000, 100) @ weight for _ in range(3)]
             weft.ready(products[-1])
             assert weft.engine_statistics().bytes_in_flight >= 3 * 1000 * 100 * 4
+
+
+def test_a_segment_that_is_compiled_leaves_the_random_numbers_of_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced: list[torch.Tensor] = []
+    trace = lazy_program.trace_program
+
+    def drawing_meanwhile(request: Any) -> Any:
+        function = request.function
+        before = torch.get_rng_state()
+
+        def run(*args: Any) -> Any:
+            torch.set_rng_state(torch.manual_seed(5).get_state())  # as another thread's draw would leave it
+            return function(*args)
+
+        try:
+            found = trace(replace(request, function=run))
+            traced.append(torch.get_rng_state())
+        finally:
+            torch.set_rng_state(before)
+        return found
+
+    monkeypatch.setattr(lazy_program, "trace_program", drawing_meanwhile)
+    x = torch.ones(20, 20, requires_grad=True)
+    with weft.lazy():
+        for _ in range(4):
+            weft.wait(((x * 3).sum() + 1).tanh())
+    seeded = torch.Generator().manual_seed(5).get_state()
+    assert traced
+    assert all(torch.equal(state, seeded) for state in traced)
+
+
+def test_a_missing_attribute_is_told_as_by_an_ordinary_tensor() -> None:
+    with weft.lazy():
+        often(lambda: torch.ones(20, 20) + 1)
+        with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nope'"):
+            _ = (torch.ones(20, 20) + 1).nope

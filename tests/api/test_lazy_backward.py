@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import weft
+from weft.api import lazy_plan
 from weft.api.lazy_tasks import engine
 
 
@@ -77,3 +78,19 @@ def test_a_backward_that_cannot_be_traced_runs_by_operators() -> None:
         with weft.lazy():
             found = weft.wait(torch.autograd.grad(x.index_fill(0, places, value).sum(), (x, value)))
         assert all(torch.equal(mine, right) for mine, right in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("compiled_from", [1, 1000], ids=["compiled", "by operators"])
+def test_gradients_have_memory_and_strides_as_backward_gives_them(
+    monkeypatch: pytest.MonkeyPatch, compiled_from: int
+) -> None:
+    monkeypatch.setattr(lazy_plan, "COMPILED_FROM", compiled_from)
+    for _ in range(3):
+        x, y = (torch.zeros(20, 20, requires_grad=True) for _ in range(2))
+        with weft.lazy():
+            (x + y).sum().backward()
+            assert x.grad is not None
+            assert y.grad is not None
+            x.grad.mul_(2)
+        assert x.grad.stride() == (20, 1)
+        assert x.grad.sum().item() == 2 * y.grad.sum().item() == 800

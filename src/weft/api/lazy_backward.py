@@ -9,11 +9,18 @@ import torch
 
 from weft.api.lazy_learning import Form, Hole, Output
 from weft.api.lazy_values import Look
+from weft.trace.capture import storage_key
 
 
 def gradients_of(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The gradients of some leaves."""
-    return torch.autograd.grad(loss, leaves)
+    """The gradients of some leaves, each in memory of its own, laid out as `backward` leaves them."""
+    found: list[torch.Tensor] = []
+    for gradient in torch.autograd.grad(loss, leaves):
+        laid_out = gradient.contiguous()
+        # Two leaves may get one and the same tensor, which whoever changes one gradient would change for both.
+        shared = any(storage_key(laid_out) == storage_key(other) for other in found)
+        found.append(laid_out.clone() if shared else laid_out)
+    return tuple(found)
 
 
 _FORMS: dict[tuple[Look, ...], Form] = {}

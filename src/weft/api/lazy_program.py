@@ -72,6 +72,7 @@ class LazyPrograms:
                     f"{name}{index}" for name, items in (("t", tensors), ("n", numbers)) for index in range(len(items))
                 ),
                 frozenset(range(count, count + len(numbers))),
+                draws=False,  # random operators are never queued, and other threads draw while this one traces
             )
             try:
                 traced = trace_program(request)

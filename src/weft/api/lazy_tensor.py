@@ -25,6 +25,10 @@ class LazyTensor(torch.Tensor):
     on_function: ClassVar[Callable[[Any, Any, Any], Any]]
     on_operator: ClassVar[Callable[[Any, Any, Any], Any]]
 
+    def __getattr__(self, name: str) -> Any:
+        """Say what eager says of an attribute that no tensor has."""
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}")
+
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """A function of PyTorch is called with a lazy tensor, outside a lazy block."""

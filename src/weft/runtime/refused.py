@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from weft.codegen.library import LibraryExecutable
 from weft.ir.graph import Graph
+from weft.ir.ops import effect_of
 from weft.plan.library_plan import plan_library
 
 
@@ -35,6 +37,8 @@ IN_PLACE = InPlace()
 def run_as_operators(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Run a graph, as it was before it was lifted, by PyTorch's operators; gives its roots in order, each once."""
     executable = LibraryExecutable(plan_library(graph))
-    with torch.random.fork_rng(devices=[]):  # what was drawn before the region is drawn again
+    draws = any(effect_of(value) == "random" for value in graph.values)
+    # What was drawn before the region is drawn again; other threads draw from the same generator.
+    with torch.random.fork_rng(devices=[]) if draws else nullcontext():
         found = dict(zip(executable.plan.outputs, executable(inputs), strict=True))
     return tuple(found[root] for root in dict.fromkeys(graph.roots()))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from weft.errors import UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING, contiguous
 from weft.trace.capture import generator_key
@@ -92,6 +93,30 @@ class RandomLedger:
         self._moments[now] = value
         self._emit("set_random_state", (value,), NOTHING)
         self._current = now
+
+
+class NoDraws(RandomLedger):
+    """In the place of a ledger where other threads draw meanwhile: the generator is left alone, nothing may draw."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+
+    def successor(self) -> NoDraws:
+        """Code that runs later may draw no more than this."""
+        return self
+
+    def before_random_operator(self) -> None:
+        """Refuse it: what it draws now would be missing elsewhere."""
+        raise UnsupportedError("random numbers are drawn where a program is traced beside other work")
+
+    def after_random_operator(self) -> None:
+        """There is none."""
+
+    def finish(self) -> None:
+        """There is nothing to record."""
+
+    def restore(self) -> None:
+        """It is as others left it."""
 
 
 def _fingerprint(state: torch.Tensor) -> bytes:

@@ -37,7 +37,7 @@ from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
 from weft.trace.places import user_place
-from weft.trace.random_state import OwnGenerators, RandomLedger
+from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.refusals import refuse
 from weft.trace.result_types import ResultTypes
@@ -77,6 +77,7 @@ class Request:
     argument_names: tuple[str, ...] = ()
     numbers: frozenset[int] = frozenset()
     result_types: ResultTypes = field(default_factory=ResultTypes)
+    draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +131,7 @@ class Tracer:
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)
         stand_in_arguments, stand_in_keywords = tree_unflatten(leaves, structure)
-        self._random = RandomLedger(self.recorder.emit)
+        self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
         self._generators = OwnGenerators((*self.request.state.generators, *given))
         try:
@@ -140,7 +141,7 @@ class Tracer:
             self._random.finish()
         finally:
             self._random.restore()
-            seeded = self._generators.restore()
+            seeded = self.request.draws and self._generators.restore()
             self.interception.release()
         if seeded:
             refuse("generator", None)
