@@ -201,12 +201,14 @@ def test_after_a_refusal_everything_is_as_it_was() -> None:
             self.mean = self.mean * 0.9 + x
             self.last = self.mean * 2
             torch.rand(1)
+            kept.append(x + 1)
             return self.mean
 
     net, x = Net(), torch.ones(2)
     torch.manual_seed(5)
     error = refused(net, x)
-    assert error.fact == "the program keeps a tensor that it computed in a Python object (last)"
+    assert error.fact == "the program keeps a tensor that it computed in a Python object (kept[0])"
+    assert kept == []
     assert net.last == "nothing"
     assert net.mean.tolist() == [0.0, 0.0]
     assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(5)))

@@ -9,9 +9,13 @@ from weft.report.obstacles import obstacles
 
 
 class Keeps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[torch.Tensor] = []
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.last = x * 2
-        return self.last
+        self.all.append(x * 2)
+        return self.all[0]
 
 
 class Asks(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,13 +32,14 @@ class Guarded:
         self.numbers = tuple(entry.argument for entry in traced.numbers)
         self.slots = tuple(state.slot(tensor) for tensor in captured)
         self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
-        self._facts: tuple[Fact, ...] = tuple(state.facts())
+        self._facts: tuple[Fact, ...] = tuple(state.facts(_rebound(traced)))
         written = {write.input for write in traced.graph.writes}
         positions = [index for index, entry in enumerate(traced.inputs) if entry.value in written]
         self._written = None if traced.depends_on_offsets else frozenset(positions)
         tensors = [entry.tensor for entry in traced.inputs]
         self._memory = memory_key(tensors, self._written) if relies_on_memory else None
-        self._settled = _settle(self.slots, self._facts)
+        self._may_settle = not traced.kept  # each run changes what a native comparison looks at
+        self._settled = self._settle()
 
     def whole_call(self, arguments: Sequence[torch.Tensor]) -> Whole | None:
         """A built-in function for calls like this one, if there can be one; see weft.runtime.whole_call."""
@@ -88,8 +89,12 @@ class Guarded:
             if memory_key(tensors, self._written) != self._memory:
                 return "the tensors share memory in another way, or start at another place in it"
         # All holds: what the native comparison took for a change was none, so it starts again from here.
-        self._settled = _settle(self.slots, self._facts)
+        self._settled = self._settle()
         return None
+
+    def _settle(self) -> Settled | None:
+        tensors = [slot.get() for slot in self.slots]
+        return Settled(self._facts, self.slots) if self._may_settle and can_watch(tensors) else None
 
 
 class Settled:
@@ -128,11 +133,12 @@ class Settled:
         )
 
 
-def _settle(slots: Sequence[Slot], facts: Sequence[Fact]) -> Settled | None:
-    tensors = [slot.get() for slot in slots]
-    if not can_watch(tensors):
-        return None
-    return Settled(facts, slots)
+def _rebound(traced: Traced) -> dict[int, frozenset[str]]:
+    """The attributes that a program assigns to, by the dictionary that holds them."""
+    names = defaultdict[int, set[str]](set)
+    for entry in traced.kept:
+        names[id(entry.container)].add(entry.key)
+    return {container: frozenset(keys) for container, keys in names.items()}
 
 
 def _inside(fact: Fact) -> list[Row] | None:

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import RLock
+from types import CodeType
 from typing import Any, NoReturn, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -52,6 +53,8 @@ class Call:
 class Hybrid:
     """Stands in the place of a function, or of a module's forward, and runs its programs."""
 
+    keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
+
     def __init__(self, function: Callable[..., Any], root: Any, name: str, fallback: str | None) -> None:
         self.function = function
         self.root = root
@@ -69,6 +72,8 @@ class Hybrid:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program of this signature; trace one if there is none."""
+        if torch.compiler.is_dynamo_compiling():
+            return self.function(*arguments, **keywords)  # torch.compile and torch.export see what it is made of
         if not keywords:
             result = self._whole(*arguments)
             if result is not False:
@@ -90,6 +95,12 @@ class Hybrid:
                 return self.function(*arguments, **keywords)
         self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
         return found.program.run(found.inputs(leaves))
+
+    @property
+    def __code__(self) -> CodeType:
+        """The code that is traced: exporters read it."""
+        found: CodeType = self.function.__code__
+        return found
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
@@ -148,6 +159,7 @@ class Hybrid:
             tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
             types,
+            keeps_gradients=self.keeps_gradients,
         )
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         try:

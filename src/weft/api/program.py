@@ -48,17 +48,19 @@ class Program:
             else _differentiable(traced, self)
         )
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
-        by_index = {leaf.index: leaf.requires_grad for leaf in traced.leaves if isinstance(leaf, TensorLeaf)}
+        leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
+        by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
         # A program that gives one new tensor and writes nothing needs no edge.
         self._bare = (
             not shown.writes
             and [result.path for result in shown.results] == [()]
             and shown.results[0].value not in shown.inputs
-            and len(traced.leaves) == 1
+            and len(leaves) == 1
             and isinstance(traced.leaves[0], TensorLeaf)
             and traced.structure.is_leaf()
         )
         self._build = builder(traced.structure)
+        self._kept = [(entry, builder(entry.structure)) for entry in traced.kept]
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -159,12 +161,17 @@ class Program:
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
-        leaves = [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in self._traced.leaves]
-        return self._build(leaves)
+        for entry, build in self._kept:
+            entry.container[entry.key] = build(_filled(entry.leaves, results))
+        return self._build(_filled(self._traced.leaves, results))
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
         """Give what runs it as it is bound now, where it is native code from end to end and makes one new tensor."""
         return self._execute.bound(arguments) if self._bare and isinstance(self._execute, CompiledGraph) else None
+
+
+def _filled(leaves: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    return [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in leaves]
 
 
 def counted(count: int, noun: str) -> str:
@@ -190,6 +197,7 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
         len(gradient.saved),
         [value in carrying for value in visible],
         gradient.wanted,
+        gradient.unreached,
         _weights(traced),
     )
     return DifferentiableExecutable(forward, backward_of)

@@ -66,6 +66,8 @@ class _Round:
 class Step(Hybrid):
     """Trains a module by whole programs; made by `weft.step`."""
 
+    keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
+
     def __init__(self, task: Task, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None)
         self.task = task

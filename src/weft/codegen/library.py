@@ -247,6 +247,7 @@ def wrap_fused_updates(wrap: Callable[[Callable[..., Any]], Callable[..., Any]])
 
 
 ANY_BIT, BYTE = (1 << 64) - 1, 0xFF
+TRACER: int = torch._C._dispatch_key_parse("Tracer").value  # not a name of the enumeration
 # What tells a thread's modes: library, function, the number it takes, the bits of its answer that count.
 MODE_FUNCTIONS = (
     ("libc10", "_ZN3c108GradMode10is_enabledEv", 0, BYTE),
@@ -262,6 +263,8 @@ MODE_FUNCTIONS = (
         torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode.value,
         BYTE,
     ),
+    # torch.jit.trace
+    ("libc10", "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", TRACER, BYTE),
 )
 TENSOR_FUNCTIONS = (
     ("libtorch_cpu", "aoti_torch_empty_strided"),

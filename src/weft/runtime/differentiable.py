@@ -23,13 +23,15 @@ class Forward:
     """The forward of a program with gradients.
 
     `graph` ends in the saved values (the last `saved` results); `differentiable` says which results and writes (in this
-    order, saved ones left out) carry gradients; `wanted` which inputs get one; `weights` are inputs that change rarely.
+    order, saved ones left out) carry gradients; `wanted` which inputs ask for one, and `unreached` which of those never
+    get it; `weights` are inputs that change rarely.
     """
 
     graph: Graph
     saved: int
     differentiable: Sequence[bool]
     wanted: Sequence[int]
+    unreached: Sequence[int]
     weights: frozenset[Value]
 
 
@@ -58,6 +60,8 @@ class DifferentiableExecutable:
         self.carries = tuple(carries[value] for value in fresh)
         self.saved = tuple(position[result.value] for result in graph.results[count:])
         self.wanted = tuple(forward.wanted)
+        written = {write.input for write in graph.writes}
+        self._unreached = tuple(index for index in forward.unreached if graph.inputs[index] not in written)
         self._backward_of = backward_of
         self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
         self._backwards: dict[Tangents, _BackwardRun] = {}
@@ -69,7 +73,10 @@ class DifferentiableExecutable:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
-        fresh = iter(_Node.apply(self, *inputs))  # type: ignore[no-untyped-call]
+        given = list(inputs)
+        for index in self._unreached:
+            given[index] = given[index].detach()  # no gradient goes through here: a graph behind it may be spent
+        fresh = iter(_Node.apply(self, *given))  # type: ignore[no-untyped-call]
         return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
 
     def prepare_backward(self) -> None:

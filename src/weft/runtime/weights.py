@@ -121,8 +121,8 @@ class Packed:
 
     def __init__(self, buffers: tuple[torch.Tensor, ...], spare: list[tuple[torch.Tensor, ...]]) -> None:
         self.buffers = buffers
-        self.addresses = tuple(map(address_of, buffers))
         self.spare = spare
+        self.addresses = tuple(map(address_of, buffers))
 
     def __del__(self) -> None:
         # The last call that read these buffers is over: the next packing may write to them. One spare is enough.

@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
 from weft.ir.types import TensorType
-from weft.trace.undisturbed import without_autocast_cache, without_error_log
+from weft.trace.undisturbed import without_anomaly_search, without_autocast_cache, without_error_log
 
 tree_flatten = pytree.tree_flatten
 tree_unflatten = pytree.tree_unflatten
@@ -45,6 +45,11 @@ TreeSpec = pytree.TreeSpec
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 NO_SHAPE_RULE = UnsupportedOperatorException
+
+# As they are before `announce` makes others of them.
+_top_hooks: Callable[[bool], tuple[Any, Any] | None] = torch._C._autograd._top_saved_tensors_default_hooks
+_push_hooks: Callable[[Any, Any], None] = torch._C._autograd._push_saved_tensors_default_hooks
+_pop_hooks: Callable[[], None] = torch._C._autograd._pop_saved_tensors_default_hooks
 
 Operator = Any  # torch._ops.OpOverload, which has no public name
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -114,6 +119,8 @@ class Interception:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             stack.enter_context(without_autocast_cache())
             stack.enter_context(without_error_log())
+            stack.enter_context(without_anomaly_search())
+            stack.enter_context(_without_saved_tensors_hooks())
             stack.enter_context(self.fake_mode)
             stack.enter_context(self._operators)
             stack.enter_context(self._functions)
@@ -189,6 +196,20 @@ class Interception:
         """Run an operator on stand-ins: what it would return, without data."""
         with self.fake_mode:
             return operator(*arguments, **keywords)
+
+
+@contextmanager
+def _without_saved_tensors_hooks() -> Iterator[None]:
+    """Hooks around a call of a program get what the program saves, and not the stand-ins of its trace."""
+    hooks = []
+    while (pair := _top_hooks(True)) is not None:
+        hooks.append(pair)
+        _pop_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            _push_hooks(*pair)
 
 
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).
@@ -283,6 +304,8 @@ def traced_elsewhere(leaves: Sequence[Any]) -> bool:
     """Whether these arguments, or a mode that is active, belong to some other tracer or transform."""
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:
         return True
+    if torch._C._get_tracing_state() is not None:
+        return True  # torch.jit.trace, or an export that is built on it
     # No generator without leaves: lazy code asks at each operator.
     return bool(leaves) and any(isinstance(leaf, (FakeTensor, FunctionalTensor, torch.fx.Proxy)) for leaf in leaves)
 

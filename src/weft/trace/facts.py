@@ -6,7 +6,7 @@ dictionary or set it is what is inside. Zero and minus zero differ, 1 and True d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import is_
 from types import FunctionType, MappingProxyType
@@ -26,8 +26,11 @@ LONGEST_CONTAINER = 256
 MISSING = object()
 
 
-def content(thing: Any, depth: int = 0) -> Any:
-    """What is compared of a thing: a plain value with its type, a container's contents, else the object's identity."""
+def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = None) -> Any:
+    """What is compared of a thing: a plain value with its type, a container's contents, else the object's identity.
+
+    `other` says what is compared in the place of the identity.
+    """
     kind = type(thing)
     if kind is float:
         return (kind, thing.hex())
@@ -37,10 +40,16 @@ def content(thing: Any, depth: int = 0) -> Any:
         return (kind, thing)
     if kind in CONTAINERS and depth < DEEPEST_CONTAINER and len(thing) <= LONGEST_CONTAINER:
         if kind is dict:
-            return (kind, [(content(key, depth + 1), content(item, depth + 1)) for key, item in thing.items()])
+            pairs = thing.items()
+            return (kind, [(content(key, depth + 1, other), content(item, depth + 1, other)) for key, item in pairs])
         items = sorted(thing, key=repr) if kind in (set, frozenset) else thing
-        return (kind, [content(item, depth + 1) for item in items])
-    return Same(thing)
+        return (kind, [content(item, depth + 1, other) for item in items])
+    return Same(thing) if other is None else other(thing)
+
+
+def outline(thing: Any) -> Any:
+    """What is compared of an attribute that each run of a program gives new tensors: any tensor is as good."""
+    return content(thing, other=lambda item: torch.Tensor if isinstance(item, torch.Tensor) else Same(item))
 
 
 def can_change(thing: Any, depth: int = 0) -> bool:
@@ -106,12 +115,13 @@ class ModuleFacts:
     contents: Mapping[str, Any]
     containers: Mapping[str, Any]
     structure: Mapping[str, Any]
+    rebound: frozenset[str]  # attributes that the program gives new tensors
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
         now = self.module.__dict__
         if len(now) != len(self.attributes) or not all(map(is_, now.values(), self.attributes)):
-            found = self._difference(self.contents, attribute_contents(self.module))
+            found = self._difference(self.contents, attribute_contents(self.module, self.rebound))
             if found:
                 return found
         for name, before in self.containers.items():
@@ -130,10 +140,10 @@ class ModuleFacts:
         return "; ".join(sentences) or None
 
 
-def module_facts(module: nn.Module, path: str) -> ModuleFacts:
-    """Remember what a module looks like now."""
-    contents = attribute_contents(module)
-    containers = {name: contents[name] for name in contents if can_change(module.__dict__[name])}
+def module_facts(module: nn.Module, path: str, rebound: frozenset[str] = frozenset()) -> ModuleFacts:
+    """Remember what a module looks like now; of the attributes in `rebound`, their outline alone."""
+    contents = attribute_contents(module, rebound)
+    containers = {name: contents[name] for name in contents.keys() - rebound if can_change(module.__dict__[name])}
     return ModuleFacts(
         module,
         path,
@@ -141,12 +151,17 @@ def module_facts(module: nn.Module, path: str) -> ModuleFacts:
         MappingProxyType(contents),
         MappingProxyType(containers),
         MappingProxyType(structure(module)),
+        rebound,
     )
 
 
-def attribute_contents(module: nn.Module) -> dict[str, Any]:
+def attribute_contents(module: nn.Module, rebound: frozenset[str] = frozenset()) -> dict[str, Any]:
     """What is compared of the attributes that Python code of a module may read."""
-    found = {name: content(value) for name, value in module.__dict__.items() if name not in APART}
+    found = {
+        name: outline(value) if name in rebound else content(value)
+        for name, value in module.__dict__.items()
+        if name not in APART
+    }
     replaced = module.__dict__.get("forward")
     if isinstance(replaced, FunctionType):
         found["forward"] = Same(replaced)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from weft.trace.facts import MISSING, look
+from weft.trace.rebound import Rebound, take_back
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
 
@@ -36,6 +37,10 @@ class Kept:
 
     def __init__(self, state: State) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
+
+    def take_back(self, state: State) -> tuple[Rebound, ...]:
+        """Put back what stood in attributes of modules that were given new tensors."""
+        return take_back(state.modules, {key: copied for key, (_, copied) in self._before.items()})
 
     def put_back(self, state: State) -> Left:
         """Put back what stood where a state found stand-ins now."""

@@ -132,7 +132,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",
-            "return the tensor, or copy it into a registered buffer with copy_()",
+            "return the tensor, or assign it to an attribute of the module (self.last = y)",
         ),
         "subclass": (
             "the program is given a tensor subclass",

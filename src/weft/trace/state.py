@@ -8,10 +8,11 @@ attributes of plain objects that it mentions) is remembered and compared.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import getattr_static
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -66,9 +67,13 @@ class State:
     objects: list[tuple[Any, str]] = field(default_factory=list)
     visited: dict[int, Any] = field(default_factory=dict)
 
-    def facts(self) -> list[Fact]:
-        """The facts as they are now."""
-        return [*(module_facts(module, path) for module, path in self.modules.items()), *self.names.values()]
+    def facts(self, rebound: Mapping[int, frozenset[str]] = MappingProxyType({})) -> list[Fact]:
+        """The facts as they are now; `rebound` has the names that a program assigns to, by their dictionary."""
+        modules = (
+            module_facts(module, path, rebound.get(id(module.__dict__), frozenset()))
+            for module, path in self.modules.items()
+        )
+        return [*modules, *self.names.values()]
 
     def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,7 @@ from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
 from weft.trace.kept import Kept
 from weft.trace.outcome import TracedResult, outcome, written_inputs
+from weft.trace.rebound import Rebound
 from weft.trace.refusals import refuse
 from weft.trace.state import find_state
 from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
@@ -35,7 +37,8 @@ class TensorLeaf:
 class Traced:
     """One traced program. `graph.results` are the returned tensors; `leaves` says where each stands.
 
-    `gradient` is there when a returned tensor carries a gradient.
+    `gradient` is there when a returned tensor carries a gradient. Behind the returned tensors, results that are not
+    among `leaves` are kept.
     """
 
     graph: Graph
@@ -46,13 +49,15 @@ class Traced:
     gradient: Gradient | None
     depends_on_offsets: bool
     fixed: frozenset[int]
+    kept: tuple[Rebound, ...] = ()  # attributes that each run gives new tensors; their leaves are as `leaves` are
 
 
 class Gradient:
     """The differentiable side of a traced program: what the forward saves, and a backward a pattern of tangents.
 
     `graph` is the forward with new results behind the old ones: the saved values. `roots` are the values that carry
-    gradients, in the order of the tangents; `wanted` are the positions of the inputs that get gradients.
+    gradients, in the order of the tangents; `wanted` are the positions of the inputs that ask for gradients, and
+    `unreached` of those among them that get none, whatever the tangents: what was detached first, say.
     """
 
     def __init__(self, graph: Graph, roots: Sequence[Value], differentiator: Differentiator) -> None:
@@ -63,6 +68,7 @@ class Gradient:
         self.saved: tuple[Value, ...] = ()
         inputs = differentiator.tracer.trace.inputs
         self.wanted = tuple(inputs.index(entry) for entry in differentiator.wanted)
+        self.unreached: tuple[int, ...] = ()
         try:
             first = differentiator.trace(differentiator.full_pattern())
         except (RuntimeError, WeftError) as error:
@@ -70,6 +76,9 @@ class Gradient:
             self.failure, self.graph = error, _without_unread(graph)
             return
         self._backwards[differentiator.full_pattern()] = first
+        if any(gradient is not None for gradient in first.gradients):
+            pairs = zip(self.wanted, first.gradients, strict=True)
+            self.unreached = tuple(position for position, gradient in pairs if gradient is None)
         self.saved, self.graph = _with_saved(graph, first.saved)
 
     def backward(self, tangents: Tangents) -> Backward:
@@ -155,20 +164,16 @@ def _trace(request: Request) -> Traced:
     try:
         trace = tracer.run()
     finally:
+        rebound = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
-    left.refuse({id(entry.stand_in): entry.tensor for entry in trace.inputs})
-    described, writes = outcome(tracer.recorder, trace.leaves)
-    positions: dict[int, int] = {}
-    results: list[Result] = []
-    leaves: list[Any] = []
-    for leaf, returned in zip(described, trace.leaves, strict=True):
-        if not isinstance(leaf, TracedResult):
-            leaves.append(leaf)
-            continue
-        if id(returned) not in positions:
-            positions[id(returned)] = len(results)
-            results.append(leaf.result)
-        leaves.append(TensorLeaf(positions[id(returned)], leaf.requires_grad))
+    real = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
+    left.refuse(real)
+    rebound = tuple(entry for entry in rebound if entry.is_change(real))
+    everything = [*trace.leaves, *(leaf for entry in rebound for leaf in entry.leaves)]
+    described, writes = outcome(tracer.recorder, everything)
+    if not request.keeps_gradients:
+        described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])
+    results, leaves = _numbered(described, everything)
     inputs = (*(entry.value for entry in trace.inputs), *(entry.value for entry in trace.numbers))
     graph = Graph(request.name, inputs, tuple(trace.values), tuple(results), tuple(writes))
     roots = _differentiable(described, tracer)
@@ -177,12 +182,38 @@ def _trace(request: Request) -> Traced:
         _without_unread(graph),
         tuple(trace.inputs),
         tuple(trace.numbers),
-        tuple(leaves),
+        tuple(leaves[: len(trace.leaves)]),
         trace.structure,
         gradient,
         trace.depends_on_offsets,
         frozenset(tracer.relied_on()),
+        _with_leaves(rebound, leaves[len(trace.leaves) :]),
     )
+
+
+def _numbered(described: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Result], list[Any]]:
+    """The results, each tensor once, and the leaves, which name results by number."""
+    positions: dict[int, int] = {}
+    results: list[Result] = []
+    leaves: list[Any] = []
+    for leaf, tensor in zip(described, tensors, strict=True):
+        if not isinstance(leaf, TracedResult):
+            leaves.append(leaf)
+            continue
+        if id(tensor) not in positions:
+            positions[id(tensor)] = len(results)
+            results.append(leaf.result)
+        leaves.append(TensorLeaf(positions[id(tensor)], leaf.requires_grad))
+    return results, leaves
+
+
+def _without_gradient(leaf: Any) -> Any:
+    return replace(leaf, requires_grad=False, root=None) if isinstance(leaf, TracedResult) else leaf
+
+
+def _with_leaves(rebound: Sequence[Rebound], leaves: Sequence[Any]) -> tuple[Rebound, ...]:
+    waiting = iter(leaves)
+    return tuple(replace(entry, before=None, leaves=tuple(islice(waiting, len(entry.leaves)))) for entry in rebound)
 
 
 def _without_unread(graph: Graph) -> Graph:

@@ -78,6 +78,7 @@ class Request:
     numbers: frozenset[int] = frozenset()
     result_types: ResultTypes = field(default_factory=ResultTypes)
     draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
+    keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
 
 
 @dataclass(frozen=True, slots=True, eq=False)

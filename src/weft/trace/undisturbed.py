@@ -1,4 +1,4 @@
-"""A trace -> no trace of it in what the rest of the process keeps: PyTorch's cache of casts, its log of errors."""
+"""A trace -> no trace of it in what the rest of the process keeps (PyTorch's cache of casts, its log of errors) or asks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def without_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def without_anomaly_search() -> Iterator[None]:
+    """Stand-ins of gradients have no elements to look for NaN in."""
+    if not torch.is_anomaly_enabled():
+        yield
+        return
+    with torch.autograd.set_detect_anomaly(False):
+        yield
 
 
 @contextmanager

@@ -1,0 +1,63 @@
+"""Attributes of modules that traced code gave new tensors -> what a program assigns to them at each run.
+
+`self.weights = softmax(scores)` keeps the weights for whoever looks at the module later, and pruning computes a
+module's weight anew before each forward: as in eager, the attribute is another tensor after each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.trace.capture import TreeSpec, is_stand_in, tree_flatten
+from weft.trace.facts import APART, MISSING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebound:
+    """An attribute, or a registered buffer, that gets a new value: a tensor, or a structure with tensors in it."""
+
+    container: dict[str, Any]
+    key: str
+    before: Any
+    leaves: tuple[Any, ...]
+    structure: TreeSpec
+
+    def is_change(self, real: Mapping[int, torch.Tensor]) -> bool:
+        """Whether it is more than what `self.count += 1` leaves, the tensor that was there.
+
+        `real` gives the tensor that a stand-in stands for.
+        """
+        found = real.get(id(self.leaves[0])) if self.structure.is_leaf() else None
+        return found is None or found is not self.before
+
+
+def take_back(modules: Iterable[nn.Module], before: Mapping[int, Mapping[str, Any]]) -> tuple[Rebound, ...]:
+    """Find the attributes of modules that stand-ins were assigned to, and put back what was there.
+
+    `before` has a copy of each dictionary from before the trace, by the identity of the dictionary.
+    """
+    found: list[Rebound] = []
+    for module in modules:
+        for container in (module.__dict__, module.__dict__["_buffers"]):
+            former = before[id(container)]
+            for key, value in list(container.items()):
+                earlier = former.get(key, MISSING)
+                if key in APART or value is earlier:
+                    continue
+                leaves, structure = tree_flatten(value)
+                if any(map(is_stand_in, leaves)):
+                    found.append(Rebound(container, key, earlier, tuple(leaves), structure))
+                    _put(container, key, earlier)
+    return tuple(found)
+
+
+def _put(container: dict[str, Any], key: str, value: Any) -> None:
+    if value is MISSING:
+        del container[key]
+    else:
+        container[key] = value
