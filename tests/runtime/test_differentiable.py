@@ -47,7 +47,7 @@ def run(asked: list[Any]) -> DifferentiableExecutable:
         return (graph, (0, 1), (0, 1)) if pattern[0] else (graph, (0,), (0, None))
 
     forward = parse_graph(FORWARD.replace("return %0, %1, %x", "return %0, %1, %x, %scale"))
-    return DifferentiableExecutable(Forward(forward, 2, [True, True], [0, 1], frozenset()), backward_of)
+    return DifferentiableExecutable(Forward(forward, 2, [True, True], [0, 1], [], frozenset()), backward_of)
 
 
 def inputs() -> list[torch.Tensor]:
