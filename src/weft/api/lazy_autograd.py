@@ -11,7 +11,7 @@ import torch
 from weft.api.lazy_questions import tensors_in
 from weft.api.lazy_session import SESSION
 from weft.api.lazy_tensor import LazyTensor
-from weft.trace.capture import has_function_modes, without_modes
+from weft.trace.modes import has_function_modes, without_modes
 
 _REPLACED: list[Callable[..., Any]] = []
 

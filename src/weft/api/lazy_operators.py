@@ -22,7 +22,7 @@ from weft.api.lazy_recording import Recording
 from weft.api.lazy_session import SESSION
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import PLAIN, Value, look_of
-from weft.trace.capture import function_mode
+from weft.trace.modes import function_mode
 
 _LOCK, _OWN = SESSION.lock, SESSION.own
 MISSED: Any = object()  # the call has to go the usual way

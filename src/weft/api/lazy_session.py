@@ -27,7 +27,8 @@ from weft.api.lazy_tasks import after_readers, engine, lane, push_segment
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import CPU, Memories, Memory, Value
 from weft.engine import SerialEngine, Var
-from weft.trace.capture import function_mode_count, others_intercept, storage_key, traced_elsewhere
+from weft.trace.capture import storage_key, traced_elsewhere
+from weft.trace.modes import function_mode_count, others_intercept
 
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0

@@ -9,7 +9,8 @@ import torch
 from weft.api.guarded import Guarded
 from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.whole_call import Whole, refuse_all
-from weft.trace.capture import has_function_modes, traced_elsewhere
+from weft.trace.capture import traced_elsewhere
+from weft.trace.modes import has_function_modes
 from weft.trace.signature import autocast_key
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)

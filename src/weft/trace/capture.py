@@ -7,7 +7,6 @@ an underscore.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -27,15 +26,14 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.autograd import forward_ad
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
 from weft.ir.types import TensorType
+from weft.trace.modes import has_function_modes, without_saved_tensors_hooks
 from weft.trace.undisturbed import without_anomaly_search, without_autocast_cache, without_error_log
 
 tree_flatten = pytree.tree_flatten
@@ -45,11 +43,6 @@ TreeSpec = pytree.TreeSpec
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 NO_SHAPE_RULE = UnsupportedOperatorException
-
-# As they are before `announce` makes others of them.
-_top_hooks: Callable[[bool], tuple[Any, Any] | None] = torch._C._autograd._top_saved_tensors_default_hooks
-_push_hooks: Callable[[Any, Any], None] = torch._C._autograd._push_saved_tensors_default_hooks
-_pop_hooks: Callable[[], None] = torch._C._autograd._pop_saved_tensors_default_hooks
 
 Operator = Any  # torch._ops.OpOverload, which has no public name
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -120,7 +113,7 @@ class Interception:
             stack.enter_context(without_autocast_cache())
             stack.enter_context(without_error_log())
             stack.enter_context(without_anomaly_search())
-            stack.enter_context(_without_saved_tensors_hooks())
+            stack.enter_context(without_saved_tensors_hooks())
             stack.enter_context(self.fake_mode)
             stack.enter_context(self._operators)
             stack.enter_context(self._functions)
@@ -196,20 +189,6 @@ class Interception:
         """Run an operator on stand-ins: what it would return, without data."""
         with self.fake_mode:
             return operator(*arguments, **keywords)
-
-
-@contextmanager
-def _without_saved_tensors_hooks() -> Iterator[None]:
-    """Hooks around a call of a program get what the program saves, and not the stand-ins of its trace."""
-    hooks = []
-    while (pair := _top_hooks(True)) is not None:
-        hooks.append(pair)
-        _pop_hooks()
-    try:
-        yield
-    finally:
-        for pair in reversed(hooks):
-            _push_hooks(*pair)
 
 
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).
@@ -310,25 +289,6 @@ def traced_elsewhere(leaves: Sequence[Any]) -> bool:
     return bool(leaves) and any(isinstance(leaf, (FakeTensor, FunctionalTensor, torch.fx.Proxy)) for leaf in leaves)
 
 
-def has_function_modes() -> bool:
-    """Whether a torch function mode (a default device, for one) is active."""
-    return torch._C._len_torch_function_stack() > 0
-
-
-def function_mode_count() -> int:
-    """How many torch function modes are active."""
-    return torch._C._len_torch_function_stack()
-
-
-def functions_are_intercepted() -> bool:
-    """Whether functions of PyTorch are handed to who intercepts them."""
-    return torch._C._is_torch_function_enabled()
-
-
-# The torch function mode at a place of the stack, from the one entered first: it must be there.
-function_mode: Callable[[int], Any] = torch._C._get_function_stack_at
-
-
 def next_autograd_number() -> int:
     """The sequence number that the next autograd node of this thread gets."""
     return int(torch._C._autograd._get_sequence_nr())
@@ -351,73 +311,3 @@ def without_functions() -> AbstractContextManager[None]:
     """Python functions of PyTorch inside are not reported; operators are."""
     guard: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return guard
-
-
-# What operators read when they run, as (who has the function that sets it, its name). What belongs to a thread is left
-# out where whoever runs operators later takes it along: grad mode, say.
-SETTERS: tuple[tuple[Any, str], ...] = (
-    *(
-        (torch._C, f"_set_{name}")
-        for name in (
-            "default_dtype", "default_tensor_type", "deterministic_algorithms",
-            "deterministic_fill_uninitialized_memory", "float32_matmul_precision", "fp32_precision_setter",
-            "mkldnn_enabled", "mkldnn_deterministic", "onednn_allow_tf32", "nnpack_enabled", "qengine",
-            "cpu_allow_fp16_reduced_precision_reduction", "math_sdp_allow_fp16_bf16_reduction", "sdp_priority_order",
-            "sdp_use_cudnn", "sdp_use_flash", "sdp_use_math", "sdp_use_mem_efficient", "sdp_use_overrideable",
-        )
-    ),
-    (torch, "set_anomaly_enabled"),
-    (torch, "set_flush_denormal"),
-)  # fmt: skip
-# What begins and ends a block in which operators do more at their calls than compute: they hand over what they keep for
-# a backward, or carry tangents.
-BLOCKS: tuple[tuple[Any, str, int], ...] = (
-    (torch._C._autograd, "_push_saved_tensors_default_hooks", 1),
-    (torch._C._autograd, "_pop_saved_tensors_default_hooks", -1),
-    (forward_ad, "enter_dual_level", 1),
-    (forward_ad, "exit_dual_level", -1),
-)
-
-
-def announce(owner: Any, name: str, around: Callable[[Callable[[], Any], Any], Any]) -> None:
-    """Let a function of PyTorch be called by `around` from now on: it gets the call, and what it was given."""
-    function = getattr(owner, name, None)
-    if function is None:
-        return  # another PyTorch, without this setting
-
-    @functools.wraps(function)
-    def announced(*args: Any, **kwargs: Any) -> Any:
-        return around(functools.partial(function, *args, **kwargs), (args, tuple(kwargs.items())))
-
-    setattr(owner, name, announced)
-
-
-def open_blocks() -> int:
-    """How many blocks of `BLOCKS` this thread is in, as far as PyTorch tells."""
-    return (torch._C._autograd._top_saved_tensors_default_hooks(True) is not None) + forward_ad._current_level + 1
-
-
-@contextmanager
-def without_modes(kind: type) -> Iterator[None]:
-    """Take function modes of a class off this thread's stack in the block."""
-    before = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
-    _replace_modes([mode for mode in before if mode.__class__ is not kind])
-    try:
-        yield
-    finally:
-        _replace_modes(before)
-
-
-def _replace_modes(modes: Sequence[Any]) -> None:
-    while torch._C._len_torch_function_stack():
-        torch._C._pop_torch_function_stack()
-    for mode in modes:
-        torch._C._push_on_torch_function_stack(mode)
-
-
-def others_intercept() -> bool:
-    """Whether a function mode is active; a default device is none, as it only says where new tensors are made."""
-    count = torch._C._len_torch_function_stack()
-    return count > 0 and any(
-        torch._C._get_function_stack_at(place).__class__ is not DeviceContext for place in range(count)
-    )

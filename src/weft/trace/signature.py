@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from weft.trace.capture import PLAIN_TYPES, has_function_modes
+from weft.trace.capture import PLAIN_TYPES
+from weft.trace.modes import has_function_modes
 from weft.trace.refusals import refuse
 
 PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)

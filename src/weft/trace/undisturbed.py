@@ -1,4 +1,4 @@
-"""A trace -> no trace of it in what the rest of the process keeps (PyTorch's cache of casts, its log of errors) or asks."""
+"""A trace -> no trace of it in what the rest of the process keeps: PyTorch's cache of casts, its log, its searches."""
 
 from __future__ import annotations
 

@@ -1,0 +1,123 @@
+"""PyTorch's modes and settings, of a thread and of the process -> asked, left aside for a while, and heard of when set.
+
+Beside `capture.py`, which intercepts operators, the one place in tracing that uses private corners of PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
+
+# As they are before `announce` makes others of them.
+_top_hooks: Callable[[bool], tuple[Any, Any] | None] = torch._C._autograd._top_saved_tensors_default_hooks
+_push_hooks: Callable[[Any, Any], None] = torch._C._autograd._push_saved_tensors_default_hooks
+_pop_hooks: Callable[[], None] = torch._C._autograd._pop_saved_tensors_default_hooks
+
+
+def has_function_modes() -> bool:
+    """Whether a torch function mode (a default device, for one) is active."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def function_mode_count() -> int:
+    """How many torch function modes are active."""
+    return torch._C._len_torch_function_stack()
+
+
+def functions_are_intercepted() -> bool:
+    """Whether functions of PyTorch are handed to who intercepts them."""
+    return torch._C._is_torch_function_enabled()
+
+
+# The torch function mode at a place of the stack, from the one entered first: it must be there.
+function_mode: Callable[[int], Any] = torch._C._get_function_stack_at
+
+
+@contextmanager
+def without_saved_tensors_hooks() -> Iterator[None]:
+    """Hooks around a call of a program get what the program saves, and not the stand-ins of its trace."""
+    hooks = []
+    while (pair := _top_hooks(True)) is not None:
+        hooks.append(pair)
+        _pop_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            _push_hooks(*pair)
+
+
+# What operators read when they run, as (who has the function that sets it, its name). What belongs to a thread is left
+# out where whoever runs operators later takes it along: grad mode, say.
+SETTERS: tuple[tuple[Any, str], ...] = (
+    *(
+        (torch._C, f"_set_{name}")
+        for name in (
+            "default_dtype", "default_tensor_type", "deterministic_algorithms",
+            "deterministic_fill_uninitialized_memory", "float32_matmul_precision", "fp32_precision_setter",
+            "mkldnn_enabled", "mkldnn_deterministic", "onednn_allow_tf32", "nnpack_enabled", "qengine",
+            "cpu_allow_fp16_reduced_precision_reduction", "math_sdp_allow_fp16_bf16_reduction", "sdp_priority_order",
+            "sdp_use_cudnn", "sdp_use_flash", "sdp_use_math", "sdp_use_mem_efficient", "sdp_use_overrideable",
+        )
+    ),
+    (torch, "set_anomaly_enabled"),
+    (torch, "set_flush_denormal"),
+)  # fmt: skip
+# What begins and ends a block in which operators do more at their calls than compute: they hand over what they keep for
+# a backward, or carry tangents.
+BLOCKS: tuple[tuple[Any, str, int], ...] = (
+    (torch._C._autograd, "_push_saved_tensors_default_hooks", 1),
+    (torch._C._autograd, "_pop_saved_tensors_default_hooks", -1),
+    (forward_ad, "enter_dual_level", 1),
+    (forward_ad, "exit_dual_level", -1),
+)
+
+
+def announce(owner: Any, name: str, around: Callable[[Callable[[], Any], Any], Any]) -> None:
+    """Let a function of PyTorch be called by `around` from now on: it gets the call, and what it was given."""
+    function = getattr(owner, name, None)
+    if function is None:
+        return  # another PyTorch, without this setting
+
+    @functools.wraps(function)
+    def announced(*args: Any, **kwargs: Any) -> Any:
+        return around(functools.partial(function, *args, **kwargs), (args, tuple(kwargs.items())))
+
+    setattr(owner, name, announced)
+
+
+def open_blocks() -> int:
+    """How many blocks of `BLOCKS` this thread is in, as far as PyTorch tells."""
+    return (torch._C._autograd._top_saved_tensors_default_hooks(True) is not None) + forward_ad._current_level + 1
+
+
+@contextmanager
+def without_modes(kind: type) -> Iterator[None]:
+    """Take function modes of a class off this thread's stack in the block."""
+    before = [torch._C._get_function_stack_at(place) for place in range(torch._C._len_torch_function_stack())]
+    _replace_modes([mode for mode in before if mode.__class__ is not kind])
+    try:
+        yield
+    finally:
+        _replace_modes(before)
+
+
+def _replace_modes(modes: Sequence[Any]) -> None:
+    while torch._C._len_torch_function_stack():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def others_intercept() -> bool:
+    """Whether a function mode is active; a default device is none, as it only says where new tensors are made."""
+    count = torch._C._len_torch_function_stack()
+    return count > 0 and any(
+        torch._C._get_function_stack_at(place).__class__ is not DeviceContext for place in range(count)
+    )
