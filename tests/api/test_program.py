@@ -14,6 +14,7 @@ from torch import nn
 import weft
 from weft.api.program_file import LoadedProgram
 from weft.errors import UnsupportedError, UsageError
+from weft.plan.draft import Draft
 
 
 class Tied(nn.Module):
@@ -111,6 +112,18 @@ def test_branches_side_by_side_take_no_more_memory_than_eager() -> None:
         found = weft.program(net, x).peak_bytes
         assert found <= 4 * 2 * towers * x.numel()  # what they give, and that side by side
         torch.testing.assert_close(weft.hybridize(net)(x), net(x))
+
+
+@pytest.mark.usefixtures("no_kept_plans")
+def test_no_memory_is_saved_against_an_operator_that_hides_what_it_needs(monkeypatch) -> None:
+    asked: list[int] = []
+    within = Draft.within
+    monkeypatch.setattr(Draft, "within", lambda self, peak: asked.append(peak) or within(self, peak))
+    with torch.no_grad():
+        weft.program(nn.LSTM(32, 32, 2), torch.randn(16, 2, 32))
+        assert asked == []
+        weft.program(nn.Linear(32, 32), torch.randn(2, 32))
+    assert asked == [2 * 32 * 4]
 
 
 def test_statistics_are_kept_in_the_loaded_program(tmp_path: Path) -> None:

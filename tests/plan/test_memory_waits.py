@@ -9,7 +9,7 @@ from weft.plan.check import check_plan
 from weft.plan.lanes import Scheduling
 from weft.plan.memory import place
 from weft.plan.memory_outputs import borrow_outputs
-from weft.plan.memory_waits import order_in_time, with_waits
+from weft.plan.memory_waits import early_order, with_waits
 from weft.plan.plan import Lane, Plan, Run, Wait
 
 APART: tuple[Lane, ...] = ((Run(0, 0, 1),), (Run(1, 0, 1),))
@@ -17,8 +17,8 @@ PAIR = chain((1, 0), (3, 2), lanes=APART)  # two calls that share nothing, on tw
 
 
 def shared(plan: Plan, spans: list[list[tuple[float, float]]], slack: float = 0.0) -> Plan:
-    order = order_in_time(plan, spans, slack)
-    found = with_waits(plan, place(borrow_outputs(plan, order, least=64), order))
+    early = early_order(plan, spans, slack)
+    found = with_waits(plan, place(borrow_outputs(plan, early, least=64), early))
     check_plan(found)
     return found
 
@@ -37,6 +37,11 @@ def test_a_lane_does_not_wait_for_what_goes_on() -> None:
 
 def test_a_lane_may_wait_for_as_long_as_it_is_given() -> None:
     assert shared(PAIR, [[(0.0, 2.5)], [(2.0, 3.0)]], slack=0.5).arena_bytes == 2 * 256
+
+
+def test_no_lane_waits_for_the_memory_of_what_is_small() -> None:
+    early = early_order(PAIR, [[(0.0, 1.0)], [(2.0, 3.0)]], 0.0, part=0.6)  # of two of them in use at once
+    assert with_waits(PAIR, place(PAIR, early)).lanes == APART
 
 
 def test_no_lane_waits_for_a_call_that_comes_later() -> None:

@@ -15,7 +15,7 @@ from weft.plan.library_plan import plan_library
 from weft.plan.machine_model import MachineModel
 from weft.plan.memory import place
 from weft.plan.memory_outputs import borrow_outputs
-from weft.plan.memory_waits import order_in_time, with_waits
+from weft.plan.memory_waits import early_order, with_waits
 from weft.plan.merge_loops import merge_loops
 from weft.plan.native_values import with_regions
 from weft.plan.output_types import as_planned, laid_out, unread
@@ -28,8 +28,8 @@ from weft.target import Target
 # For so much more memory than was asked for, lanes are held back however long it takes; for less only if that takes at
 # most this part more time: it costs much where lanes overlap, as the layers of an LSTM do.
 NEGLIGIBLE_BYTES = 1 << 21
-NEGLIGIBLE_PART = 0.05
-SLACK = 0.005
+NEGLIGIBLE_PART = 0.1
+SLACK = 0.01
 ENOUGH = 1.002  # of the bytes asked for: how sizes are rounded does not count
 
 
@@ -90,8 +90,8 @@ def _placed(scheduled: Scheduled, slack: float | None) -> Plan:
     plan = scheduled.plan
     if slack is None:
         return place(borrow_outputs(plan))
-    order = order_in_time(plan, scheduled.spans, slack * scheduled.seconds)
-    return with_waits(plan, place(borrow_outputs(plan, order), order))
+    early = early_order(plan, scheduled.spans, slack * scheduled.seconds)
+    return with_waits(plan, place(borrow_outputs(plan, early), early))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.plan.memory_fit import Buffers, fit
-from weft.plan.order import Order, lanes_of, order_of
+from weft.plan.order import Early, lanes_of, order_of
 from weft.plan.plan import Plan
 
 ALIGNMENT = 64  # a cache line, and the widest vector
@@ -37,12 +37,12 @@ class Lifetimes:
         return found
 
 
-def place(plan: Plan, order: Order | None = None) -> Plan:
+def place(plan: Plan, early: Early | None = None) -> Plan:
     """Give every arena buffer an offset; without lanes, for the calls one after another.
 
-    With `order`, a run may rely on more than the lanes' waits make sure of: see weft.plan.memory_waits.
+    With `early`, a run may rely on more than the lanes' waits make sure of: see weft.plan.memory_waits.
     """
-    lives = lifetimes(plan, [number for number, _ in plan.of_kind("arena")], order)
+    lives = lifetimes(plan, [number for number, _ in plan.of_kind("arena")], early)
     offsets = [0] * len(lives.sizes)
     arena_bytes = 0
     if lives.used.size:
@@ -81,10 +81,11 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def lifetimes(plan: Plan, buffers: Sequence[int], order: Order | None = None) -> Lifetimes:
+def lifetimes(plan: Plan, buffers: Sequence[int], early: Early | None = None) -> Lifetimes:
     """Find from when until when each of some buffers, given by number, is used."""
     lanes = lanes_of(plan)
-    order = order or order_of(lanes)
+    order = early.sure if early else order_of(lanes)
+    wanted, least = (early.wanted, early.least_bytes) if early else (order, 0)
     places = order.of_calls(len(plan.calls))
     index_of = {number: index for index, number in enumerate(buffers)}
     sizes = np.array([aligned(plan.buffers[number].bytes) for number in buffers], np.int64)
@@ -94,9 +95,9 @@ def lifetimes(plan: Plan, buffers: Sequence[int], order: Order | None = None) ->
     for call, runs in zip(plan.calls, places, strict=True):
         used = {index_of[argument.buffer] for argument in call.arguments if argument.buffer in index_of}
         for lane, position in runs if used else ():
-            clock = order.clocks[lane][position]
+            sure, soon = order.clocks[lane][position], wanted.clocks[lane][position]
             for index in used:
-                np.minimum(starts[index], clock, out=starts[index])
+                np.minimum(starts[index], soon if sizes[index] >= least else sure, out=starts[index])
                 ends[index, lane] = max(ends[index, lane], position + 1)
     return Lifetimes(sizes, starts, ends)
 

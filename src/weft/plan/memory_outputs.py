@@ -12,22 +12,22 @@ from dataclasses import replace
 import numpy as np
 
 from weft.plan.memory import Lifetimes, aligned, bytes_in_use, lifetimes
-from weft.plan.order import Order
+from weft.plan.order import Early
 from weft.plan.plan import KernelCall, Location, Plan
 
 LEAST_BYTES = 4096  # smaller intermediates are left where they are: they would save next to nothing
 MOST_MOVED = 256
 
 
-def borrow_outputs(plan: Plan, order: Order | None = None, *, least: int = LEAST_BYTES) -> Plan:
+def borrow_outputs(plan: Plan, early: Early | None = None, *, least: int = LEAST_BYTES) -> Plan:
     """Move intermediates that are in use when most memory is, as long as an output has room for one of them.
 
-    `order` is as for weft.plan.memory.place.
+    `early` is as for weft.plan.memory.place.
     """
     outputs = [number for number, buffer in plan.of_kind("output") if buffer.bytes >= least]
     if not outputs or not any(buffer.bytes >= least for _, buffer in plan.of_kind("arena")):
         return plan
-    hosts = _Hosts(plan, outputs, order)
+    hosts = _Hosts(plan, outputs, early)
     in_use = np.array(bytes_in_use(plan), np.int64)
     spans = _spans(plan, least)
     moved: dict[int, Location] = {}
@@ -62,12 +62,12 @@ def _candidates(plan: Plan, spans: dict[int, tuple[int, int]], position: int) ->
 class _Hosts:
     """Outputs, and the intermediates that lie in them so far."""
 
-    def __init__(self, plan: Plan, outputs: Sequence[int], order: Order | None) -> None:
+    def __init__(self, plan: Plan, outputs: Sequence[int], early: Early | None) -> None:
         guests = [number for number, _ in plan.of_kind("arena")]
         self._outputs = outputs
         self._sizes = [plan.buffers[number].bytes for number in outputs]
-        self._own = lifetimes(plan, outputs, order)
-        self._lives = lifetimes(plan, guests, order)
+        self._own = lifetimes(plan, outputs, early)
+        self._lives = lifetimes(plan, guests, early)
         self._index_of = {number: index for index, number in enumerate(guests)}
         self._placed: list[list[tuple[int, int]]] = [[] for _ in outputs]  # offset and index of each guest
         used = [place for place in range(len(outputs)) if self._own.ends[place].any()]

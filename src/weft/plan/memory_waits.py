@@ -14,18 +14,21 @@ from itertools import combinations
 
 import numpy as np
 
-from weft.plan.memory import aligned, lifetimes
-from weft.plan.order import Order, lanes_of, order_of
+from weft.plan.memory import aligned, lifetimes, live_bytes
+from weft.plan.order import Early, Order, lanes_of, order_of
 from weft.plan.plan import Lane, Location, Plan, Run, Wait
+
+LEAST_PART = 1 / 12
 
 Spans = Sequence[Sequence[tuple[float, float]]]  # of each lane's runs: when each starts and ends
 Range = tuple[int, int, int]  # the output that a buffer lies in, or -1 for the arena, its first byte, its end
 
 
-def order_in_time(plan: Plan, spans: Spans, slack: float) -> Order:
+def early_order(plan: Plan, spans: Spans, slack: float, part: float = LEAST_PART) -> Early:
     """Give what is done when a run starts, by the times it is planned for; `slack` are seconds that it may wait.
 
-    Only calls before the run's own count, so that waits for them are never in a circle, nor if calls run in order.
+    Only calls before the run's own count, so that waits for them are never in a circle, nor if calls run in order. What
+    is smaller than that part of all memory in use at once saves too little to wait for it.
     """
     order = order_of(lanes_of(plan))
     ends = [[end for _, end in lane] for lane in spans]
@@ -42,7 +45,7 @@ def order_in_time(plan: Plan, spans: Spans, slack: float) -> Order:
                     clock[other] = max(clock[other], earlier)
             found.append(tuple(clock))
         clocks.append(tuple(found))
-    return Order(order.runs, tuple(clocks))
+    return Early(order, Order(order.runs, tuple(clocks)), int(live_bytes(plan) * part))
 
 
 def with_waits(plan: Plan, placed: Plan) -> Plan:

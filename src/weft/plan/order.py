@@ -34,6 +34,15 @@ class Order:
         return self.clocks[second[0]][second[1]][lane] > position
 
 
+@dataclass(frozen=True, slots=True)
+class Early:
+    """An order that is sure, and one that waits could make sure of: of use to buffers of so many bytes or more."""
+
+    sure: Order
+    wanted: Order
+    least_bytes: int
+
+
 def lanes_of(plan: Plan) -> tuple[Lane, ...]:
     """Give the lanes of a plan; one that has none yet runs its calls one after another."""
     return plan.lanes or (tuple(Run(number, 0, call.kernel.tile_count) for number, call in enumerate(plan.calls)),)

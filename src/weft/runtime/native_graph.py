@@ -33,6 +33,8 @@ from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
 from weft.trace.lift import lift
 
+MOST_LIFTED = 20  # values that an operator becomes, on average, where what it hands on says what memory it needs
+
 
 class NativeRegion:
     """A region in machine code: takes its inputs, gives its outputs, in new memory or in that of inputs."""
@@ -194,14 +196,24 @@ def _planned_now(question: Question) -> PlannedGraph:
     lifted = run_pipeline(lift(graph))
     loose = loose_in(lifted, graph, question.loose)
     planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
-    # What PyTorch's operators hand on; what they need inside is not known.
-    found = planner.draft(lifted).within(PlannedGraph(graph, plan_library(graph), ()).peak_bytes)
+    draft = planner.draft(lifted)
+    found = draft.planned() if _is_hidden(graph, lifted) else draft.within(_handed_on(graph))
     if not forward:
         return found
     now = dict(zip(graph.roots(), lifted.roots(), strict=True))
     again = recompute(lifted, [now[value] for value in forward])
     # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
     return min(found, planner.draft(again.graph, again.copies).planned(FRUGAL), key=lambda one: one.peak_bytes)
+
+
+def _handed_on(graph: Graph) -> int:
+    """The bytes that PyTorch's operators hand on at most at once; what they need inside is not known."""
+    return PlannedGraph(graph, plan_library(graph), ()).peak_bytes
+
+
+def _is_hidden(graph: Graph, lifted: Graph) -> bool:
+    """Tell whether a few operators do nearly all inside, as the one that runs all steps of an LSTM."""
+    return len(lifted.values) > MOST_LIFTED * len(graph.values)
 
 
 def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
