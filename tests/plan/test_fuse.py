@@ -90,6 +90,13 @@ def weight_gradient_of_many_pixels_of_one_channel(x):
     return torch.nn.grad.conv2d_weight(images, weight.shape, F.conv2d(images, weight)) * 2
 
 
+def weight_gradient_of_large_windows(x):
+    images = torch.sin(torch.arange(4 * 76 * 76).to(x)).reshape(4, 1, 76, 76)
+    weight = x.reshape(-1)[:242].reshape(2, 1, 11, 11)
+    gradients = F.conv2d(images, weight, stride=2, padding=1)
+    return torch.nn.grad.conv2d_weight(images, weight.shape, gradients, stride=2, padding=1) * 2
+
+
 def weight_gradient_of_few_channels_beside_full_vectors(x):
     images = torch.sin(torch.arange(2 * 17 * 80).to(x)).reshape(2, 17, 8, 10)
     gradients = torch.cos(torch.arange(2 * 50 * 66).to(x)).reshape(2, 50, 6, 11) + x[0, 0, 0]
@@ -165,7 +172,8 @@ FUNCTIONS = (
     branches,
     product_in_another_order, product_used_twice_by_what_follows,
     convolution_and_gradients, transposed_convolution, gradients_of_grouped_convolutions,
-    weight_gradient_of_many_pixels_of_one_channel, weight_gradient_of_few_channels_beside_full_vectors,
+    weight_gradient_of_many_pixels_of_one_channel, weight_gradient_of_large_windows,
+    weight_gradient_of_few_channels_beside_full_vectors,
     softmax, layer_norm, attention, convolution_relu_pool, towers, repeated_product, padded, normalized_over_rows,
     grouped_convolution,
 )  # fmt: skip
@@ -267,13 +275,18 @@ def test_what_both_gradients_of_a_convolution_read_is_computed_once():
     )
 
 
-def test_a_gradient_in_a_single_tile_is_shared_out_by_images():
-    program = weft.program(weft.hybridize(weight_gradient_of_many_pixels_of_one_channel), torch.randn(2, 8, 16))
+@pytest.mark.parametrize(
+    ("function", "images"),
+    [(weight_gradient_of_many_pixels_of_one_channel, [2, 2, 2]), (weight_gradient_of_large_windows, [1, 1, 1, 1])],
+    ids=["many pixels", "large windows"],
+)
+def test_a_gradient_in_a_single_tile_is_shared_out_by_images(function, images):
+    program = weft.program(weft.hybridize(function), torch.randn(2, 8, 16))
     graph = run_pipeline(lift(program.graph))
     [region] = find_regions(graph, frozenset())
     kernels = [call.kernel for call in fuse(region, host_target()).plan.calls]
     found = [kernel.conv.images for kernel in kernels if isinstance(kernel, WeightGradientKernel)]
-    assert found == [2, 2, 2]
+    assert found == images
 
 
 @pytest.mark.slow

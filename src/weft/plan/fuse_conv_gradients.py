@@ -24,7 +24,9 @@ from weft.plan.lazy import Computed, Lazy, Leaf, Node
 from weft.plan.plan import Location
 from weft.plan.window import Window, in_order_of, plain
 
-SHARES, PIXELS_TO_SHARE = 4, 16 * 1024  # of a gradient in a single tile: parts, and from how many pixels on
+# Of a gradient in a single tile: parts, and from how many pixels on, for windows of so many places.
+# For larger windows fewer pixels are as much work.
+SHARES, PIXELS_TO_SHARE, USUAL_PLACES = 4, 16 * 1024, 9
 
 
 def convolve_back(fusion: Fusion, value: Value) -> Lazy:
@@ -70,7 +72,8 @@ def weigh(fusion: Fusion, value: Value) -> Lazy:
     kernel = WeightGradientKernel(name, conv, groups, *layouts, choose_weight_gradient_schedule(conv, target))
     if groups == 1:
         home = Window(shape, (1, *kernel.steps))
-        if kernel.tile_count == 1 and conv.images * prod(conv.out_size) >= PIXELS_TO_SHARE:
+        work = conv.images * prod(conv.out_size) * max(1, prod(conv.window.size) // USUAL_PLACES)
+        if kernel.tile_count == 1 and work >= PIXELS_TO_SHARE:
             return _added_up(fusion, kernel, home, reads)
         rest = channels_to_spare(conv, target)
         if rest:
