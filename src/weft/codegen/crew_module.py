@@ -14,6 +14,7 @@ from weft.codegen.crew_layout import (
     FUNCTION_OFFSET,
     GONE,
     IDLE,
+    LAST_CALL_OFFSET,
     MAILBOX_BYTES,
     POSTED,
     RESERVED,
@@ -180,6 +181,7 @@ class _Dispatch:
         self._call(SERIAL_SLOT)
         f.branch(end)
         f.begin_block(end)
+        f.store(self.pace.now(), f.offset(self.crew, "i8", LAST_CALL_OFFSET))
 
     def _call(self, slot: int) -> None:
         function = self.f.load("ptr", self.f.offset(self.program, "ptr", slot))
@@ -216,7 +218,7 @@ class _Dispatch:
         f.begin_block(enough)
 
     def _try_team(self, end: str) -> None:
-        """Run on the caller's team, if it has one, the program is not short and the workers sleep.
+        """Run on the caller's team, if it has one that may be awake or the program is not short, and the workers sleep.
 
         They stay reserved meanwhile, so that other callers run alone instead of taking the team's cores.
         """
@@ -225,7 +227,9 @@ class _Dispatch:
         f.branch_if(self._first_asleep(), long, crew)
         f.begin_block(long)
         suits = self.team.suits(self.needed)
-        fits = f.binary("and", suits, f.binary("xor", self.pace.short(), constant("i1", 1)))
+        long_enough = f.binary("xor", self.pace.short(), constant("i1", 1))
+        awake = self.pace.suits_team(f.load("i64", f.offset(self.crew, "i8", LAST_CALL_OFFSET)))
+        fits = f.binary("and", suits, f.binary("or", long_enough, awake))
         f.branch_if(fits, ready, crew)
         f.begin_block(ready)
         start = self.pace.now()

@@ -12,6 +12,8 @@ from weft.codegen.register import Register, constant
 # Nanoseconds: a program that takes less is done before a sleeping worker is up. After a long pause cores sleep deeply.
 WORTH_WAKING, WORTH_WAKING_DEEPLY = 200_000, 1_500_000
 LONG_PAUSE = 5_000_000
+# So soon after another call the caller's team is taken for awake, and a program of so much time may run on it.
+TEAM_AWAKE, WORTH_TEAM = 2_000_000, 50_000
 STALLED, STALL = 3, 20_000  # so many times the usual, and so many nanoseconds more
 LONGEST_STALL = 10_000_000  # what is counted of one: more is no turn of another thread, but a machine that stood still
 UNIT = 64
@@ -51,6 +53,13 @@ class Pace:
         worth = f.select(deep, f.integer(WORTH_WAKING_DEEPLY), f.integer(WORTH_WAKING))
         # As an unsigned number, one less than 0 is the largest: nothing is known before the first call.
         return f.compare("icmp ult", f.add(self._number(USUAL), -1), worth)
+
+    def suits_team(self, last: Register) -> Register:
+        """Tell whether the program may run on a team that other calls have used; `last` is when one has ended."""
+        f = self.f
+        awake = f.compare("icmp slt", f.binary("sub", self.now(), last), f.integer(TEAM_AWAKE))
+        worth = f.compare("icmp sgt", self._number(USUAL), f.integer(WORTH_TEAM))
+        return f.binary("and", awake, worth)
 
     def end_alone(self) -> None:
         """Note when a call has ended that did not run on lanes."""
