@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+COUNTS = """\
+class Net(torch.nn.Module):
+    {}
+
+    def forward(self, x):
+        self.steps += 1
+        return x * self.steps
+
+net = weft.hybridize(Net())
+for _ in range(4):
+    net(torch.ones(2))"""
+
 EXAMPLES: dict[str, tuple[str, str]] = {
     "branch": (
         "f = weft.hybridize(lambda x: x if x.sum() > 0 else -x)\nf(torch.ones(2))",
@@ -58,6 +70,20 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "gradient flag": (
         "f = weft.hybridize(lambda x: x.requires_grad_() * 2)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x: x * 2)\nf(torch.ones(2).requires_grad_())",
+    ),
+    "python draw": (
+        "import random\n\nf = weft.hybridize(lambda x: x * random.random())\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x * torch.rand(()))\nf(torch.ones(2))",
+    ),
+    "counter": (
+        COUNTS.format("steps = 0"),
+        COUNTS.format(
+            'def __init__(self):\n        super().__init__()\n        self.register_buffer("steps", torch.zeros(()))'
+        ),
+    ),
+    "foreign result": (
+        "f = weft.hybridize(lambda x: (row for row in x * 2))\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: [row for row in x * 2])\nf(torch.ones(2))",
     ),
     "kept tensor": (
         "kept = []\nf = weft.hybridize(lambda x: kept.append(x * 2))\nf(torch.ones(2))",

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import warnings
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import RLock
@@ -30,6 +30,7 @@ from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.failure import trace_failure
 from weft.trace.places import user_stack_level
+from weft.trace.refusals import refuse
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import State, find_state
 from weft.trace.traced import Traced, trace_program
@@ -37,6 +38,7 @@ from weft.trace.tracer import Request
 
 logger = logging.getLogger("weft")
 MOST_PROGRAMS = 32
+SURELY_COUNTED = 3  # programs in a row that add the same to an attribute
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
@@ -66,6 +68,7 @@ class Hybrid:
         self.imperative: str | None = None
         self.lock = RLock()
         self._numbers = FreeNumbers()
+        self._counts: dict[tuple[int, str], deque[float | None]] = {}
         self._warned = False
         self._quick: QuickCall | None = None
         self._whole: Whole = refuse_all
@@ -170,9 +173,18 @@ class Hybrid:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
             self._raise_as_eager(error, call)
         keep_types(name, types)
+        self._refuse_counters(traced)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         return Guarded(traced, self._compiled(traced), self._state(*roots))
+
+    def _refuse_counters(self, traced: Traced) -> None:
+        """Refuse to make one program after the other for an attribute that is counted up."""
+        for entry in traced.kept:
+            counts = self._counts.setdefault((id(entry.container), entry.key), deque(maxlen=SURELY_COUNTED))
+            counts.append(entry.count())
+            if len(counts) == counts.maxlen and len(set(counts)) == 1 and counts[0]:
+                refuse("counter", None, detail=entry.key)
 
     def _compiled(self, traced: Traced) -> Program:
         return Program(traced, self.lock)

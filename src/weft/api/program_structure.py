@@ -118,7 +118,8 @@ def _describe(structure: TreeSpec, leaves: Any, what: str) -> Node:
     keys = tuple(structure.context) if kind in KEYED else ()
     if kind is None or any(type(key) not in (str, int) for key in keys):
         # PyTorch describes named tuples as one type, with the class as what tells them apart.
-        named = structure.context if isinstance(structure.context, type) else structure.type
+        found = getattr(structure.context, "kind", structure.context)
+        named = found if isinstance(found, type) else structure.type
         raise UnsupportedError(
             f"{what} holds a {named.__name__}" + (" with keys that are no strings" if kind else ""),
             why="a program file runs without your classes: it keeps lists, tuples and dictionaries with string keys",

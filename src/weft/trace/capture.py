@@ -39,6 +39,7 @@ from weft.trace.undisturbed import without_anomaly_search, without_autocast_cach
 tree_flatten = pytree.tree_flatten
 tree_unflatten = pytree.tree_unflatten
 tree_map_only = pytree.tree_map_only
+register_node = pytree.register_pytree_node
 TreeSpec = pytree.TreeSpec
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)

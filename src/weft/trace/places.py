@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 from types import FrameType
@@ -18,10 +19,11 @@ def _both(path: Path) -> tuple[Path, ...]:
 
 WEFT = _both(Path(__file__).parent.parent)
 TORCH = _both(Path(torch.__file__).parent)
-# Frames of PyTorch and of the layers that run user code are not the user's; models and examples of Weft are.
+# Frames of PyTorch, of Python's `random` and of the layers that run user code are not the user's; models and examples
+# of Weft are.
 API = tuple(str(folder / "api") for folder in WEFT)
 OURS = tuple(str(folder / layer) for folder in WEFT for layer in ("trace", "api", "runtime", "train"))
-FOREIGN = (*map(str, TORCH), *OURS)
+FOREIGN = (*map(str, TORCH), *OURS, random.__file__)
 # PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
 DISTRIBUTIONS = tuple(str(folder / "distributions") for folder in TORCH)
 LIBRARY = (*(str(folder / "nn") for folder in TORCH), *DISTRIBUTIONS)

@@ -1,4 +1,4 @@
-"""Attributes of modules that traced code gave new tensors -> what a program assigns to them at each run.
+"""Attributes of modules that traced code gave new values -> what a program assigns to them at each run.
 
 `self.weights = softmax(scores)` keeps the weights for whoever looks at the module later, and pruning computes a
 module's weight anew before each forward: as in eager, the attribute is another tensor after each call.
@@ -6,7 +6,7 @@ module's weight anew before each forward: as in eager, the attribute is another 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +14,24 @@ import torch
 from torch import nn
 
 from weft.trace.capture import TreeSpec, is_stand_in, tree_flatten
-from weft.trace.facts import APART, MISSING
+from weft.trace.facts import APART, MISSING, SIMPLE, content
+from weft.trace.opened import opened
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebound:
-    """An attribute, or a registered buffer, that gets a new value: a tensor, or a structure with tensors in it."""
+    """An attribute, or a registered buffer, that gets a new value: a tensor, something with tensors in it, a number."""
 
     container: dict[str, Any]
     key: str
     before: Any
     leaves: tuple[Any, ...]
     structure: TreeSpec
+
+    def count(self) -> float | None:
+        """How much is added to a number, if it is one and was one."""
+        value = self.leaves[0] if self.structure.is_leaf() else None
+        return value - self.before if type(value) in (int, float) and type(self.before) in (int, float) else None
 
     def is_change(self, real: Mapping[int, torch.Tensor]) -> bool:
         """Whether it is more than what `self.count += 1` leaves, the tensor that was there.
@@ -37,7 +43,7 @@ class Rebound:
 
 
 def take_back(modules: Iterable[nn.Module], before: Mapping[int, Mapping[str, Any]]) -> tuple[Rebound, ...]:
-    """Find the attributes of modules that stand-ins were assigned to, and put back what was there.
+    """Find the attributes of modules that stand-ins or other plain values were assigned to; put back what was there.
 
     `before` has a copy of each dictionary from before the trace, by the identity of the dictionary.
     """
@@ -47,13 +53,18 @@ def take_back(modules: Iterable[nn.Module], before: Mapping[int, Mapping[str, An
             former = before[id(container)]
             for key, value in list(container.items()):
                 earlier = former.get(key, MISSING)
-                if key in APART or value is earlier:
+                if key in APART or value is earlier or isinstance(value, Iterator):
                     continue
-                leaves, structure = tree_flatten(value)
-                if any(map(is_stand_in, leaves)):
+                leaves, structure = tree_flatten(opened(value))
+                if any(map(is_stand_in, leaves)) or _is_other_value(value, earlier):
                     found.append(Rebound(container, key, earlier, tuple(leaves), structure))
                     _put(container, key, earlier)
     return tuple(found)
+
+
+def _is_other_value(value: Any, earlier: Any) -> bool:
+    plain = type(value) in SIMPLE and (earlier is MISSING or type(earlier) in SIMPLE)
+    return plain and content(value) != content(earlier)
 
 
 def _put(container: dict[str, Any], key: str, value: Any) -> None:

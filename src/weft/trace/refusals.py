@@ -129,6 +129,21 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "a program changes elements, not what a tensor is",
             "call requires_grad_() before the call, or work on x.detach() or x.clone()",
         ),
+        "python draw": (
+            "the program draws random numbers in Python",
+            "hybridize runs Python once per signature, so every run would use the numbers of the first",
+            "draw them with PyTorch (torch.rand(()), torch.randint), or pass them as arguments; or " + KEEP_EAGER,
+        ),
+        "counter": (
+            "the program counts in a Python attribute",
+            "each count would be another program, as a program holds what Python numbers were when it was traced",
+            "count in a registered buffer (self.steps += 1 on a tensor), or outside of the module",
+        ),
+        "foreign result": (
+            "the program gives an object that cannot be built again",
+            "each call gives one with tensors of its own, made as copy.copy makes it",
+            "return tensors in a tuple or a dictionary, or let the class be copied by copy.copy",
+        ),
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
 from weft.trace.kept import Kept
 from weft.trace.outcome import TracedResult, outcome, written_inputs
+from weft.trace.python_draws import without_draws
 from weft.trace.rebound import Rebound
 from weft.trace.refusals import refuse
 from weft.trace.state import find_state
@@ -126,6 +128,10 @@ def trace_program(request: Request) -> Traced:
     Numbers that may change are traced as such only if the program is the same for today's values as when they are
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
+    return without_draws(partial(_with_numbers, request))
+
+
+def _with_numbers(request: Request) -> Traced:
     if not request.numbers:
         return _trace(request)
     free = request.numbers
@@ -213,7 +219,7 @@ def _without_gradient(leaf: Any) -> Any:
 
 def _with_leaves(rebound: Sequence[Rebound], leaves: Sequence[Any]) -> tuple[Rebound, ...]:
     waiting = iter(leaves)
-    return tuple(replace(entry, before=None, leaves=tuple(islice(waiting, len(entry.leaves)))) for entry in rebound)
+    return tuple(replace(entry, leaves=tuple(islice(waiting, len(entry.leaves)))) for entry in rebound)
 
 
 def _without_unread(graph: Graph) -> Graph:

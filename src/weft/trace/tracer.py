@@ -36,6 +36,7 @@ from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
+from weft.trace.opened import opened
 from weft.trace.places import user_place
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
@@ -138,7 +139,7 @@ class Tracer:
         try:
             with self.interception:
                 result = self.request.function(*stand_in_arguments, **stand_in_keywords)
-                self.trace.leaves, self.trace.structure = tree_flatten(result, is_leaf=is_size)
+                self.trace.leaves, self.trace.structure = tree_flatten(opened(result, is_size), is_leaf=is_size)
             self._random.finish()
         finally:
             self._random.restore()
