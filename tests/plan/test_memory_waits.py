@@ -50,13 +50,6 @@ def test_no_lane_waits_for_a_call_that_comes_later() -> None:
     assert plan.arena_bytes == 4 * 256
 
 
-def test_nothing_waits_where_nothing_shares_bytes() -> None:
-    lanes: tuple[Lane, ...] = ((Run(0, 0, 1),), (Run(1, 0, 1),))
-    plan = shared(chain((1, 0), (2, 0), lanes=lanes), [[(0.0, 1.0)], [(2.0, 3.0)]])
-    assert plan.lanes[0] == APART[0]
-    assert sum(isinstance(item, Wait) for lane in plan.lanes for item in lane) <= 1
-
-
 def test_a_lane_waits_once_for_all_that_it_must_know() -> None:
     lanes: tuple[Lane, ...] = ((Run(0, 0, 1), Run(1, 0, 1)), (Run(2, 0, 1),))
     plan = shared(chain((1, 0), (2, 1), (4, 3), lanes=lanes), [[(0.0, 1.0), (1.0, 2.0)], [(2.0, 3.0)]])
