@@ -10,6 +10,7 @@ class Net(torch.nn.Module):
         self.steps += 1
         return x * self.steps
 
+
 net = weft.hybridize(Net())
 for _ in range(4):
     net(torch.ones(2))"""
