@@ -20,7 +20,8 @@ from weft.trace.capture import is_stand_in, register_node, tree_flatten, tree_un
 from weft.trace.facts import SIMPLE, look
 from weft.trace.refusals import refuse
 
-WHOLE = (*SIMPLE, torch.Tensor, torch.Size, nn.Module, torch.Generator, type, types.ModuleType)
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a number
+WHOLE = (*SIMPLE, *NUMBERS, torch.Tensor, torch.Size, nn.Module, torch.Generator, type, types.ModuleType)
 LATER = (Iterator, types.FunctionType)  # what still has to run
 DEEPEST = 8
 PROTOCOL = 4  # of pickle, whose way to take objects apart this is
