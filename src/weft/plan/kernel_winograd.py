@@ -170,7 +170,7 @@ def winograd_product(name: str, conv: ConvSizes, block: int, target: Target) -> 
     """Describe the 16 products of a block of patches."""
     rows, inner, columns = cut(patch_count(conv), block).size, conv.in_channels, conv.out_channels
     chosen = choose_schedule(conv.element, (rows, columns, inner), target)
-    schedule = replace(chosen, inner_block=min(chosen.inner_block, LONGEST_SUM))
+    schedule = replace(chosen, inner_block=min(inner, LONGEST_SUM))  # however many rows a block has: the same bits
     return GemmKernel(
         name=name,
         element=conv.element,

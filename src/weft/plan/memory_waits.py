@@ -6,11 +6,11 @@ be shared, the run waits for it: mostly that costs one look at a word. Only what
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from operator import itemgetter
 
 import numpy as np
 
@@ -96,15 +96,27 @@ def _runs_of(plan: Plan, order: Order) -> dict[int, list[tuple[int, int, int]]]:
 
 
 def _sharing(ranges: dict[int, Range], runs_of: dict[int, list[tuple[int, int, int]]]) -> Iterator[tuple[int, int]]:
-    """Give the pairs of buffers that share bytes, the one that is used first before the other."""
-    spaces: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    """Give the pairs of buffers that follow each other on some bytes, the one that is used first before the other.
+
+    That is enough: who waits for the last user of a byte waits for those whom that one has waited for.
+    """
+    spaces: dict[int, list[int]] = defaultdict(list)
     for number, (space, low, high) in ranges.items():
         if low < high and runs_of[number]:
-            spaces[space].append((low, high, number))
-    for found in spaces.values():
-        for (_, end, one), (begin, _, other) in combinations(sorted(found), 2):
-            if begin < end:
-                yield (one, other) if runs_of[one][-1][0] < runs_of[other][0][0] else (other, one)
+            spaces[space].append(number)
+    for numbers in spaces.values():
+        latest: list[tuple[int, int, int]] = []  # of disjoint bytes, in order: first, end, who used them last
+        for number in sorted(numbers, key=lambda number: runs_of[number][0][0]):
+            _, low, high = ranges[number]
+            start, stop = bisect_right(latest, low, key=_end), bisect_left(latest, high, key=_begin)
+            before = latest[start:stop]
+            yield from ((other, number) for other in dict.fromkeys(other for _, _, other in before))
+            left = [(begin, low, other) for begin, _, other in before[:1] if begin < low]
+            right = [(high, end, other) for _, end, other in before[-1:] if end > high]
+            latest[start:stop] = [*left, (low, high, number), *right]
+
+
+_begin, _end = itemgetter(0), itemgetter(1)
 
 
 def _rebuilt(plan: Plan, order: Order, needed: dict[tuple[int, int], list[int]]) -> tuple[Lane, ...]:
