@@ -128,7 +128,8 @@ def trace_program(request: Request) -> Traced:
     Numbers that may change are traced as such only if the program is the same for today's values as when they are
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
-    return without_draws(partial(_with_numbers, request))
+    trace = partial(_with_numbers, request)
+    return without_draws(trace) if request.draws else trace()
 
 
 def _with_numbers(request: Request) -> Traced:
