@@ -63,3 +63,15 @@ def test_one_intermediate_becomes_one_output() -> None:
     plan = loosely(twice).plan
     written = {place.buffer for call in plan.calls for place in call.writes}
     assert all(number in written for number, _ in plan.of_kind("output"))
+
+
+def test_an_operator_reads_other_outputs_of_a_region_that_hands_out_free_ones() -> None:
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        found = functional.conv2d(x, weight).tanh()
+        most, places = torch.sort(found.mean((2, 3)))  # by PyTorch's operator, between two regions
+        return (most * places).sum() + found.square().sum()
+
+    x, weight = torch.randn(2, 5, 8, 12), torch.randn(12, 5, 1, 1, requires_grad=True)
+    (expected,) = torch.autograd.grad(function(x, weight), weight)
+    (given,) = torch.autograd.grad(weft.hybridize(function)(x, weight), weight)
+    torch.testing.assert_close(given, expected)

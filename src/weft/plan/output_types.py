@@ -34,18 +34,20 @@ def as_planned(compiled: Graph, regions: Sequence[PlannedRegion]) -> Graph:
     """The graph with the types that regions' outputs have; those that have others are results alone."""
     now: dict[Value, Value] = {}
     for value in compiled.values:
+        (found,) = replace_operands([value], now)
         outputs = _outputs(value, regions)
         if outputs is not None and value.type != TupleType(outputs):
-            now[value] = replace(value, type=TupleType(outputs))
-        elif value.op == "item" and value.operands[0] in now:
-            kind = _outputs(value.operands[0], regions) or ()
-            now[value] = replace(value, type=kind[value.attributes["index"]])
+            found = replace(found, type=TupleType(outputs))
+        elif value.op == "item" and found is not value:
+            kinds = _outputs(value.operands[0], regions)
+            found = found if kinds is None else replace(found, type=kinds[value.attributes["index"]])
+        if found is not value:
+            now[value] = found  # whoever reads it below reads this one, also where its own type is as before
     if not now:
         return compiled
-    values = replace_operands([now.get(value, value) for value in compiled.values], now)
-    replaced = dict(zip(compiled.values, values, strict=True))
-    results = tuple(replace(result, value=replaced.get(result.value, result.value)) for result in compiled.results)
-    writes = tuple(replace(write, value=replaced.get(write.value, write.value)) for write in compiled.writes)
+    values = tuple(now.get(value, value) for value in compiled.values)
+    results = tuple(replace(result, value=now.get(result.value, result.value)) for result in compiled.results)
+    writes = tuple(replace(write, value=now.get(write.value, write.value)) for write in compiled.writes)
     return replace(compiled, values=values, results=results, writes=writes)
 
 
