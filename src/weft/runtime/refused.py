@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from weft.codegen.library import LibraryExecutable
-from weft.errors import ExecutionError
 from weft.ir.graph import Graph
 from weft.ir.ops import effect_of
 from weft.plan.library_plan import plan_library
@@ -33,15 +32,6 @@ class InPlace(threading.local):
 
 
 IN_PLACE = InPlace()
-
-
-def half_done(name: str) -> ExecutionError:
-    """Say that a program cannot be run again by operators: they would write a second time."""
-    return ExecutionError(
-        f"{name} met data that its machine code does not take, after it had changed tensors in place",
-        why="an index is out of range, or offsets of bags are not in order; what was changed stays so",
-        fix="mend the data, or run it by PyTorch's operators: WEFT_CODEGEN=library",
-    )
 
 
 def run_as_operators(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
