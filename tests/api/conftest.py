@@ -1,9 +1,11 @@
-"""What tests of the programs' semantics share: the exact bits of eager, by PyTorch's own operators."""
+"""What tests of the programs' semantics share: the exact bits of eager, and an engine of a test's own."""
 
 from collections.abc import Iterator
 
 import pytest
 
+import weft
+from weft.api.lazy_tasks import engine
 from weft.config import overrides
 
 
@@ -12,3 +14,13 @@ def by_library() -> Iterator[None]:
     """Run programs by PyTorch's operators: machine code of ours rounds sums in another order."""
     with overrides(codegen="library"):
         yield
+
+
+@pytest.fixture
+def own_engine() -> Iterator[None]:
+    """End the lazy session and the engine after a test, with what is queued: the next begins anew."""
+    yield
+    weft.lazy(False)
+    engine().failures.drop_what_is_queued()
+    engine().failures.known.clear()
+    engine().close()

@@ -1,7 +1,7 @@
 """Ordinary PyTorch in a lazy block gives what it gives outside, later."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,7 @@ from weft.api.lazy_tensor import LazyTensor
 from weft.engine import Var
 from weft.errors import ExecutionError
 
-
-@pytest.fixture(autouse=True)
-def own_engine() -> Iterator[None]:
-    """Leave no failure of one test to the next."""
-    yield
-    weft.lazy(False)
-    engine().failures.drop_what_is_queued()
-    engine().failures.known.clear()
-    engine().close()
+pytestmark = pytest.mark.usefixtures("own_engine")
 
 
 def often(function: Callable[[], Any], times: int = 4) -> list[Any]:

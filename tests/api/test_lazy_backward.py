@@ -1,22 +1,12 @@
 """A backward in lazy code gives the gradients, and leaves the graphs, that eager would."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 import weft
 from weft.api import lazy_plan
-from weft.api.lazy_tasks import engine
 
-
-@pytest.fixture(autouse=True)
-def own_engine() -> Iterator[None]:
-    """Leave no failure of one test to the next."""
-    yield
-    engine().failures.drop_what_is_queued()
-    engine().failures.known.clear()
-    engine().close()
+pytestmark = pytest.mark.usefixtures("own_engine")
 
 
 def backward_now(loss: torch.Tensor) -> None:

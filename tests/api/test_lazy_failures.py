@@ -1,6 +1,6 @@
 """What fails in queued work is told with its own line, and spoils what depends on it alone, compiled or not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from torch.nn import functional
 import weft
 from weft.api import lazy_plan
 from weft.api.lazy_program import LazyPrograms
-from weft.api.lazy_tasks import engine
 from weft.errors import ExecutionError
 from weft.runtime.refused import IN_PLACE
 
@@ -19,13 +18,7 @@ GOOD = torch.zeros(20, dtype=torch.long)
 BAD = torch.full((20,), 50)
 
 
-@pytest.fixture(autouse=True)
-def own_engine() -> Iterator[None]:
-    """Leave no failure of one test to the next."""
-    yield
-    engine().failures.drop_what_is_queued()
-    engine().failures.known.clear()
-    engine().close()
+pytestmark = pytest.mark.usefixtures("own_engine")
 
 
 @pytest.fixture(params=[1, 1000], ids=["compiled", "by operators"], autouse=True)

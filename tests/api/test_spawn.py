@@ -1,24 +1,15 @@
 """Spawned work runs in the background, in the order that its tensors ask for."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
 
 import weft
-from weft.api.lazy_tasks import engine
 from weft.errors import ExecutionError
 
-
-@pytest.fixture(autouse=True)
-def own_engine() -> Iterator[None]:
-    """Leave no failure of one test to the next."""
-    yield
-    engine().failures.drop_what_is_queued()
-    engine().failures.known.clear()
-    engine().close()
+pytestmark = pytest.mark.usefixtures("own_engine")
 
 
 def test_a_result_can_be_passed_on_before_it_exists():
