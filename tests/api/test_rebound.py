@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +81,15 @@ def test_a_loss_may_be_made_of_what_was_kept(pair: tuple[Any, Any]) -> None:
             found.append(gradients(loss, list(net.parameters())))
     for theirs, ours in zip(found[:3], found[3:], strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_what_was_kept_before_is_let_go() -> None:
+    net = weft.hybridize(Attention())
+    net.weights = torch.ones(1)
+    before = weakref.ref(net.weights)
+    net(torch.randn(2, 3, 4))  # traced while it is there
+    gc.collect()
+    assert before() is None
 
 
 def test_a_registered_buffer_stays_registered(pair: tuple[Any, Any]) -> None:

@@ -147,7 +147,7 @@ def module_facts(module: nn.Module, path: str, rebound: frozenset[str] = frozens
     return ModuleFacts(
         module,
         path,
-        tuple(module.__dict__.values()),
+        () if rebound else tuple(module.__dict__.values()),  # which a run changes: contents are compared each time
         MappingProxyType(contents),
         MappingProxyType(containers),
         MappingProxyType(structure(module)),

@@ -7,7 +7,7 @@ module's weight anew before each forward: as in eager, the attribute is another 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,11 @@ class Rebound:
         """How much is added to a number, if it is one and was one."""
         value = self.leaves[0] if self.structure.is_leaf() else None
         return value - self.before if type(value) in (int, float) and type(self.before) in (int, float) else None
+
+    def described(self, leaves: Iterable[Any]) -> Rebound:
+        """The same with leaves that say what a run puts there; a tensor that was there before is let go."""
+        before = self.before if type(self.before) in SIMPLE else None
+        return replace(self, before=before, leaves=tuple(leaves))
 
     def is_change(self, real: Mapping[int, torch.Tensor]) -> bool:
         """Whether it is more than what `self.count += 1` leaves, the tensor that was there.

@@ -220,7 +220,7 @@ def _without_gradient(leaf: Any) -> Any:
 
 def _with_leaves(rebound: Sequence[Rebound], leaves: Sequence[Any]) -> tuple[Rebound, ...]:
     waiting = iter(leaves)
-    return tuple(replace(entry, leaves=tuple(islice(waiting, len(entry.leaves)))) for entry in rebound)
+    return tuple(entry.described(islice(waiting, len(entry.leaves))) for entry in rebound)
 
 
 def _without_unread(graph: Graph) -> Graph:
