@@ -217,16 +217,19 @@ def test_interrupts_anywhere_in_pushing_leave_the_engine_consistent():
                 while True:
                     engine.push(add_one, reads=[x], writes=[x])
             except KeyboardInterrupt:
-                pass
+                stop.set()
             thread.join(PATIENCE)
         engine.waitall()
         assert counts["ran"] == engine.statistics().pushed == engine.statistics().done
 
 
 def _interrupt_soon(stop, rounds):
+    """Interrupt, and again where Python dropped it: what a callback of the garbage collector raises goes nowhere."""
     for _ in range(rounds * 100):
         stop.is_set()
     _thread.interrupt_main()
+    while not stop.wait(1):
+        _thread.interrupt_main()
 
 
 def test_an_engine_nobody_holds_is_collected_once_its_threads_are_gone():
