@@ -129,6 +129,27 @@ def test_results_that_the_loss_does_not_use_give_no_gradient_as_in_eager(used: t
     assert net.forward.traces == 1
 
 
+@pytest.mark.parametrize("layout", ["columns", "every second", "expanded", "transposed", "whole"])
+def test_an_argument_that_autograd_computed_keeps_its_strides(layout: str) -> None:
+    base = torch.randn(6, 8, requires_grad=True)
+    made = base.tanh()
+    x = {
+        "columns": made[:, 4:],
+        "every second": made[::2, 1::2],
+        "expanded": made[:, :1].expand(6, 5),
+        "transposed": made.T,
+        "whole": made,
+    }[layout]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * torch.arange(x.shape[1])).sum()
+
+    expected = function(x)
+    found = weft.hybridize(function)(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found, base, retain_graph=True), torch.autograd.grad(expected, base))
+
+
 def test_gradients_flow_through_several_calls_and_into_arguments() -> None:
     net = nn.Linear(3, 3)
     x = torch.randn(2, 3, requires_grad=True)

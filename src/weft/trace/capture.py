@@ -92,6 +92,20 @@ class _FunctionMode(TorchFunctionMode):
         return func(*arguments, **keywords)
 
 
+class _Computed(torch.autograd.Function):
+    """What autograd has computed of a leaf: new memory with the very strides; `clone` would close gaps between rows."""
+
+    @staticmethod
+    def forward(context: Any, leaf: torch.Tensor) -> torch.Tensor:
+        del context
+        return leaf.new_empty_strided(leaf.size(), leaf.stride())
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        del context
+        return gradient
+
+
 class Interception:
     """While entered, operators run on stand-ins and are reported to the listener."""
 
@@ -140,7 +154,7 @@ class Interception:
             if not tensor.requires_grad or tensor.is_inference():
                 return leaf, leaf
             leaf.requires_grad_(True)
-            return (leaf, leaf) if tensor.is_leaf else (leaf.clone(memory_format=torch.preserve_format), leaf)
+            return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)
 
     def release(self) -> None:
         """Let go of real tensors: whoever asks whether a parameter's memory has other owners must not find this one."""
