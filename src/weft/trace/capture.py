@@ -101,7 +101,7 @@ class _Computed(torch.autograd.Function):
         return leaf.new_empty_strided(leaf.size(), leaf.stride())
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
         del context
         return gradient
 
@@ -154,7 +154,7 @@ class Interception:
             if not tensor.requires_grad or tensor.is_inference():
                 return leaf, leaf
             leaf.requires_grad_(True)
-            return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)
+            return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)  # type: ignore[no-untyped-call]
 
     def release(self) -> None:
         """Let go of real tensors: whoever asks whether a parameter's memory has other owners must not find this one."""
