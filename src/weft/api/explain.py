@@ -31,6 +31,10 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     for number, (key, guarded) in enumerate(programs, 1):
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
+    if hybrid.rare.calls:
+        lines.append(
+            f"  {counted(hybrid.rare.calls, 'call')} ran imperatively, their signatures having come too rarely"
+        )
     if hybrid.misses:
         lines.append("  traced again because")
         lines += [f"    {sentence}" for sentence in hybrid.misses]

@@ -23,6 +23,7 @@ from weft.api.numbers import FreeNumbers
 from weft.api.program import Program
 from weft.api.program_description import Example
 from weft.api.quick_call import QuickCall, quick_call
+from weft.api.rare_calls import RareCalls
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
@@ -67,6 +68,7 @@ class Hybrid:
         self.traces = 0
         self.imperative: str | None = None
         self.lock = RLock()
+        self.rare = RareCalls()
         self._numbers = FreeNumbers()
         self._counts: dict[tuple[int, str], deque[float | None]] = {}
         self._warned = False
@@ -93,7 +95,7 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         found = self._find(self._key(leaves, structure), leaves)
         if found is None:
-            found = self._trace(Call(arguments, keywords, leaves, structure))
+            found = self._trace(Call(arguments, keywords, leaves, structure), always=False)
             if found is None:
                 return self.function(*arguments, **keywords)
         self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
@@ -111,7 +113,7 @@ class Hybrid:
         found = None
         if self.imperative is None:
             found = self._find(self._key(leaves, structure), leaves)
-            found = found or self._trace(Call(arguments, keywords, leaves, structure))
+            found = found or self._trace(Call(arguments, keywords, leaves, structure), always=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
@@ -127,13 +129,16 @@ class Hybrid:
                 return guarded
         return None
 
-    def _trace(self, call: Call) -> Guarded | None:
+    def _trace(self, call: Call, *, always: bool) -> Guarded | None:
+        """The program of a call, made if need be; None where it runs imperatively."""
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
             key = self._key(call.leaves, call.structure)
             found = self._find(key, call.leaves)
             if found is not None:
                 return found
+            if not (self.rare.deserves(key) or always):
+                return None
             self._note_miss(key, call.leaves)
             try:
                 with without_collection():

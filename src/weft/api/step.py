@@ -171,7 +171,7 @@ class Step(Hybrid):
             )
         found = self._find(self._key(leaves, structure), leaves)
         if found is None:
-            found = self._trace(Call((*given, current.form), keywords, leaves, structure))
+            found = self._trace(Call((*given, current.form), keywords, leaves, structure), always=True)
             assert found is not None, "there is no imperative fallback"
         if len(self._quick_calls) >= MOST_QUICK_CALLS:
             self._quick_calls.clear()
