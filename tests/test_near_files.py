@@ -24,3 +24,9 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
     assert (
         missing_file(tmp_path / "network.py", [".py"]).why == f"{tmp_path} has 0.py, 1.py, 2.py, 3.py, 4.py and 3 more"
     )
+
+
+def test_a_folder_is_no_file_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "net.py").mkdir()
+    assert str(missing_file(tmp_path / "net.py", [".py"])).startswith(f"{tmp_path}/net.py is a folder")
+    assert missing_file(tmp_path / "nte.py", [".py"]).why == f"{tmp_path} has no .py file"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weft.bench import worker
 from weft.bench.comparison import _reference, compare
 from weft.bench.figures import error_of, ratio, spread, time_text
 from weft.bench.portrait import portrait
@@ -173,3 +174,9 @@ def test_processes_are_compared_and_one_that_fails_is_named(tmp_path: Path, monk
     assert "round 2 of 2" in told
     found = compare("text.py:f", ["5"], Settings(("eager",), threads=1, warmup=1, runs=2))
     assert "turns a tensor into a Python number" in found.skipped["hybrid"]
+
+
+def test_one_slow_call_does_not_make_a_turn_of_one_call(monkeypatch) -> None:
+    slow = iter([0.5])  # the first turn makes ready what later ones use
+    monkeypatch.setattr(worker, "_turn", lambda _, calls: next(slow, 1e-4))
+    assert worker.calls_of_a_turn(lambda: None) == 64

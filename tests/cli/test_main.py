@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Weft, transcript
@@ -198,3 +199,22 @@ def test_starting_without_torch_takes_less_than_a_third_of_a_second() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 0, "something on the way to --version imports PyTorch"
     assert time.perf_counter() - start < 5  # the machine may be busy; what counts is that PyTorch was not imported
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", ["--help", "--version --json", "env nope --json"])
+def test_a_full_disk_under_standard_output_is_said(words: str) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "weft", *words.split()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 4
+    assert done.stderr.endswith("weft: standard output cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "closed, words, status", [(">&-", "--help", 0), ("2>&-", "nope", 2), ("2>/dev/full", "nope", 2)]
+)
+def test_streams_that_are_closed_or_full_change_nothing_else(closed: str, words: str, status: int) -> None:
+    done = subprocess.run(f"{sys.executable} -m weft {words} {closed}", shell=True, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")

@@ -37,6 +37,15 @@ def run(devices):
 
 def failing():
     raise ValueError("there is no data")
+
+
+def nothing():
+    return run("cpu:0")[0], []
+
+
+def once():
+    trainer, data = run("cpu:0")
+    return trainer, iter(data)
 """
 STEP = """import torch
 from torch import nn
@@ -58,11 +67,23 @@ MODELS = (
     "weft export net.py:net",
     "weft export absent.weft --to net",
     "weft export net.py:sorted --input 3 --to sorted",
+    "weft export net.py:net --to written",
+    "weft doctor net.weft",
+    "weft bench net.weft",
+    "weft show folder.py:net",
+    "weft show net.py:Sized:net",
 )
 TRAINING = (
     "weft train run.py:run --devices cpu:0",
     "weft train run.py:failing",
     "weft train run.py:rn",
+    "weft train run.py:nothing",
+    "weft train run.py:once --epochs 2",
+    "weft train broken.py:run",
+    "weft train unfound.py:run",
+    "weft train folder.py:run",
+    "weft train examples.lnet",
+    "weft train run.py:run --checkpoints net.py",
     "weft train run.py",
     "weft train run.py:run --devices cuda:99",
     "weft train run.py:run --epochs none",
@@ -93,6 +114,11 @@ def files(folder: Path) -> Path:
     """The files that the commands name."""
     (folder / "run.py").write_text(RUN, encoding="utf-8")
     (folder / "step.py").write_text(STEP, encoding="utf-8")
+    (folder / "broken.py").write_text("def run(:\n", encoding="utf-8")
+    (folder / "unfound.py").write_text("import missing_module_of_nobody\n", encoding="utf-8")
+    (folder / "folder.py").mkdir()
+    (folder / "written").mkdir()
+    (folder / "written" / "Makefile").write_text("all:\n", encoding="utf-8")
     with (folder / "net.py").open("a", encoding="utf-8") as file:
         file.write("        self.size = size\n\n\ndef sorted(x):\n    return torch.sort(x)[0]\n")
     return folder

@@ -163,3 +163,46 @@ def test_a_scaler_is_saved_and_restored_and_training_goes_on_with_the_same_bits(
     assert resumed.options.scaler.state_dict() == straight.options.scaler.state_dict()
     for one, other in zip(resumed.net.parameters(), straight.net.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("devices", ["cpu:0", ["cpu:0", "cpu:1"]])
+def test_an_epoch_without_batches_is_said_and_not_counted(devices: Any) -> None:
+    made = trainer(devices)
+    with pytest.raises(weft.UsageError, match="there was no batch in epoch 2") as caught:
+        made.fit(iter(list(data())), epochs=3, say=quiet)
+    assert "gives its batches only once" in str(caught.value)
+    assert (made.epoch, len(made.history)) == (1, 1)
+    with pytest.raises(weft.UsageError, match="the data is empty"):
+        trainer(devices).fit([], say=quiet)
+
+
+def test_what_stopped_one_fit_does_not_stop_the_next() -> None:
+    class StopOnce(weft.Callback):
+        stops = 1
+
+        def after_epoch(self, trainer: Any, row: Any) -> None:
+            if self.stops:
+                self.stops -= 1
+                trainer.stop("once")
+
+    made = trainer(callbacks=[StopOnce()])
+    assert len(made.fit(data(), epochs=3, say=quiet)) == 1
+    assert len(made.fit(data(), epochs=3, say=quiet)) == 3
+
+
+def test_a_folder_for_checkpoints_that_cannot_be_made_is_said_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    made = trainer(checkpoints=weft.Checkpoints(tmp_path / "file"))
+    with pytest.raises(weft.CheckpointError, match="cannot be made"):
+        made.fit(data(), say=quiet)
+    assert made.steps == 0
+
+
+def test_a_loader_that_cannot_tell_its_length_trains() -> None:
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return ((torch.ones(4, 4), index % 3) for index in range(20))
+
+    loader = torch.utils.data.DataLoader(Stream(), batch_size=8)
+    assert Prefetched(loader, None).total is None
+    assert len(trainer().fit(loader, epochs=2, say=quiet)) == 2

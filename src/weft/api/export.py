@@ -17,7 +17,7 @@ from weft.api.program_loaded import LoadedProgram
 from weft.api.program_parts import ProgramParts
 from weft.api.program_writing import write_atomically
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
-from weft.errors import ExecutionError, UnsupportedError
+from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
 from weft.passes.pipeline import run_pipeline
@@ -74,10 +74,22 @@ def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> 
         f"{name}.example": _example(parts, native, interface),
         "Makefile": makefile(name).encode(),
     }
+    _check_overwritten(target, files, name)
     for file, content in files.items():
         write_atomically(target / file, [content])
     built = build_and_compare(target, name)
     return Exported(target, (*files, *built), bool(built))
+
+
+def _check_overwritten(folder: Path, files: Iterable[str], name: str) -> None:
+    """Overwrite what an earlier export wrote, and nothing else: a folder of the user's own may have a Makefile."""
+    there = [file for file in files if (folder / file).exists()]
+    if there and not (folder / f"{name}.example").is_file():
+        raise UsageError(
+            f"{folder} has a {there[0]} already",
+            why="export writes such a file, and no earlier export has written that one",
+            fix="name a new folder",
+        )
 
 
 def _check(program: LoadedProgram) -> None:

@@ -13,7 +13,14 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
 def write_atomically(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file so that at every moment, also after a crash, the old file or the new one is there."""
+    """Write a file so that at every moment, also after a crash, the old file or the new one is there.
+
+    A link stays, and what it leads to is written; a pipe or a device, such as /dev/stdout, is written into.
+    """
+    path = resolved_target(path)
+    if is_stream(path):
+        write_into(path, pieces)
+        return
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         _write_new(temporary, pieces)
@@ -29,6 +36,30 @@ def write_atomically(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     _sync_folder(path)
+
+
+def resolved_target(path: Path) -> Path:
+    """Follow links, but none of those to open files, which lead to no name that could be written beside."""
+    return path if is_stream(path) or not path.is_symlink() else Path(os.path.realpath(path))
+
+
+def is_stream(path: Path) -> bool:
+    """Tell whether something is there that is neither file nor folder: it cannot be replaced, only written into."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def write_into(path: Path, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write into a pipe or a device."""
+    try:
+        with path.open("wb", buffering=0) as file:
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ExecutionError(f"{path} could not be written", why=error.strerror or str(error)) from error
 
 
 def _write_new(path: Path, pieces: Iterable[bytes | memoryview]) -> None:

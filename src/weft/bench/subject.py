@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
-import traceback
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +15,10 @@ from torch import nn
 
 from weft.api.hybrid import HybridFunction, hybridize
 from weft.api.step import Step
+from weft.api.user_file import one_line, place_in, run_file
 from weft.bench.settings import HYBRID, STEP
 from weft.bench.training import losses_function
-from weft.errors import UsageError, source_line
-from weft.near_files import missing_file
+from weft.errors import UsageError
 
 EXAMPLES = "example_inputs"
 SEED = 0
@@ -33,7 +31,6 @@ DTYPES = {
     "i64": torch.int64,
     "bool": torch.bool,
 }
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 SIZES = re.compile(r"(\d+(?:,\d+)*|scalar)(?::(\w+))?", re.ASCII)
 
 
@@ -75,37 +72,20 @@ def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
     with the same inputs each time.
     """
     path, _, name = target.rpartition(":")
+    if target.endswith(".weft"):
+        raise UsageError(
+            f"{target} is a saved program",
+            why="what is asked for here is the model that it was made of",
+            fix=f"file.py:name of the model; weft run {target} times the program alone",
+        )
     if not path or not name:
         raise UsageError(f"{target!r} is no target", why="a target is a file and a name in it", fix="net.py:net")
+    torch.manual_seed(SEED)
     names = run_file(Path(path))
     thing = _thing(names, name, path)
     torch.manual_seed(SEED)
     inputs = tuple(map(random_input, sizes)) if sizes else _examples(names, thing, target)
     return Subject(name, thing, inputs, _caller(path, name))
-
-
-def run_file(path: Path) -> dict[str, Any]:
-    """Run a Python file as a module of its own; its folder is looked in for what it imports."""
-    if not path.is_file():
-        raise missing_file(path, [".py"])
-    folder_name = str(path.parent.resolve())
-    if folder_name not in sys.path:
-        sys.path.insert(0, folder_name)
-    # Under a name that nothing else has, and found by it: dataclasses and pickle look their module up.
-    module = types.ModuleType(f"weft_subject_{path.stem}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
-    torch.manual_seed(SEED)
-    try:
-        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"{path} does not run: {one_line(error)}",
-            where=_place_in(error, str(path)),
-            why="a target's file is run to get at its names",
-            fix=f"make `python {path}` work; put what belongs to a script under `if __name__ == '__main__':`",
-        ) from error
-    return module.__dict__
 
 
 def random_input(text: str) -> torch.Tensor:
@@ -122,13 +102,6 @@ def random_input(text: str) -> torch.Tensor:
     return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.randint(0, 2, shape).to(dtype)
 
 
-def one_line(error: BaseException) -> str:
-    """Say an exception on one line, without the colours that some exporters write."""
-    lines = [line.strip() for line in COLOURS.sub("", str(error)).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
 def call(subject: Subject) -> Any:
     """Call a subject as the user wrote it; an exception of its own is the user's to see, with the line."""
     function = losses_function(subject.thing) if isinstance(subject.thing, Step) else subject.thing
@@ -138,7 +111,7 @@ def call(subject: Subject) -> Any:
         sizes = ", ".join(map(describe_input, subject.inputs))
         raise UsageError(
             f"{subject.name} does not run imperatively on ({sizes}): {one_line(error)}",
-            where=_place_in(error, None),
+            where=place_in(error),
             fix="check the sizes given by --input, or example_inputs in the file",
         ) from error
 
@@ -218,17 +191,3 @@ def _examples(names: dict[str, Any], thing: Any, target: str) -> tuple[Any, ...]
             fix=f"give --input with sizes, such as --input 1,512, or put `{EXAMPLES} = (...)` into the file",
         )
     return tuple(found) if isinstance(found, tuple | list) else (found,)
-
-
-def _place_in(error: BaseException, filename: str | None) -> str | None:
-    """Name the innermost line of a file on the way to an error; without a file, of any that is no package."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return source_line(error.filename, error.lineno or 1)
-    frames = traceback.extract_tb(error.__traceback__)
-    mine = [
-        frame
-        for frame in frames
-        if (frame.filename == filename if filename else "site-packages" not in frame.filename)
-        and frame.filename != __file__
-    ]
-    return source_line(mine[-1].filename, mine[-1].lineno or 1) if mine else None

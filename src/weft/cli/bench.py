@@ -25,11 +25,19 @@ def code(given: Namespace) -> str:
     if settings != "Settings()":
         imports.append("from weft.bench.settings import Settings")
         call = f"compare({given.TARGET!r}{sizes}, settings={settings})"
-    if given.html is None and given.trace is None:
+    written = (given.export_json, given.export_markdown, given.html, given.trace)
+    if not any(written):
         return "\n".join([*imports, "", f"print({call})"])
-    imports.insert(1, "from weft.bench.portrait import portrait")
-    trace = f", trace=Path({given.trace!r})" if given.trace is not None else ""
-    lines = [f"found = {call}", "print(found)", f"shown = portrait(found{sizes}{trace})"]
+    lines = [f"found = {call}", "print(found)"]
+    if given.export_json is not None:
+        imports.append("from weft.cli.outcome import as_json")
+        lines.append(f"Path({given.export_json!r}).write_text(as_json('bench', found.as_dict()), encoding='utf-8')")
+    if given.export_markdown is not None:
+        lines.append(f"Path({given.export_markdown!r}).write_text(found.markdown(), encoding='utf-8')")
+    if given.html is not None or given.trace is not None:
+        imports.insert(1, "from weft.bench.portrait import portrait")
+        trace = f", trace=Path({given.trace!r})" if given.trace is not None else ""
+        lines.append(f"shown = portrait(found{sizes}{trace})")
     if given.html is not None:
         imports.append("from weft.report.page import page")
         lines.append(f"Path({given.html!r}).write_text(page({_title(given)!r}, shown), encoding='utf-8')")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
 from argparse import Namespace
@@ -19,7 +18,7 @@ from weft.cli.interruption import interruptible, status_after, told_after
 from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, as_json, error_data, status_of
 from weft.cli.output_path import check_writable
 from weft.cli.suggestion import did_you_mean
-from weft.cli.terminal import say, show, style_of, text_of
+from weft.cli.terminal import OutputError, forget_output, open_streams, say, show, style_of, text_of
 from weft.document import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
 
@@ -29,18 +28,28 @@ HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line; `words` are those behind `weft`, by default those of this process."""
     given = list(sys.argv[1:] if words is None else words)
+    open_streams()
+    try:
+        return _status(given)
+    except BrokenPipeError:
+        forget_output()  # whoever read it has gone, such as `head`
+        return BROKEN_PIPE
+    except OutputError as error:
+        forget_output()
+        say(f"weft: {error}")
+        return status_of(error)
+
+
+def _status(given: list[str]) -> int:
+    """Answer, or say what went wrong."""
     try:
         with interruptible():
-            status = _answer(given)
-            sys.stdout.flush()
-            return status
+            return _answer(given)
     except KeyboardInterrupt as error:
         told = told_after(error, given)
         return _fail(given, error, told, status_after(error))
-    except BrokenPipeError:
-        # Whoever read the output has gone, such as `head`: Python must not complain again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    except (BrokenPipeError, OutputError):
+        raise
     except WeftError as error:
         return _fail(given, error, str(error), status_of(error))
     except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is, it is said in full
@@ -117,5 +126,5 @@ def _fail(words: list[str], error: BaseException, told: str, status: int) -> int
     if "--json" in words:
         known = words[0] in {command.name for command in COMMANDS}
         fact = error.fact if isinstance(error, WeftError) else told
-        print(as_json(words[0] if known else None, error_data(error, fact, status)))
+        show(as_json(words[0] if known else None, error_data(error, fact, status)), style_of(ascii_only=True))
     return status

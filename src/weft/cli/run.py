@@ -18,7 +18,7 @@ def code(given: Namespace) -> str:
     imports = "from pathlib import Path\n\nimport weft\nfrom weft.report.running import run_program, save_results\n"
     if given.output is None:
         return f"import weft\nfrom weft.report.running import run_program\n\nprint({call})"
-    return f"{imports}\nsave_results({call}, Path({given.output!r}))"
+    return f"{imports}\nran = {call}\nprint(ran)\nsave_results(ran, Path({given.output!r}))"
 
 
 def run(given: Namespace) -> Outcome:

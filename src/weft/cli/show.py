@@ -19,8 +19,13 @@ def code(given: Namespace) -> str:
     loading = load_code(given.TARGET, given.input)
     if given.stage == PICTURE:
         return f"{loading}\nprogram.draw({given.output!r})"
-    imports = "from weft.report.stages import stage_text\n"
-    return f"{imports}{loading}\nprint(stage_text(program, {given.stage!r}))"
+    imports, text = "from weft.report.stages import stage_text\n", f"stage_text(program, {given.stage!r})"
+    if given.output is None:
+        return f"{imports}{loading}\nprint({text})"
+    return (
+        f"from pathlib import Path\n\n{imports}{loading}\n"
+        f"Path({given.output!r}).write_text({text} + '\\n', encoding='utf-8')"
+    )
 
 
 def run(given: Namespace) -> Outcome:

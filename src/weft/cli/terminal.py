@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from weft.document import Document, Line, Style, Tone, lines_of
+from weft.errors import ExecutionError
 
 WIDEST = 80
 COLOURS: dict[Tone, str] = {"plain": "", "strong": "bold", "faint": "dim", "good": "green", "bad": "bold red"}
+
+
+class OutputError(ExecutionError):
+    """The result is there, and nowhere to write it."""
 
 
 def style_of(*, ascii_only: bool) -> Style:
@@ -21,13 +29,16 @@ def style_of(*, ascii_only: bool) -> Style:
 
 def show(result: Document | str, style: Style) -> None:
     """Print a result."""
-    if isinstance(result, str):
-        print(result)
-        return
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _show_in_colour(lines_of(result, style))
-    else:
-        print(text_of(result, style))
+    try:
+        if isinstance(result, Document) and sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+            _show_in_colour(lines_of(result, style))
+        else:
+            print(text_of(result, style))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
 
 
 def text_of(result: Document | str, style: Style) -> str:
@@ -40,7 +51,20 @@ def text_of(result: Document | str, style: Style) -> str:
 def say(message: str) -> None:
     """Tell the person something that is not the result."""
     encoding = sys.stderr.encoding or "ascii"
-    print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # where messages cannot be written, nobody can be told of it
+        print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr, flush=True)
+
+
+def open_streams() -> None:
+    """Give a process that was started with closed streams others, which forget what is written."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # open to the end
+
+
+def forget_output() -> None:
+    """Have what standard output still holds go nowhere: Python would complain of it once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_in_colour(lines: Sequence[Line]) -> None:

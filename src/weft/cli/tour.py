@@ -22,6 +22,7 @@ def code(given: Namespace) -> str:
     return (
         "from pathlib import Path\n\nfrom weft.report.page import page\nfrom weft.tour.tour import tour\n\n"
         f"found = {call}\n"
+        "print(found)\n"
         f"Path({given.html!r}).write_text(page(found.title, found.document(), found.language), encoding='utf-8')"
     )
 

@@ -21,6 +21,8 @@ from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
 from weft.near_files import missing_file
 from weft.trace.capture import tree_flatten
 
+NPY_START = b"\x93NUMPY"
+
 CALLS = 5
 MOST_ELEMENTS = 6
 
@@ -128,6 +130,10 @@ def _random(kind: Any) -> Any:
 def _read(path: Path) -> torch.Tensor:
     """Read an array; pickles, which could run anything, are refused."""
     try:
+        with path.open("rb") as file:
+            begins = file.read(len(NPY_START)) == NPY_START
+        if not begins:  # NumPy would take it for a pickle, and advise to run that
+            raise ExecutionError(f"{path} cannot be read as an .npy file", why="it does not begin as one")
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError as error:
         raise missing_file(path, [".npy"]) from error

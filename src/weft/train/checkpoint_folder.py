@@ -36,6 +36,10 @@ class Checkpoints:
         self._engine: BaseEngine | None = None
         self._written = Var("checkpoint")
 
+    def make_folder(self) -> None:
+        """Make the folder, so that one that cannot be made is known before hours of training."""
+        self._series.make_folder()
+
     def save(self, net: nn.Module, step: int, /, *, random: bool | None = True, **parts: Any) -> Path:
         """Write a checkpoint of a step, and give the file's path; see `weft.save`."""
         taken = snapshot(net, random, {**parts, "step": step})

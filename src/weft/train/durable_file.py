@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from weft.api.program_writing import NEW_FILE
+from weft.api.program_writing import NEW_FILE, is_stream, resolved_target, write_into
 from weft.errors import CheckpointError
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.part")
@@ -29,7 +29,11 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 def write_durably(path: Path, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Write a file: temporary beside it, synced, renamed, its folder synced."""
+    """Write a file: temporary beside it, synced, renamed, its folder synced; through a link, and into a device."""
+    path = resolved_target(path)
+    if is_stream(path):
+        write_into(path, pieces)
+        return
     size = sum(len(piece) for piece in pieces)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with interrupts_after():

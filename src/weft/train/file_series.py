@@ -28,13 +28,17 @@ class FileSeries:
         """Give the file of a step."""
         return self.folder / f"step-{step:010d}.safetensors"
 
-    def write(self, step: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Path:
-        """Write the file of a step, then the pointer to it; only then do the oldest files go."""
-        path = self.path(step)
+    def make_folder(self) -> None:
+        """Make the folder where it is not there: whoever will write tells now that nobody can."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"the folder {self.folder} cannot be made", why=error.strerror) from error
+
+    def write(self, step: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Path:
+        """Write the file of a step, then the pointer to it; only then do the oldest files go."""
+        path = self.path(step)
+        self.make_folder()
         sweep_orphans(self.folder)
         write_durably(path, pieces)
         write_durably(self.folder / LATEST, [f"{path.name}\n".encode()])

@@ -66,7 +66,10 @@ class Prefetched:
     @property
     def total(self) -> int | None:
         """How many batches an epoch has, where that is known."""
-        return len(self.data) if isinstance(self.data, Sized) else None
+        try:
+            return len(self.data) if isinstance(self.data, Sized) else None
+        except TypeError:  # a DataLoader of an IterableDataset has a length that it cannot tell
+            return None
 
     def state_dict(self) -> dict[str, Any]:
         """Say where training stands in the data."""

@@ -134,7 +134,8 @@ def _read_header(path: Path, file: BinaryIO, size: int, verify: bool) -> bytes:
     start = file.read(LENGTH.size)
     length = LENGTH.unpack(start)[0] if len(start) == LENGTH.size else 0
     if not 0 < length <= min(LARGEST_HEADER, size - LENGTH.size):
-        raise file_error(path, "it does not begin as a checkpoint", why="it was cut, or is another kind of file")
+        why = "it was cut, or is another kind of file" if size else "it is empty"
+        raise file_error(path, "it does not begin as a checkpoint", why=why)
     header = file.read(length)
     if not verify:
         return header

@@ -216,6 +216,7 @@ class Trainer:
         checkpoints = self.options.checkpoints
         data = Prefetched(train, self.options.prefetch)
         with self._guarded():
+            self._begin()
             if resume == "auto" and checkpoints is not None and checkpoints.latest() is not None:
                 self.load(checkpoints, data)
             speaks = say if self.peers is None or self.peers.rank == 0 else None
@@ -228,6 +229,11 @@ class Trainer:
             if self._stopped is not None and speaks is not None:
                 speaks(f"training ends after epoch {self.epoch}: {self._stopped}")
         return self.history
+
+    def _begin(self) -> None:
+        self._stopped = None  # what ended an earlier call does not end this one
+        if self.options.checkpoints is not None and (self.peers is None or self.peers.rank == 0):
+            self.options.checkpoints.make_folder()
 
     def _epoch(
         self, data: Prefetched, test: Iterable[Batch] | None, say: Callable[[str], None] | None
@@ -253,6 +259,7 @@ class Trainer:
         total: Any = 0.0
         count = 0
         progress = FitProgress(self.epoch + 1, data.total, say)
+        done = 0
         for done, (loss, samples) in enumerate(self._losses(data), 1):
             total += loss * samples
             count += samples
@@ -263,6 +270,8 @@ class Trainer:
                 break
         self._flush()
         progress.end()
+        if not done and self._stopped is None and not self._ending:
+            raise _no_batches(self.epoch + 1, data.data)
         return float(total) / count if count else float("nan")
 
     def _losses(self, data: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, int]]:
@@ -340,6 +349,18 @@ class Trainer:
 
 def _as_is(net: nn.Module) -> nn.Module:
     return net
+
+
+def _no_batches(epoch: int, data: Any) -> UsageError:
+    """Say that an epoch had nothing to train on: its loss would be no number, and nobody would know why."""
+    once = isinstance(data, Iterator)
+    return UsageError(
+        f"there was no batch in epoch {epoch}",
+        why=f"the data is a {type(data).__name__}, which gives its batches only once" if once else "the data is empty",
+        fix="give what can be gone through in every epoch: a list, a DataLoader, an object whose __iter__ begins anew"
+        if once
+        else None,
+    )
 
 
 def _step_epoch(scheduler: Any, row: dict[str, float]) -> None:

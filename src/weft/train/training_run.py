@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import json
-import runpy
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from weft.api.user_file import run_file
 from weft.errors import UsageError
-from weft.near_files import missing_file
 from weft.train.builtin_runs import RUNS
 from weft.train.checkpoint_folder import Checkpoints
 from weft.train.trainer import Trainer
@@ -62,8 +61,11 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     if isinstance(found, Trainer):
         found = (found, getattr(found, "train_data", None), getattr(found, "test_data", None))
     if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[0], Trainer) or not found[1]:
+        empty = isinstance(found, tuple) and len(found) in (2, 3) and isinstance(found[0], Trainer)
         raise UsageError(
-            f"{target} gives {type(found).__name__}, which is no training run",
+            f"{target} gives no data to train on"
+            if empty
+            else f"{target} gives {type(found).__name__}, which is no training run",
             fix="return (trainer, train) or (trainer, train, test), or a trainer with train_data",
         )
     trainer = found[0]
@@ -77,12 +79,10 @@ def _maker(target: str) -> Callable[..., Any]:
         return RUNS[target]
     file, colon, name = target.rpartition(":")
     if not colon or not file.endswith(".py"):
-        raise UsageError(f"{target!r} names no training run", fix="file.py:name, or one of " + ", ".join(RUNS))
-    path = Path(file)
-    if not path.is_file():
-        raise missing_file(path, [".py"])
-    sys.path.insert(0, str(path.parent.resolve()))  # what the file imports may lie beside it
-    names = runpy.run_path(str(path), run_name="weft_training")
+        close = difflib.get_close_matches(target, RUNS, n=1)
+        guess = f"did you mean {close[0]}?" if close else "file.py:name, or one of " + ", ".join(RUNS)
+        raise UsageError(f"{target!r} names no training run", fix=guess)
+    names = run_file(Path(file))
     make = names.get(name)
     if not callable(make):
         known = [known for known, value in names.items() if callable(value) and not known.startswith("_")]
