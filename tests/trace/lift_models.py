@@ -105,6 +105,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "lstm": lambda: (Recurrent(nn.LSTM, num_layers=2), (torch.randn(4, 3, 5),)),
     "lstm both ways": lambda: (Recurrent(nn.LSTM, bidirectional=True, batch_first=True), (torch.randn(3, 4, 5),)),
     "gru": lambda: (Recurrent(nn.GRU), (torch.randn(4, 3, 5),)),
+    "gru both ways": lambda: (Recurrent(nn.GRU, bidirectional=True, num_layers=2), (torch.randn(4, 3, 5),)),
+    "rnn": lambda: (Recurrent(nn.RNN, bias=False), (torch.randn(4, 3, 5),)),
+    "rnn with relu": lambda: (Recurrent(nn.RNN, nonlinearity="relu", batch_first=True), (torch.randn(3, 4, 5),)),
     "factors": lambda: (Factors(), (torch.randint(0, 3, (6, 3)),)),
     "separable": lambda: (Separable(), (torch.randn(2, 4, 8, 8),)),
 }

@@ -55,8 +55,8 @@ class Listener(Protocol):
     def on_operator(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """An operator below autograd is about to run; returns its result."""
 
-    def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
-        """A function of PyTorch's Python interface is about to run; returns the arguments to use."""
+    def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any, Any]:
+        """A function of PyTorch's Python interface is about to run; returns what to call, with which arguments."""
 
 
 class _OperatorMode(TorchDispatchMode):
@@ -88,8 +88,8 @@ class _FunctionMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        arguments, keywords = self.listener.on_function(func, args, kwargs or {})
-        return func(*arguments, **keywords)
+        function, arguments, keywords = self.listener.on_function(func, args, kwargs or {})
+        return function(*arguments, **keywords)
 
 
 class _Computed(torch.autograd.Function):

@@ -19,15 +19,21 @@ LEAST_ROWS = 8
 
 @dataclass(frozen=True)
 class Layer:
-    """The operands of one layer: inputs [steps, batch, features], weights, biases if any, the first states."""
+    """The operands of one layer: inputs [steps, batch, features], weights, biases if any, the first state."""
 
     inputs: Expression
     weight: Expression
     inner: Expression
     bias: Expression | None
     hidden: Expression
-    cell: Expression
     steps: range
+
+
+@dataclass(frozen=True)
+class LstmLayer(Layer):
+    """A layer with cells: the first state of these too."""
+
+    cell: Expression
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Gates:
     output: Expression
 
 
-def layer_of(arguments: Arguments, weights: tuple[str, ...], cell: str) -> Layer:
+def layer_of(arguments: Arguments, weights: tuple[str, ...], cell: str) -> LstmLayer:
     """Take the operands of one layer; with `reverse` it reads the steps from the last one on."""
     # Each call is one layer in one direction with steps in front, whatever the other arguments tell of the whole.
     covered = arguments.literal("mode") == LSTM and arguments.literal("batch_sizes") == ()
@@ -54,10 +60,8 @@ def layer_of(arguments: Arguments, weights: tuple[str, ...], cell: str) -> Layer
         bias = first + second
     steps = range(inputs.shape[0])
     shape = (inputs.shape[1], inner.shape[1])
-    return Layer(
-        inputs, weight, inner, bias, hidden.reshape(shape), state.reshape(shape),
-        steps[::-1] if arguments.literal("reverse") else steps,
-    )  # fmt: skip
+    order = steps[::-1] if arguments.literal("reverse") else steps
+    return LstmLayer(inputs, weight, inner, bias, hidden.reshape(shape), order, state.reshape(shape))
 
 
 def rows(x: Expression) -> Expression:

@@ -14,6 +14,7 @@ from weft.trace.lift_activations import ACTIVATIONS
 from weft.trace.lift_arguments import Rule, Rules
 from weft.trace.lift_attention import ATTENTION
 from weft.trace.lift_bags import BAGS
+from weft.trace.lift_cells import CELLS
 from weft.trace.lift_elementwise import ELEMENTWISE
 from weft.trace.lift_indexing import INDEXING
 from weft.trace.lift_lists import LISTS
@@ -53,6 +54,7 @@ RULES: Rules = merged(
         BAGS,
         ATTENTION,
         RECURRENT,
+        CELLS,
         REARRANGING,
         LISTS,
         SORTING,

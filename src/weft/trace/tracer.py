@@ -40,6 +40,7 @@ from weft.trace.opened import opened
 from weft.trace.places import user_place
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
+from weft.trace.recurrent import taken_whole
 from weft.trace.refusals import refuse
 from weft.trace.result_types import ResultTypes
 from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
@@ -230,7 +231,7 @@ class Tracer:
 
     # -- the Listener protocol ----------------------------------------------------------------------------------
 
-    def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any]:
+    def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any, Any]:
         """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
         kind = kind_of_refusal(function)
         if kind == "number" and is_listing():
@@ -241,7 +242,8 @@ class Tracer:
             refuse(kind, user_place())
         if self._unsized and any(id(leaf) in self._unsized for leaf in tree_flatten((arguments, keywords))[0]):
             refuse("data-dependent shape", user_place())
-        return self._stand_ins(arguments), self._stand_ins(keywords)
+        arguments, keywords = self._stand_ins(arguments), self._stand_ins(keywords)
+        return taken_whole(function, arguments, keywords), arguments, keywords
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         value = self.recorder.value_of(tensor)
