@@ -1,4 +1,8 @@
-"""A program with gradients -> one node of PyTorch's autograd graph: forward runs one plan, backward another."""
+"""A program with gradients -> one node of PyTorch's autograd graph: forward runs one plan, backward another.
+
+A forward that is followed by backwards takes parameters as they are at each call: an optimizer changes them. One that
+is not reads them packed, as a program without gradients does. See docs/decisions/0044-weights-that-train.md.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from weft.runtime.native_graph import CompiledGraph
 
 Tangents = tuple[TensorType | None, ...]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...]]
+MOST_UNANSWERED = 8  # forwards without a backward, after which parameters are taken for what stays as it is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +53,14 @@ class DifferentiableExecutable:
         self.graph = replace(graph, results=graph.results[:count])
         visible = tuple(dict.fromkeys(self.graph.roots()))
         hidden = frozenset(result.value for result in graph.results[count:]) - {*visible, *graph.inputs}
-        self._forward = CompiledGraph(graph, forward.weights, border=Border(loose=hidden))
-        position = {value: index for index, value in enumerate(self._forward.roots)}
+        self._whole = graph
+        self._border = Border(loose=hidden)
+        self._weights = forward.weights
+        trained = {graph.inputs[index] for index in forward.wanted}
+        self._training = CompiledGraph(graph, forward.weights - trained, border=self._border)
+        self._resting = None if trained & forward.weights else self._training
+        self._unanswered = 0
+        position = {value: index for index, value in enumerate(self._training.roots)}
         carries = dict.fromkeys(visible, False)
         for value, flag in zip(self.graph.roots(), forward.differentiable, strict=True):
             carries[value] = carries[value] or flag
@@ -64,12 +75,12 @@ class DifferentiableExecutable:
         self._unreached = tuple(index for index in forward.unreached if graph.inputs[index] not in written)
         self._backward_of = backward_of
         self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
-        self._backwards: dict[Tangents, _BackwardRun] = {}
+        self._backwards: dict[tuple[Tangents, tuple[Type, ...]], _BackwardRun] = {}
 
     @property
     def forward_graph(self) -> CompiledGraph:
-        """What runs the forward."""
-        return self._forward
+        """What runs the forward in a training loop."""
+        return self._training
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
@@ -81,15 +92,17 @@ class DifferentiableExecutable:
 
     def prepare_backward(self) -> None:
         """Find the backward for gradients of every result that look as the results do: what is in its way shows now."""
-        made = [self._forward.roots[index].type for index in self.roots]
+        made = [self._training.roots[index].type for index in self.roots]
         carrying = [kind for kind, carries in zip(made, self.carries, strict=True) if carries]
         types: Tangents = tuple(kind if isinstance(kind, TensorType) else None for kind in carrying)
         self._found[types] = self._backward_of(types)
 
     def forward(self, context: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The forward below autograd."""
+        run = self._run_now()
         with torch.enable_grad():
-            outputs = self._forward(inputs)
+            outputs = run(inputs)
+        context.saved_types = tuple(run.types[index] for index in self.saved)
         saved = [outputs[index] for index in self.saved]
         context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in saved))
         context.numbers = [None if isinstance(value, torch.Tensor) else value for value in saved]
@@ -100,22 +113,33 @@ class DifferentiableExecutable:
         )
         return roots
 
-    def backward(self, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]) -> list[Any]:
-        """The backward below autograd: a gradient, or None, for every input."""
+    def _run_now(self) -> CompiledGraph:
+        self._unanswered += 1
+        if self._unanswered <= MOST_UNANSWERED:
+            return self._training
+        if self._resting is None:  # two threads may both make it
+            self._resting = CompiledGraph(self._whole, self._weights, border=self._border)
+        return self._resting
+
+    def backward(
+        self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
+    ) -> list[Any]:
+        """The backward below autograd, of what a forward saved: a gradient, or None, for every input."""
+        self._unanswered = 0
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
         types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
-        found = self._backward(types)(saved, [tangent for tangent in present if tangent is not None])
+        found = self._backward(types, kinds)(saved, [tangent for tangent in present if tangent is not None])
         gradients: list[Any] = [None] * (max(self.wanted) + 1)
         for position, gradient in zip(self.wanted, found, strict=True):
             gradients[position] = gradient
         return gradients
 
-    def _backward(self, types: Tangents) -> _BackwardRun:
-        run = self._backwards.get(types)
+    def _backward(self, types: Tangents, kinds: tuple[Type, ...]) -> _BackwardRun:
+        run = self._backwards.get((types, kinds))
         if run is None:
             found = self._found.pop(types, None) or self._backward_of(types)
-            saved = [self._forward.types[self.saved[index]] for index in found[1]]
-            run = self._backwards.setdefault(types, _BackwardRun(found, saved))
+            saved = [kinds[index] for index in found[1]]
+            run = self._backwards.setdefault((types, kinds), _BackwardRun(found, saved))
         return run
 
 
@@ -147,7 +171,7 @@ class _Node(torch.autograd.Function):
         pairs = zip(context.saved_tensors, context.numbers, strict=True)
         saved = [number if tensor is None else tensor for tensor, number in pairs]
         with torch.no_grad():
-            gradients = context.owner.backward(saved, tangents)
+            gradients = context.owner.backward(saved, context.saved_types, tangents)
         if torch.is_grad_enabled():
             leaves = _leaves(context)
             gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
