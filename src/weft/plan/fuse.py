@@ -24,7 +24,7 @@ from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_indexing import check, gather, scatter, take
 from weft.plan.fuse_products import Product, multiply
-from weft.plan.fuse_rows import reads_scalars, reduce_rows, settle_scalars
+from weft.plan.fuse_rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fuse_windows import pool, pool_back
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
@@ -138,7 +138,7 @@ class Fuser(Fusion):
         if isinstance(node, Leaf) and node.source.buffer == out.source.buffer and same_layout(node.window, out.window):
             return
         self.assembly.store(lazy, out)
-        if self.uses[value] > 1 and not reads_scalars(lazy):
+        if self.uses[value] > 1 and not is_of_rows(lazy):
             self.lazies[value] = Lazy(lazy.shape, out)
 
     def _keep(self, value: Value, lazy: Lazy) -> Lazy:

@@ -257,9 +257,14 @@ def _reads(group: Rows) -> set[int]:
     return {leaf.source.buffer for node in nodes for leaf in walk(node) if isinstance(leaf, Leaf)} - {-1}
 
 
-def reads_scalars(lazy: Lazy) -> bool:
-    """Whether an expression reads numbers of rows that are not in memory: it is cheap to write out again."""
-    return any(isinstance(leaf.source.pending, Scalar) for leaf in lazy.leaves())
+def is_of_rows(lazy: Lazy) -> bool:
+    """Whether an expression reads numbers of rows that are not in memory, and is one a row: cheap to write out again."""
+    pending = [leaf.source.pending for leaf in lazy.leaves() if leaf.source.pending is not None]
+    return bool(pending) and all(isinstance(one, Scalar) and _is_smaller(lazy, one.group) for one in pending)
+
+
+def _is_smaller(lazy: Lazy, group: Rows) -> bool:
+    return plain(lazy.shape).size < plain(group.shape).size
 
 
 def settle_scalars(lazy: Lazy, shape: tuple[int, ...]) -> Lazy:
