@@ -199,6 +199,18 @@ def test_what_follows_a_product_is_done_in_its_registers(function):
     assert len(calls) - at == (3 if function is product_in_another_order else 1)
 
 
+def test_a_product_between_two_norms_that_are_handed_out_is_computed_once():
+    def block(x, weight):
+        first = F.layer_norm(x, (16,))
+        second = first + first @ weight
+        return first, second, F.layer_norm(second, (16,))
+
+    graph = run_pipeline(lift(weft.program(block, torch.randn(4, 16), torch.randn(16, 16)).graph))
+    [region] = find_regions(graph, frozenset())
+    kinds = [type(call.kernel) for call in fuse(region, host_target()).plan.calls]
+    assert [kinds.count(kind) for kind in (RowKernel, GemmKernel, LoopKernel)] == [2, 1, 0]
+
+
 def test_branches_share_one_copy_of_their_image_and_are_joined_where_they_are_computed():
     graph = run_pipeline(lift(weft.program(weft.hybridize(branches), torch.randn(2, 8, 16)).graph))
     [region] = find_regions(graph, frozenset())

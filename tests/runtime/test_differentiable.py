@@ -9,7 +9,9 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.ir.parser import parse_graph
-from weft.runtime.differentiable import DifferentiableExecutable, Forward
+from weft.runtime import differentiable
+from weft.runtime.differentiable import MOST_UNANSWERED, DifferentiableExecutable, Forward
+from weft.runtime.native_graph import CompiledGraph
 
 FORWARD = """graph f(%x: f32[3], %scale: f32[3]) {
   %0: f32[3] = library aten.mul.Tensor(%x, %scale)
@@ -79,3 +81,69 @@ def test_the_gradient_of_a_gradient_is_refused(run: DifferentiableExecutable) ->
     (found,) = torch.autograd.grad([first, second], [x], [torch.ones(3), torch.ones(3)], create_graph=True)
     with pytest.raises(UnsupportedError, match="differentiated again"):
         found.sum().backward()
+
+
+PRODUCT = """graph f(%x: f32[4,3], %weight: f32[3,2], %shift: f32[2]) {
+  %0: f32[4,2] = library aten.mm.default(%x, %weight)
+  %1: f32[4,2] = library aten.add.Tensor(%0, %shift)
+  return %1, %x
+}"""
+OF_WEIGHT = """graph b(%x: f32[4,3], %tangent: f32[4,2]) {
+  %0: f32[3,4]{1,3} = library aten.t.default(%x)
+  %1: f32[3,2] = library aten.mm.default(%0, %tangent)
+  return %1
+}"""
+
+
+@pytest.fixture
+def lasting(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """For each forward that is made, the inputs that it takes to change rarely."""
+    made: list[list[str]] = []
+
+    def compiled(graph: Any, weights: Any, **options: Any) -> CompiledGraph:
+        if graph.name == "f":
+            made.append(sorted(value.name for value in weights))
+        return CompiledGraph(graph, weights, **options)
+
+    monkeypatch.setattr(differentiable, "CompiledGraph", compiled)
+    return made
+
+
+def product() -> DifferentiableExecutable:
+    graph = parse_graph(PRODUCT)
+    forward = Forward(graph, 1, [True], [1], [], frozenset(graph.inputs[1:]))
+    return DifferentiableExecutable(forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,)))
+
+
+def check_gradient(run: DifferentiableExecutable) -> None:
+    x, weight, shift = torch.randn(4, 3), torch.randn(3, 2, requires_grad=True), torch.randn(2)
+    (found,) = run([x, weight, shift])
+    torch.testing.assert_close(found, x @ weight + shift)
+    found.sum().backward()
+    torch.testing.assert_close(weight.grad, x.t() @ torch.ones(4, 2))
+
+
+def test_a_forward_that_is_trained_takes_what_is_trained_as_it_is_at_each_call(lasting: list[list[str]]) -> None:
+    run = product()
+    for _ in range(2 * MOST_UNANSWERED):
+        check_gradient(run)
+    assert lasting == [["shift"]]
+
+
+def test_parameters_are_packed_after_some_forwards_without_a_backward(lasting: list[list[str]]) -> None:
+    run = product()
+    for _ in range(2 * MOST_UNANSWERED):
+        run([torch.randn(4, 3), torch.randn(3, 2, requires_grad=True), torch.randn(2)])
+    check_gradient(run)
+    assert lasting == [["shift"], ["shift", "weight"]]
+
+
+def test_a_backward_of_either_forward_gives_the_gradient(lasting: list[list[str]]) -> None:
+    run = product()
+    x, weight, shift = torch.randn(4, 3), torch.randn(3, 2, requires_grad=True), torch.randn(2)
+    found = [run([x, weight, shift])[0] for _ in range(MOST_UNANSWERED + 1)]
+    for one in (found[0], found[-1]):
+        weight.grad = None
+        one.sum().backward()
+        torch.testing.assert_close(weight.grad, x.t() @ torch.ones(4, 2))
+    assert len(lasting) == 2
