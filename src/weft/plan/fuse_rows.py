@@ -258,7 +258,7 @@ def _reads(group: Rows) -> set[int]:
 
 
 def is_of_rows(lazy: Lazy) -> bool:
-    """Whether an expression reads numbers of rows that are not in memory, and is one a row: cheap to write out again."""
+    """Whether an expression is one number a row, of such that are not in memory: it is cheap to write out again."""
     pending = [leaf.source.pending for leaf in lazy.leaves() if leaf.source.pending is not None]
     return bool(pending) and all(isinstance(one, Scalar) and _is_smaller(lazy, one.group) for one in pending)
 
