@@ -46,3 +46,15 @@ def test_sums_of_few_rows_are_added_in_short_chains_as_eager_does(sizes, longest
 def test_sums_of_many_rows_are_added_in_longer_chains() -> None:
     schedule = choose_schedule("f32", (16, 64, 512), TARGETS[0])
     assert schedule.inner_block // schedule.chains == 256
+
+
+@pytest.mark.parametrize("sizes", [(1, 1024, 2304), (197, 1152, 384), (197, 384, 1536), (32, 4096, 1024)])
+@pytest.mark.parametrize("cores", [2, 4])
+def test_few_rows_by_weights_larger_than_the_cache_are_shared_out_evenly_by_panels(sizes, cores) -> None:
+    rows, columns, _ = sizes
+    schedule = choose_schedule("f32", sizes, replace(TARGETS[0], cores=cores, l2_bytes=2 * 1024 * 1024))
+    panels = -(-columns // (schedule.lanes * schedule.block_vectors))
+    tiles = -(-panels // schedule.tile_panels)
+    busiest = min(panels, -(-tiles // cores) * schedule.tile_panels)
+    assert schedule.block_rows * schedule.tile_row_blocks >= rows
+    assert busiest <= 1.1 * -(-panels // cores)

@@ -60,9 +60,10 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     lines, length = (conv.images * height, width) if merge else (1, conv.images * height * width)
     # Unrolled steps share numbers, which LLVM keeps in registers too.
     registers = vector_registers(target) * 3 // 4 if merge else vector_registers(target)
-    pixels, columns = register_block(length, vectors, depth, registers)
-    cycles = step_cycles(pixels, columns) * depth + BLOCK_CYCLES
     shared = depth * conv.out_channels * number_bytes > target.l2_bytes // 2
+    by_panels = shared and lines * length <= LEAST_TILE_ROWS
+    pixels, columns = register_block(length, vectors, depth, registers, target.cores if by_panels else 1)
+    cycles = step_cycles(pixels, columns) * depth + BLOCK_CYCLES
     most_blocks = max(1, int(TILE_CYCLES / cycles), -(-LEAST_TILE_ROWS // pixels) if shared else 1)
     tile_pixel_blocks = cut(lines * cut(length, pixels).count, most_blocks).size
     most_panels = max(1, int(TILE_CYCLES / (cycles * tile_pixel_blocks)))

@@ -35,19 +35,22 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     rows, columns, inner = sizes
     lanes, number_bytes = target.lanes(ELEMENT_BITS[element]), ELEMENT_BITS[element] // 8
     vectors = -(-columns // lanes)
-    height, width = register_block(rows, vectors, inner, vector_registers(target))
-    chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
     shared = inner * columns * number_bytes > target.l2_bytes // 2
+    by_panels = shared and rows <= LEAST_TILE_ROWS
+    height, width = register_block(rows, vectors, inner, vector_registers(target), target.cores if by_panels else 1)
+    chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
     longest = LONGEST_SUM[rows <= FEW_ROWS, shared]
     part = max(1, min(inner, longest * chains))
     panel_bytes = part * width * lanes * number_bytes
     fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
     row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
     if shared:
-        tile_panels = cut(panels, max(1, target.l2_bytes // 2 // panel_bytes)).size
+        most_panels = max(1, target.l2_bytes // 2 // panel_bytes)
+        least_row_blocks = -(-LEAST_TILE_ROWS // height)
+        tile_panels = _tile_panels(panels, most_panels, -(-row_blocks // least_row_blocks), target.cores)
         # Every tile reads its panels anew: no more tiles above each other than all cores need.
         tiles_down = -(-TILES_PER_CORE * target.cores // cut(panels, tile_panels).count)
-        tile_row_blocks = max(-(-LEAST_TILE_ROWS // height), -(-row_blocks // tiles_down))
+        tile_row_blocks = max(least_row_blocks, -(-row_blocks // tiles_down))
     else:
         cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
         tile_row_blocks = cut(row_blocks, max(1, int(TILE_CYCLES / cycles))).size
@@ -65,21 +68,40 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     )
 
 
+def _tile_panels(panels: int, most: int, most_down: int, cores: int) -> int:
+    """Count the panels of a tile: at most so many, and fewer where few tiles above each other leave cores idle."""
+    wanted = -(-TILES_PER_CORE * cores // max(most_down, 1))
+    enough = max(1, min(cut(panels, most).size, panels // wanted))
+    # What the busiest core gets is what counts.
+    return min(
+        range(-(-enough // 2), enough + 1),
+        key=lambda size: (-(-most_down * -(-panels // size) // cores) * size, -size),
+    )
+
+
 def vector_registers(target: Target) -> int:
     """Count a target's vector registers."""
     return 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
 
 
 @lru_cache(SIZES_KNOWN)
-def register_block(rows: int, vectors: int, inner: int, registers: int) -> tuple[int, int]:
-    """Choose the rows and vectors of a register block by estimated cycles over the whole product."""
+def register_block(rows: int, vectors: int, inner: int, registers: int, shares: int = 1) -> tuple[int, int]:
+    """Choose the rows and vectors of a register block by estimated cycles over the whole product.
+
+    The panels are to be shared out between so many cores: what the busiest one gets is what counts.
+    """
     shapes = [
         (height, width)
         for height in range(1, MOST_ROWS + 1)
         for width in range(1, MOST_VECTORS + 1)
         if height * width + width + registers // SPARE_EIGHTH <= registers
     ]
-    return min(shapes, key=lambda shape: (product_cycles(shape, rows, vectors, inner), shape[0] * shape[1]))
+
+    def cycles(shape: tuple[int, int]) -> float:
+        panels = max(1, cut(vectors, shape[1]).count)
+        return product_cycles(shape, rows, vectors, inner) * (-(-panels // shares) * shares / panels)
+
+    return min(shapes, key=lambda shape: (cycles(shape), shape[0] * shape[1]))
 
 
 def product_cycles(shape: tuple[int, int], rows: int, vectors: int, inner: int) -> float:
