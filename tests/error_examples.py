@@ -15,6 +15,12 @@ net = weft.hybridize(Net())
 for _ in range(4):
     net(torch.ones(2))"""
 
+REENTRANT = """\
+from torch.utils.checkpoint import checkpoint
+
+f = weft.hybridize(lambda x: checkpoint(torch.tanh, x, use_reentrant={}))
+f(torch.ones(2, requires_grad=True)).sum().backward()"""
+
 EXAMPLES: dict[str, tuple[str, str]] = {
     "branch": (
         "f = weft.hybridize(lambda x: x if x.sum() > 0 else -x)\nf(torch.ones(2))",
@@ -52,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum().backward())\nf(x)",
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum())\nf(x).backward()",
     ),
+    "reentrant checkpoint": (REENTRANT.format("True"), REENTRANT.format("False")),
     "gradient read": (
         "f = weft.hybridize(lambda x: x.grad)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",

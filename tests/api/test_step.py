@@ -22,6 +22,7 @@ from tests.api.step_agreement import (
 )
 from torch import nn, optim
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import weft
 from weft.devices import cores
@@ -413,6 +414,38 @@ def test_what_cannot_be_traced_says_where_and_why_and_updates_nothing() -> None:
         weft.step(net, ENTROPY, optimizer)(*data()[0])
     assert "if x.sum() > 0" in str(caught.value)
     assert_unchanged(net, optimizer, before)
+
+
+def test_what_cannot_be_traced_names_ways_out_of_a_step() -> None:
+    net = Branching()
+    with pytest.raises(weft.UnsupportedError) as caught:
+        weft.step(net, ENTROPY, ADAM(net.parameters()))(*data()[0])
+    assert "hybridize(net, fallback=" in caught.value.fix
+    with pytest.warns(UserWarning, match="runs imperatively"):
+        loss = ENTROPY(weft.hybridize(net, fallback="eager")(data()[0][0]), data()[0][1])
+    loss.backward()
+
+
+def test_a_checkpoint_that_calls_backward_itself_is_refused_and_updates_nothing() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.inner, self.outer, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 3), reentrant
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.outer(checkpoint(self.inner, x, use_reentrant=self.reentrant))
+            return found
+
+    x, y = torch.randn(5, 4, requires_grad=True), torch.randint(0, 3, (5,))
+    net = Checkpointed(True)
+    optimizer = ADAM(net.parameters())
+    before = everything(net, optimizer)
+    with pytest.raises(weft.UnsupportedError, match="use_reentrant=True"):
+        weft.step(net, ENTROPY, optimizer)(x, y)
+    assert_unchanged(net, optimizer, before)
+    net.reentrant = False
+    weft.step(net, ENTROPY, optimizer)(x, y)
+    assert all(parameter.grad is not None for parameter in net.parameters())
 
 
 def test_a_mistake_of_the_users_is_the_error_that_eager_raises_and_updates_nothing() -> None:

@@ -285,15 +285,42 @@ def test_a_program_of_what_runs_imperatively_is_refused_with_the_reason() -> Non
         weft.program(function, torch.ones(2))
 
 
-def test_distributions_that_check_their_arguments_say_how_not_to() -> None:
-    def drawn(mean: torch.Tensor, check: bool | None) -> torch.Tensor:
-        return torch.distributions.Normal(mean, 1.0, validate_args=check).log_prob(mean * 2)
+def test_distributions_whose_own_checks_branch_say_how_not_to() -> None:
+    def drawn(chance: torch.Tensor, check: bool | None) -> torch.Tensor:
+        return torch.distributions.Geometric(chance, validate_args=check).log_prob(torch.ones(3))
 
-    mean = torch.randn(3)
-    error = refused(drawn, mean, True)
+    chance = torch.rand(3)
+    error = refused(drawn, chance, True)
     assert "validate_args=False" in error.fix
     assert "torch/distributions/" in error.where
-    torch.testing.assert_close(weft.hybridize(drawn)(mean, False), drawn(mean, False))
+    torch.testing.assert_close(weft.hybridize(drawn)(chance, False), drawn(chance, False))
+
+
+def test_batch_norm_that_counts_batches_says_how_to_go_on() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None))
+    x = torch.randn(5, 3)
+    error = refused(net, x)
+    assert "weft.hybridize(net, False)" in error.fix
+    weft.hybridize(net, False)(x)
+
+
+def test_packed_sequences_say_how_to_go_on() -> None:
+    lengths = torch.tensor([2, 4, 1])
+    x = torch.randn(3, 4, 5)
+    layer = nn.GRU(5, 6, batch_first=True)
+
+    def packed(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        rows = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        last: torch.Tensor = layer(rows)[1][-1]
+        return last
+
+    def padded(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        places = (lengths - 1)[:, None, None].expand(-1, 1, 6)
+        last: torch.Tensor = layer(x)[0].gather(1, places).squeeze(1)
+        return last
+
+    assert "lengths - 1" in refused(packed, x, lengths).fix
+    torch.testing.assert_close(weft.hybridize(padded)(x, lengths), packed(x, lengths))
 
 
 def test_other_refusals_inside_distributions_keep_their_own_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

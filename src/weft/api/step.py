@@ -41,10 +41,15 @@ from weft.trace.capture import (
     tree_map_only,
 )
 from weft.trace.failure import trace_failure
+from weft.trace.refusals import KEEP_EAGER
 from weft.trace.state import Slot, State, find_state
 from weft.trace.traced import Traced
 
 MEMORY = ("normal", "low")
+IN_A_LOOP = (
+    'train in an ordinary loop with the parts hybridized that can be, or with hybridize(net, fallback="eager"), '
+    "loss.backward() and optimizer.step()"
+)
 MOST_QUICK_CALLS = 8
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
@@ -179,7 +184,10 @@ class Step(Hybrid):
         return found, found.inputs(leaves)
 
     def _traced(self, call: Call) -> Guarded:
-        found = super()._traced(call)
+        try:
+            found = super()._traced(call)
+        except UnsupportedError as error:
+            raise _with_loop(error) from error
         self._updated[found] = self._gradients_there
         return found
 
@@ -358,6 +366,12 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
 
 def _name(thing: Any) -> str:
     return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", "a function")
+
+
+def _with_loop(error: UnsupportedError) -> UnsupportedError:
+    """What hybridize gives as the last way out, as it is done with a training step."""
+    fix = error.fix and error.fix.replace(KEEP_EAGER, IN_A_LOOP)
+    return UnsupportedError(error.fact, where=error.where, why=error.why, fix=fix)
 
 
 def _hooked(index: int) -> UnsupportedError:

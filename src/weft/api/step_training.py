@@ -11,6 +11,7 @@ import torch
 from weft.api.step_optimizers import Rule, Tensors
 from weft.api.step_state import NARROW, Prepared
 from weft.errors import UsageError
+from weft.trace.backward import refuse_reentrant
 from weft.trace.capture import real_stand_in, storage_key, tree_flatten, without_functions
 
 Gradients = list[torch.Tensor | None]
@@ -74,6 +75,7 @@ def _differentiated(
     # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves, other code
     # the stand-ins that a trace puts in their place.
     stand_ins = [real_stand_in(parameter) for parameter in parameters]
+    refuse_reentrant(roots)
     with without_functions():
         found = torch.autograd.grad(roots, [*stand_ins, *parameters], weights, allow_unused=True)
     direct = found[len(stand_ins) :] if any(map(_differs, stand_ins, parameters)) else [None] * len(parameters)

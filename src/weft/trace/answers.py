@@ -7,34 +7,80 @@ answered with the general way; the second with "all is well", and the check itse
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
+from typing import Any
 
 import torch
 
-DEEPEST = 12
+from weft.trace.places import is_of_library, is_of_user
+
+Names = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a program raises where the real answer is another; with a tensor, its elements are told too."""
+
+    message: str
+    told: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question is answered with; `check` is what the program raises where the real answer is another."""
+    """What a question is answered with, and how the check of it is made of the names that the asking function has."""
 
     answer: bool
-    check: str | None = None
+    check: Callable[[Names], Check] | None = None
+
+    def check_of(self, frame: FrameType) -> Check | None:
+        """The check of the question that this frame asks."""
+        return None if self.check is None else self.check(frame.f_locals)
+
+
+def _variance(names: Names) -> Check:
+    del names
+    return Check("var has negative entry/entries")
+
+
+def _parameter(names: Names) -> Check:
+    value = names["value"]
+    return Check(
+        f"Expected parameter {names['param']} ({_described(value)}) of distribution {names['self']!r} "
+        f"to satisfy the constraint {names['constraint']!r}, but found invalid values:\n",
+        value,
+    )
+
+
+def _sample(names: Names) -> Check:
+    value = names["value"]
+    return Check(
+        f"Expected value argument ({_described(value)}) to be within the support ({names['support']!r}) "
+        f"of the distribution {names['self']!r}, but found invalid values:\n",
+        value,
+    )
+
+
+def _described(value: torch.Tensor) -> str:
+    kind = "Parameter" if isinstance(value, torch.nn.Parameter) else "Tensor"
+    return f"{kind} of shape {tuple(value.shape)}"
 
 
 # By file and function of PyTorch that asks.
 ANSWERS: Mapping[tuple[str, str], Answer] = MappingProxyType(
     {
         ("torch/nn/modules/transformer.py", "_detect_is_causal_mask"): Answer(False),
-        ("torch/nn/functional.py", "gaussian_nll_loss"): Answer(False, "var has negative entry/entries"),
+        ("torch/nn/functional.py", "gaussian_nll_loss"): Answer(False, _variance),
+        ("torch/distributions/distribution.py", "__init__"): Answer(True, _parameter),
+        ("torch/distributions/distribution.py", "_validate_sample"): Answer(True, _sample),
     }
 )
 
 # Checks run inside the program, as an operator with an effect; it raises what the library function raises.
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("refuse_if(Tensor condition, str message) -> ()")
+LIBRARY.define("refuse_unless(Tensor condition, Tensor told, str message) -> ()")
 
 
 def _refuse_if(condition: torch.Tensor, message: str) -> None:
@@ -42,24 +88,32 @@ def _refuse_if(condition: torch.Tensor, message: str) -> None:
         raise ValueError(message)
 
 
-def _refuse_nothing(condition: torch.Tensor, message: str) -> None:
-    del condition, message
+def _refuse_unless(condition: torch.Tensor, told: torch.Tensor, message: str) -> None:
+    if not bool(condition):
+        raise ValueError(f"{message}{told}")
 
 
-LIBRARY.impl("refuse_if", _refuse_if, "CPU")
-LIBRARY.impl("refuse_if", _refuse_if, "CUDA")
+def _refuse_nothing(*given: Any) -> None:
+    del given
+
+
+for device in ("CPU", "CUDA"):
+    LIBRARY.impl("refuse_if", _refuse_if, device)
+    LIBRARY.impl("refuse_unless", _refuse_unless, device)
 LIBRARY.impl("refuse_if", _refuse_nothing, "Meta")
+LIBRARY.impl("refuse_unless", _refuse_nothing, "Meta")
 
 
-def find_answer() -> Answer | None:
-    """The answer for the library function that is asking now, if there is one."""
+def find_answer() -> tuple[Answer, FrameType] | None:
+    """The answer for the library function that is asking now, if there is one, and its frame."""
     frame: FrameType | None = sys._getframe(1)
-    for _ in range(DEEPEST):
-        if frame is None:
+    while frame is not None and not is_of_library(frame):
+        if is_of_user(frame):
             return None
-        name = frame.f_code.co_name
-        for (filename, function), answer in ANSWERS.items():
-            if function == name and frame.f_code.co_filename.endswith(filename):
-                return answer
         frame = frame.f_back
+    if frame is None:
+        return None
+    for (filename, function), answer in ANSWERS.items():
+        if frame.f_code.co_name == function and frame.f_code.co_filename.endswith(filename):
+            return answer, frame
     return None

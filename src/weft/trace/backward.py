@@ -17,9 +17,11 @@ import torch
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, type_of
+from weft.trace.places import user_place
 from weft.trace.refusals import refuse
 from weft.trace.tracer import Tracer
 
+REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
 Tangents = tuple[TensorType | None, ...]
 
 
@@ -64,6 +66,7 @@ class Differentiator:
         return _assemble(recorded, inputs, results)
 
     def _differentiate(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor | None]:
+        refuse_reentrant(root for root, _ in pairs)
         leaves = [entry.leaf for entry in self.wanted]
         # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves.
         reals = [entry.tensor for entry in self.wanted]
@@ -85,6 +88,19 @@ class Differentiator:
 
 def _sum(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
     return (first if second is None else second) if first is None or second is None else first + second
+
+
+def refuse_reentrant(roots: Iterable[torch.Tensor]) -> None:
+    """Refuse checkpoints that call backward() themselves; of gradients asked for by name they would give none."""
+    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if type(node).__name__ == REENTRANT:
+            refuse("reentrant checkpoint", user_place())
+        sources = {source for source, _ in node.next_functions if source is not None} - seen
+        seen |= sources
+        waiting += sources
 
 
 def _assemble(recorded: list[Value], inputs: list[Value], results: list[Value | None]) -> Backward:

@@ -289,6 +289,7 @@ REDUCTIONS: Rules = {
     "aten.any.dim": question("any"),
     "aten.any.dims": question("any"),
     "aten.all.default": question("all"),
+    "aten._is_all_true.default": question("all"),
     "aten.all.dim": question("all"),
     "aten.all.dims": question("all"),
     "aten.count_nonzero.dim_IntList": count_nonzero,

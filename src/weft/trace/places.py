@@ -34,7 +34,7 @@ def user_place() -> Place | None:
     """The innermost line of the user's code on the stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_user(frame):
+        if is_of_user(frame):
             return _place(frame, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -44,7 +44,7 @@ def user_stack_level() -> int:
     """The stack level at which a function that warns names the user's line: 1 is that function itself."""
     frame: FrameType | None = sys._getframe(1)
     level = 1
-    while frame is not None and frame.f_back is not None and not _is_user(frame):
+    while frame is not None and frame.f_back is not None and not is_of_user(frame):
         frame, level = frame.f_back, level + 1
     return level
 
@@ -52,9 +52,8 @@ def user_stack_level() -> int:
 def library_place() -> Place | None:
     """The innermost line of torch.nn or torch.distributions that the traced code is in, if it is in any."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_user(frame) and not frame.f_code.co_filename.startswith(API):
-        filename = frame.f_code.co_filename
-        if filename.startswith(LIBRARY) and filename not in MACHINERY:
+    while frame is not None and not is_of_user(frame) and not frame.f_code.co_filename.startswith(API):
+        if is_of_library(frame):
             return _place(frame, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -64,7 +63,7 @@ def place_of(error: BaseException) -> Place | None:
     """The innermost line of the user's code that an exception went through."""
     trace, found = error.__traceback__, None
     while trace is not None:
-        if _is_user(trace.tb_frame):
+        if is_of_user(trace.tb_frame):
             found = _place(trace.tb_frame, trace.tb_lineno)
         trace = trace.tb_next
     return found
@@ -78,7 +77,14 @@ def is_raised_by_weft(error: BaseException) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_filename.startswith(tuple(map(str, WEFT)))
 
 
-def _is_user(frame: FrameType) -> bool:
+def is_of_library(frame: FrameType) -> bool:
+    """Whether a frame runs code of torch.nn or torch.distributions, and does not only call modules."""
+    filename = frame.f_code.co_filename
+    return filename.startswith(LIBRARY) and filename not in MACHINERY
+
+
+def is_of_user(frame: FrameType) -> bool:
+    """Whether a frame runs code of the user's."""
     filename = frame.f_code.co_filename
     return not filename.startswith(FOREIGN) and not filename.startswith("<frozen")
 

@@ -8,12 +8,31 @@ from typing import NoReturn
 
 from weft.errors import UnsupportedError, source_line
 from weft.ir.graph import Place
-from weft.trace.places import DISTRIBUTIONS, library_place
+from weft.trace.places import library_place
 
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
+SIZES = "a program's sizes are fixed when it is traced"
 KEEP_EAGER = 'keep this function imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
-# Instead of a row's own way out, where PyTorch's distributions look at values.
-OF_DISTRIBUTIONS = "pass validate_args=False to the distribution, whose checks look at values, or " + KEEP_EAGER
+# Instead of a row's own way out, where PyTorch's own code looks at values: by folder or file, for which rows.
+OF_LIBRARY: tuple[tuple[str, str, str], ...] = (
+    (
+        "torch/distributions/",
+        ONCE,
+        "pass validate_args=False to the distribution, whose checks look at values, or " + KEEP_EAGER,
+    ),
+    (
+        "torch/nn/modules/batchnorm.py",
+        ONCE,
+        "give batch norm a momentum, as one of None is a count in Python; around torch.optim.swa_utils.update_bn "
+        "restore the imperative module with weft.hybridize(net, False); or " + KEEP_EAGER,
+    ),
+    (
+        "torch/nn/utils/rnn.py",
+        SIZES,
+        "give the layer the padded batch: in one direction nothing behind the end of a sequence reaches what is before "
+        "it; leave it out of the loss, and take last states at lengths - 1; or " + KEEP_EAGER,
+    ),
+)
 
 # The rows: what is refused, why, and what to do about it.
 REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
@@ -51,7 +70,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         ),
         "data-dependent shape": (
             "the size of a result depends on the values of a tensor",
-            "a program's sizes are fixed when it is traced",
+            SIZES,
             "use a form of fixed size (torch.where, masked_fill, a mask multiplied in), or " + KEEP_EAGER,
         ),
         "data-dependent value": (
@@ -78,6 +97,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "the program reads .grad of a tensor",
             "gradients are added up outside of programs, between calls",
             "use torch.autograd.grad inside, or read .grad outside the hybridized code",
+        ),
+        "reentrant checkpoint": (
+            "the program checkpoints with use_reentrant=True",
+            "such a checkpoint calls backward() while gradients are computed, and would add to stand-ins of parameters",
+            "pass use_reentrant=False to torch.utils.checkpoint.checkpoint",
         ),
         "late capture": (
             "the backward uses a tensor that the forward has not used",
@@ -177,9 +201,10 @@ def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedErro
     """The error for a row of the table; `detail` says which operator or object it was."""
     fact, why, fix = REFUSALS[kind]
     library = library_place()
-    if why == ONCE and library is not None and library.filename.startswith(DISTRIBUTIONS):
-        fix = OF_DISTRIBUTIONS
-    places = [source_line(found.filename, found.line) for found in (place, library) if found]
+    if library is not None:
+        found = (own for name, reason, own in OF_LIBRARY if reason == why and name in library.filename)
+        fix = next(found, fix)
+    places = [source_line(known.filename, known.line) for known in (place, library) if known]
     where = "\n".join(places) or None
     return UnsupportedError(f"{fact} ({detail})" if detail else fact, where=where, why=why, fix=fix)
 

@@ -32,6 +32,7 @@ from weft.trace.capture import (
     without_functions,
 )
 from weft.trace.corrections import CORRECTIONS, correct_elementwise
+from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
 from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.known import Known
@@ -242,6 +243,7 @@ class Tracer:
             refuse(kind, user_place())
         if self._unsized and any(id(leaf) in self._unsized for leaf in tree_flatten((arguments, keywords))[0]):
             refuse("data-dependent shape", user_place())
+        arguments, keywords = with_lengths_in_tensors(function, arguments, keywords)
         arguments, keywords = self._stand_ins(arguments), self._stand_ins(keywords)
         return taken_whole(function, arguments, keywords), arguments, keywords
 
@@ -265,6 +267,7 @@ class Tracer:
 
     def on_operator(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Record an operator."""
+        operator = REPLACEMENTS.get(name_of(operator), operator)
         target = name_of(operator)
         place = self._place()
         if target in VALUE_OPERATORS:
@@ -307,10 +310,16 @@ class Tracer:
         found = find_answer()
         if found is None:
             refuse(VALUE_OPERATORS[name_of(operator)], self._place(), detail=str(operator))
-        if found.check is not None:
-            call = Call("weft.refuse_if.default", (Operand(0), found.check))
+        answer, frame = found
+        with self.interception.plainly():
+            check = answer.check_of(frame)
+        if check is not None and check.told is not None:
+            call = Call("weft.refuse_unless.default", (Operand(0), Operand(1), check.message))
+            self.recorder.emit("library", (values[0], self.recorder.value_of(check.told)), NOTHING, call=call)
+        elif check is not None:
+            call = Call("weft.refuse_if.default", (Operand(0), check.message))
             self.recorder.emit("library", (values[0],), NOTHING, call=call)
-        return found.answer
+        return answer.answer
 
     def _hand_out_unsized(self, target: str, operator: Operator, arguments: Any, keywords: Any) -> Any:
         """Record an operator whose results have sizes that only a run knows: they can be returned, no more."""
