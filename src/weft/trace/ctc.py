@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from weft.ir.library import resolve
 from weft.trace.capture import Operator
 
+LOSS, BACKWARD = "aten._ctc_loss.Tensor", "aten._ctc_loss_backward.Tensor"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 BATCH = "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths"
 LIBRARY.define(f"ctc_loss({BATCH}, int blank=0, bool zero_infinity=False) -> (Tensor, Tensor)")
@@ -29,7 +31,7 @@ def _room(targets: torch.Tensor) -> int:
 
 
 def _loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    loss, sums = torch.ops.aten._ctc_loss.Tensor(log_probs, targets, *rest)
+    loss, sums = resolve(LOSS)(log_probs, targets, *rest)
     room = _room(targets)
     if room == 0:
         return loss, sums.new_empty((*sums.shape[:2], 0))
@@ -49,8 +51,8 @@ def _loss_sizes(log_probs: torch.Tensor, targets: torch.Tensor, *rest: Any) -> t
 def _backward(gradient: torch.Tensor, *given: Any) -> torch.Tensor:
     batch, (loss, sums), rest = given[:4], given[4:6], given[6:]
     if sums.shape[2] == 0:
-        loss, sums = torch.ops.aten._ctc_loss.Tensor(*batch, *rest)
-    found: torch.Tensor = torch.ops.aten._ctc_loss_backward.Tensor(gradient, *batch, loss, sums, *rest)
+        loss, sums = resolve(LOSS)(*batch, *rest)
+    found: torch.Tensor = resolve(BACKWARD)(gradient, *batch, loss, sums, *rest)
     return found
 
 
@@ -68,8 +70,8 @@ LIBRARY.impl("ctc_loss_backward", _backward_sizes, "Meta")
 # By PyTorch's operator: what is recorded in its place.
 REPLACEMENTS: Mapping[str, Operator] = MappingProxyType(
     {
-        "aten._ctc_loss.Tensor": torch.ops.weft.ctc_loss.default,
-        "aten._ctc_loss_backward.Tensor": torch.ops.weft.ctc_loss_backward.default,
+        LOSS: torch.ops.weft.ctc_loss.default,
+        BACKWARD: torch.ops.weft.ctc_loss_backward.default,
     }
 )
 
