@@ -1,5 +1,6 @@
 """What fails in queued work is told with its own line, and spoils what depends on it alone, compiled or not."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -143,3 +144,19 @@ def test_a_program_that_failed_before_any_write_runs_by_operators(monkeypatch: p
     with weft.lazy():
         assert weft.wait(work())[0, 0].item() == 8
     assert x[0, 0].item() == 4
+
+
+def test_a_late_error_is_caught_as_what_eager_raises() -> None:
+    table = torch.ones(40, 4)
+
+    def work(index: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(index, table) + 1
+
+    often(work)
+    with weft.lazy():
+        lost = work(BAD)
+        with pytest.raises(IndexError, match="the task embedding failed") as caught:
+            weft.wait(lost)
+    assert isinstance(caught.value, ExecutionError)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copied), str(copied)) == (ExecutionError, str(caught.value))

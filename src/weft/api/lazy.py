@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch.overrides import TorchFunctionMode
 
-from weft.api.lazy_autograd import intercept_autograd
+from weft.api.lazy_entries import intercept_entries
 from weft.api.lazy_modes import modes
 from weft.api.lazy_operators import MISSED, queued, shorten
 from weft.api.lazy_outside import install
@@ -55,7 +55,7 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         if active is not None and not isinstance(active, bool):
             raise UsageError(f"weft.lazy({active!r})", fix="decorate with @weft.lazy(), or give True or False")
         self._modes: list[_LazyMode | None] = []
-        intercept_autograd(_LazyMode)
+        intercept_entries(_LazyMode)
         SESSION.settings.watch(SESSION.finish)
         if active is not None:
             _set_lasting(active)

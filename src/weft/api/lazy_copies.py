@@ -16,7 +16,7 @@ from weft.api.lazy_table import without_writes
 from weft.api.lazy_tasks import after_readers, engine, push_copy
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_transports import TRANSPORTS, Transport, target_of
-from weft.api.lazy_values import CPU, Look, Memories, Memory, Value, look_without_gradient
+from weft.api.lazy_values import CPU, Look, Memories, Memory, Value, device_of, look_without_gradient
 from weft.engine import Var
 from weft.errors import InternalError
 from weft.trace.capture import traced_elsewhere
@@ -120,7 +120,7 @@ class Copies:
 
         Only copies may be reading what it writes, which are waited for.
         """
-        if not tensors or any(tensor.__class__ is LazyTensor or tensor.device == CPU for tensor in tensors):
+        if not tensors or any(tensor.__class__ is LazyTensor or device_of(tensor) == CPU for tensor in tensors):
             return False
         if not without_writes(function, kwargs):
             found = (self._queue.memories.find(tensor) for tensor in tensors)

@@ -22,6 +22,9 @@ from weft.errors import InternalError
 from weft.trace.capture import without_functions
 
 MOST_NODES = 10_000
+# Of nodes whose gradients are sparse tensors.
+SPARSE = ("_saved_sparse", "_saved_sparse_grad")
+_OTHERS = torch.zeros(())  # stands for leaves of which nothing is known, or that get gradients of another kind
 BACKWARD_DEFAULTS = {"gradient": None, "create_graph": False, "inputs": None}
 
 
@@ -230,6 +233,8 @@ def _plain_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _is_simple(leaf: torch.Tensor) -> bool:
     """Whether a backward does nothing to this leaf but give it a gradient of its own look."""
+    if leaf is _OTHERS:
+        return False
     hooks = leaf._backward_hooks or leaf._post_accumulate_grad_hooks
     return not hooks and leaf.is_contiguous()
 
@@ -251,5 +256,9 @@ def leaves_of(tensor: torch.Tensor) -> frozenset[torch.Tensor]:
         variable = getattr(node, "variable", None)
         if variable is not None:
             found.add(variable)
+        if any(getattr(node, name, False) for name in SPARSE):
+            found.add(_OTHERS)
         waiting += [following for following, _ in node.next_functions]
-    return frozenset(found) if len(seen) < MOST_NODES else EMPTY
+    if waiting:
+        found.add(_OTHERS)
+    return frozenset(found)

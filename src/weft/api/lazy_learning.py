@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.api.lazy_table import ARITHMETIC, MASKED_SIZES
+from weft.api.lazy_table import ARITHMETIC, MASKED_SIZES, does_more
 from weft.api.lazy_values import Look, look_of
 from weft.codegen.library import version_of
 from weft.trace.capture import storage_key
@@ -107,7 +107,8 @@ def learn(form: Form, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -
     form.changes = bool(written)
     # A gradient that joins in through a write also joins the views of what is written, which nobody keeps a list of.
     joined = any(set(_connected(tensors[index], tensors, nodes)) - {index} for index in written)
-    form.at_once = drew or joined or _sized_by_mask(form, tensors) or not _describe(form, result, tensors, nodes)
+    more = drew or joined or does_more(form.function, form.args, form.kwargs) or _sized_by_mask(form, tensors)
+    form.at_once = more or not _describe(form, result, tensors, nodes)
     _weigh(form, tensors)
     return result
 

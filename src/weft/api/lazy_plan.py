@@ -18,7 +18,7 @@ from weft.api.lazy_learning import Form, flat
 from weft.api.lazy_program import LazyPrograms
 from weft.codegen.library import version_of
 from weft.devices import cpu_count
-from weft.errors import ExecutionError, WeftError
+from weft.errors import ExecutionError, UnsupportedError
 from weft.runtime.refused import IN_PLACE
 
 logger = logging.getLogger("weft")
@@ -105,12 +105,21 @@ class Plan:
                     f"{len(self.steps)} operators that run as one program failed after it had changed tensors in place",
                     why=f"{type(error).__name__}: {error}",
                 ) from error
-            # Nothing has changed yet, so that they can run one by one: that tells which of them fails, and computes
-            # what does not depend on it.
-            if isinstance(error, WeftError):
-                logger.debug("a lazy segment stays a list of operators: %s", error)
-                self._refused = True
-        return self._by_operators(inputs, numbers)
+            return self._after(error, inputs, numbers)
+
+    def _after(self, error: Exception, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
+        """What a program that failed before it changed anything should have given: the operators run one by one.
+
+        That tells which of them fails, and computes what does not depend on it.
+        """
+        if isinstance(error, UnsupportedError):
+            logger.debug("a lazy segment stays a list of operators: %s", error)
+            self._refused = True
+            return self._by_operators(inputs, numbers)
+        results = self._by_operators(inputs, numbers)
+        # No operator fails, so it was the program's fault, or the machine's: that is not to pass in silence.
+        logger.warning("weft: %d operators failed as one program: %s: %s", len(self.steps), type(error).__name__, error)
+        return results
 
     def _as_program(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
         # Autograd must not reach through a program to what its results do not depend on.

@@ -11,9 +11,10 @@ import torch
 
 from weft.api.program import Program
 from weft.errors import UnsupportedError, WeftError
+from weft.runtime.differentiable import Replay
 from weft.trace.signature import Key, memory_key
 from weft.trace.state import find_state
-from weft.trace.traced import Traced, trace_program
+from weft.trace.traced import TensorLeaf, Traced, trace_program
 from weft.trace.tracer import Request
 
 MOST_PROGRAMS = 2
@@ -81,9 +82,26 @@ class LazyPrograms:
             except Exception as error:
                 raise UnsupportedError("a lazy segment cannot be traced", why=str(error)) from error
             found = _known(traced, tensors, numbers, self._lock)
+            if len(found.arguments) == count:
+                found.program.replay_by(self._replay(traced, found, numbers))
             found.program.prepare_backward()  # in the backward itself it is too late to run the segment otherwise
             self._known.append(found)
             return found
+
+    def _replay(self, traced: Traced, known: _Known, numbers: list[Any]) -> Replay:
+        """What calls the function again on a program's inputs, and gives the results of its graph."""
+        places = {leaf.index: place for place, leaf in enumerate(traced.leaves) if isinstance(leaf, TensorLeaf)}
+
+        def replay(inputs: Sequence[Any]) -> Sequence[Any]:
+            tensors = dict(zip(known.arguments, inputs, strict=False))
+            free = dict(zip(known.numbers, inputs[len(tensors) :], strict=True))
+            results = self._function(
+                [tensors[place] for place in range(len(tensors))],
+                [free.get(place, number) for place, number in enumerate(numbers)],
+            )
+            return [results[places[index]] if index in places else None for index in range(len(traced.graph.results))]
+
+        return replay
 
 
 def _known(traced: Traced, tensors: list[torch.Tensor], numbers: list[Any], lock: RLock) -> _Known:

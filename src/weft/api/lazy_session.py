@@ -23,9 +23,9 @@ from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Place, Recording
 from weft.api.lazy_settings import Settings, flushes_denormals
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
-from weft.api.lazy_tasks import after_readers, engine, lane, push_segment
+from weft.api.lazy_tasks import after_readers, engine, idle, lane, push_segment
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
-from weft.api.lazy_values import CPU, Memories, Memory, Value
+from weft.api.lazy_values import CPU, Memories, Memory, Value, device_of
 from weft.engine import SerialEngine, Var
 from weft.trace.capture import storage_key, traced_elsewhere
 from weft.trace.modes import function_mode_count, others_intercept
@@ -109,7 +109,7 @@ class Session:
     def _refused(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a call that cannot be queued, though its function can."""
         given = list(tensors_in((args, kwargs)))
-        arrived = [self._real(tensor) if tensor.device != CPU else tensor for tensor in given]
+        arrived = [self._real(tensor) if device_of(tensor) != CPU else tensor for tensor in given]
         for tensor in given:
             if tensor.__class__ is LazyTensor:
                 self._memory(tensor)  # what reads the copy also orders those who write the tensor that it has become
@@ -279,8 +279,9 @@ class Session:
 
     def flush(self, recording: Recording) -> None:
         """Push what a recording holds."""
-        if not recording.closed:
-            engine().make_room(recording.size())
+        with self.lock:
+            size = 0 if recording.closed else recording.size()
+        engine().make_room(size)  # not under the lock, which tasks may need to make room
         with self.lock:
             if recording.closed:
                 return
@@ -315,7 +316,8 @@ class Session:
         with waiting():
             engine().finish_all()
         with self.lock:
-            if not self._recordings:
+            # Another thread may have queued something since: what it names is still to be known.
+            if not self._recordings and idle():
                 self.memories.forget()
                 self.gradients.forget()
 

@@ -6,7 +6,7 @@ nothing but its arguments. What is not here runs at once, when all that was queu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -120,6 +120,20 @@ ARITHMETIC: frozenset[Callable[..., Any]] = frozenset(_functions(PRODUCT_NAMES))
 INDEXING: frozenset[Callable[..., Any]] = frozenset((torch.Tensor.__getitem__, torch.Tensor.__setitem__))
 # Boolean or byte tensors among their arguments decide how large the result is.
 MASKED_SIZES = frozenset((*INDEXING, torch.where, torch.Tensor.where))
+
+
+# Arguments with which a function does more, or gives gradients of another kind, than one run of it tells: their places
+# and names.
+MORE_WITH: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
+    functional.embedding: ((3, "max_norm"), (6, "sparse")),
+    torch.gather: ((3, "sparse_grad"),),
+    torch.Tensor.gather: ((3, "sparse_grad"),),
+}
+
+
+def does_more(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call comes with such an argument."""
+    return any(args[place] if place < len(args) else kwargs.get(name) for place, name in MORE_WITH.get(function, ()))
 
 
 def without_writes(function: Callable[..., Any], kwargs: Any) -> bool:

@@ -17,6 +17,11 @@ def engine() -> BaseEngine:
     return current_engine({"cpu": cpu_count(), "copy": 1})
 
 
+def idle() -> bool:
+    """Whether all that was pushed is done."""
+    return engine().limits.pushed == engine().limits.done
+
+
 def lane() -> str:
     """The lane of work on tensors of the CPU, wherever new tensors are made."""
     place = placed()
@@ -37,7 +42,7 @@ def push_segment(segment: Segment, gradients: Var) -> None:
 
 def push_task(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
     """Push a task to the lane in use."""
-    engine().push(task, reads, writes, Placement(lane(), bounded=False), name)
+    engine().push(task, reads, writes, Placement(lane(), where=place_text(*user_place()), bounded=False), name)
 
 
 def push_copy(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], size: int) -> None:

@@ -10,6 +10,7 @@ from weakref import ref
 import torch
 
 from weft.engine import Var
+from weft.trace.capture import without_functions
 
 if TYPE_CHECKING:
     from weft.api.lazy_recording import Recording
@@ -43,12 +44,23 @@ def look_of(tensor: torch.Tensor) -> Look | None:
     """The look of an ordinary tensor; None if it is of a kind that is not queued."""
     if tensor.__class__ not in PLAIN or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return None
-    key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf)
+    try:
+        key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf)
+    except RuntimeError:
+        return None  # a view made without gradients of what was then changed: PyTorch does not say where it comes from
     found = _LOOKS.get(key)
     if found is None:
         found = _LOOKS[key] = Look(tensor)
     special = tensor.is_neg() or tensor.is_conj() or tensor.is_inference() or tensor.is_quantized
     return None if special else found
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """The device of a tensor, of which a subclass of the user's is not told that it was asked."""
+    if tensor.__class__ in PLAIN:
+        return tensor.device
+    with without_functions():
+        return tensor.device
 
 
 def look_without_gradient(tensor: torch.Tensor, device: torch.device) -> Look:
@@ -125,7 +137,10 @@ Owner = torch.UntypedStorage | torch.Tensor
 def _owner(tensor: torch.Tensor) -> Owner:
     """What lives exactly as long as the memory of a tensor; one of another layout (sparse, say) is alone in its own."""
     try:
-        return tensor.untyped_storage()
+        if tensor.__class__ in PLAIN:
+            return tensor.untyped_storage()
+        with without_functions():  # a subclass of the user's is shown what the user calls, and nothing else
+            return tensor.untyped_storage()
     except NotImplementedError:
         return tensor
 
@@ -168,7 +183,8 @@ class Memories:
         """Whether other code (numpy, for one) may read or write this memory unseen."""
         owner = _owner(tensor)
         found = self._exported.get(id(owner))
-        return (found is not None and found() is owner) or not tensor.untyped_storage().resizable()
+        known = found is not None and found() is owner
+        return known or not isinstance(owner, torch.UntypedStorage) or not owner.resizable()
 
     def all(self) -> list[Memory]:
         """Every memory that queued work may name."""

@@ -25,7 +25,7 @@ from weft.ir.printer import print_graph
 from weft.markup import notebook
 from weft.passes.pipeline import run_pipeline
 from weft.runtime.boundary import Boundary
-from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Tangents
+from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Replay, Tangents
 from weft.runtime.native_graph import CompiledGraph
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.trace.capture import tree_flatten
@@ -141,6 +141,11 @@ class Program:
         """Make the backward, where there is one, before it is asked for: what is in its way is raised here."""
         if isinstance(self._execute, DifferentiableExecutable):
             self._execute.prepare_backward()
+
+    def replay_by(self, replay: Replay) -> None:
+        """Let a backward that the program has none for go through operators: what computes its results from inputs."""
+        if isinstance(self._execute, DifferentiableExecutable):
+            self._execute.replay = replay
 
     def _forward(self) -> CompiledGraph:
         return self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Literal, NoReturn, cast
 
 from weft.engine.task import Task, Var
-from weft.errors import ExecutionError, UsageError
+from weft.errors import ExecutionError, UsageError, WeftError
 
 ErrorRule = Literal["every", "once"]
 ERROR_RULES = {
@@ -91,9 +91,32 @@ class Failure:
         why = f"it raised {type(self.error).__name__}: {self.error}".rstrip(": ")
         for other in others:
             why += f"\nalso failed: the task {other.title}, pushed at {other.where}"
-        raised = ExecutionError(f"the task {self.title} failed", where=self.where, why=why)
+        raised = _error_like(type(self.error))(f"the task {self.title} failed", where=self.where, why=why)
         raised.__cause__ = self.error.with_traceback(self.traceback)
         return raised
+
+
+_LIKE: dict[type[BaseException], type[ExecutionError]] = {}
+
+
+def _error_like(kind: type[BaseException]) -> type[ExecutionError]:
+    """The class of an ExecutionError that `except` also takes for one of a kind: it comes later, but is the same."""
+    found = _LIKE.get(kind)
+    return found or _LIKE.setdefault(kind, _made_like(kind))
+
+
+def _made_like(kind: type[BaseException]) -> type[ExecutionError]:
+    if not issubclass(kind, Exception) or issubclass(ExecutionError, kind) or issubclass(kind, WeftError):
+        return ExecutionError
+    inside = {
+        "__module__": ExecutionError.__module__,
+        "__reduce__": lambda error: (ExecutionError, (error.fact,), error.__dict__),  # pickle knows no other
+    }
+    try:
+        found = type(ExecutionError.__name__, (ExecutionError, kind), inside)
+    except TypeError:
+        return ExecutionError  # objects of this kind are laid out otherwise, as those of OSError are
+    return cast("type[ExecutionError]", found)
 
 
 class Failures:

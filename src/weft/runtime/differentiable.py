@@ -7,11 +7,13 @@ is not reads them packed, as a program without gradients does. See docs/decision
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 
+from weft.codegen.library import version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
@@ -19,6 +21,8 @@ from weft.runtime.border import Border
 from weft.runtime.native_graph import CompiledGraph
 
 Tangents = tuple[TensorType | None, ...]
+AUTOCAST = ("cpu", "cuda")
+Replay = Callable[[Sequence[Any]], Sequence[Any]]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...]]
 MOST_UNANSWERED = 8  # forwards without a backward, after which parameters are taken for what stays as it is
 
@@ -44,7 +48,8 @@ class DifferentiableExecutable:
     """Takes a program's inputs in order, gives its roots in order, connected to autograd.
 
     `backward_of` gives the graph for a pattern of tangents, which saved values it takes, and which of its results is
-    each wanted input's gradient.
+    each wanted input's gradient. `replay`, where there is one, gives the graph's results from its inputs anew, by
+    operators that autograd sees one by one: for gradients of gradients, and for backwards under autocast.
     """
 
     def __init__(self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph]) -> None:
@@ -76,6 +81,9 @@ class DifferentiableExecutable:
         self._backward_of = backward_of
         self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
         self._backwards: dict[tuple[Tangents, tuple[Type, ...]], _BackwardRun] = {}
+        self.replay: Replay | None = None
+        whole = {result.value: index for index, result in enumerate(self.graph.results) if not result.path}
+        self._result_of = tuple(whole.get(value) for value in fresh)
 
     @property
     def forward_graph(self) -> CompiledGraph:
@@ -107,6 +115,9 @@ class DifferentiableExecutable:
         context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in saved))
         context.numbers = [None if isinstance(value, torch.Tensor) else value for value in saved]
         context.set_materialize_grads(False)
+        # Where inputs are written they may become results, and a node that holds its own result is never let go of.
+        replayed = self.replay is not None and not self.graph.writes
+        context.given = [(tensor, _version(tensor)) for tensor in inputs] if replayed else None
         roots = tuple(outputs[index] for index in self.roots)
         context.mark_non_differentiable(
             *(root for root, carries in zip(roots, self.carries, strict=True) if not carries)
@@ -129,6 +140,33 @@ class DifferentiableExecutable:
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
         types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
         found = self._backward(types, kinds)(saved, [tangent for tangent in present if tangent is not None])
+        gradients: list[Any] = [None] * (max(self.wanted) + 1)
+        for position, gradient in zip(self.wanted, found, strict=True):
+            gradients[position] = gradient
+        return gradients
+
+    def backward_by_operators(self, given: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> list[Any] | None:
+        """The backward through operators that autograd sees; None where there are none, or inputs have changed."""
+        if self.replay is None or not given or any(_version(tensor) != version for tensor, version in given):
+            return None
+        inputs = [tensor for tensor, _ in given]
+        pairs = [
+            (index, tangent) for index, tangent in zip(self._result_of, tangents, strict=True) if tangent is not None
+        ]
+        if any(index is None for index, _ in pairs):
+            return None  # only a view of it was given out
+        with ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            for kind in AUTOCAST:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            results = self.replay(inputs)
+        found = torch.autograd.grad(
+            [results[index] for index, _ in pairs if index is not None],
+            [inputs[index] for index in self.wanted],
+            [tangent for _, tangent in pairs],
+            create_graph=torch.is_grad_enabled(),
+            allow_unused=True,
+        )
         gradients: list[Any] = [None] * (max(self.wanted) + 1)
         for position, gradient in zip(self.wanted, found, strict=True):
             gradients[position] = gradient
@@ -168,6 +206,10 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        if torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, AUTOCAST)):
+            found = context.owner.backward_by_operators(context.given, tangents)
+            if found is not None:
+                return (None, *found, *([None] * (context.count - len(found))))
         pairs = zip(context.saved_tensors, context.numbers, strict=True)
         saved = [number if tensor is None else tensor for tensor, number in pairs]
         with torch.no_grad():
@@ -198,6 +240,10 @@ class _Once(torch.autograd.Function):
             fix="run this part imperatively (weft.hybridize(net, False)), "
             "or call torch.autograd.grad inside the hybridized function, with create_graph=True",
         )
+
+
+def _version(thing: Any) -> int | None:
+    return version_of(thing) if isinstance(thing, torch.Tensor) else None
 
 
 def _leaves(node: Any) -> list[torch.Tensor]:

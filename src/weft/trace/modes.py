@@ -6,6 +6,7 @@ Beside `capture.py`, which intercepts operators, the one place in tracing that u
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -78,6 +79,12 @@ BLOCKS: tuple[tuple[Any, str, int], ...] = (
     (forward_ad, "exit_dual_level", -1),
 )
 
+# Where transforms of `torch.func` take the tensors that they are given.
+TRANSFORMS: tuple[tuple[Any, str], ...] = (
+    (torch._functorch.vmap, "_add_batch_dim"),
+    (torch._functorch.eager_transforms, "_wrap_for_grad"),
+)
+
 
 def announce(owner: Any, name: str, around: Callable[[Callable[[], Any], Any], Any]) -> None:
     """Let a function of PyTorch be called by `around` from now on: it gets the call, and what it was given."""
@@ -95,6 +102,37 @@ def announce(owner: Any, name: str, around: Callable[[Callable[[], Any], Any], A
 def open_blocks() -> int:
     """How many blocks of `BLOCKS` this thread is in, as far as PyTorch tells."""
     return (torch._C._autograd._top_saved_tensors_default_hooks(True) is not None) + forward_ad._current_level + 1
+
+
+def compile_nothing_under(kind: type) -> None:
+    """Under function modes of a class, let what `torch.compile` has made, or will make, run as it was written."""
+    compiler = torch.compile
+
+    def watch() -> None:
+        frames: Any = sys.modules.get("torch._dynamo.eval_frame")  # it takes a second to import, and most never need it
+        choose = getattr(frames, "_callback_from_stance", None)
+        if choose is not None and not hasattr(choose, "__wrapped__"):
+
+            @functools.wraps(choose)
+            def chosen(callback: Any) -> Any:
+                places = range(torch._C._len_torch_function_stack())
+                if not any(torch._C._get_function_stack_at(place).__class__ is kind for place in places):
+                    return choose(callback)
+                count = frames.set_fullgraph_compiled_frame_count(-1)
+                if count >= 0:  # who asked for a whole graph is not to be told that there was none
+                    frames.set_fullgraph_compiled_frame_count(count + 1)
+                return None
+
+            setattr(frames, "_callback_from_stance", chosen)  # noqa: B010  # no module says that it has it
+
+    @functools.wraps(compiler)
+    def compile_watched(*args: Any, **kwargs: Any) -> Any:
+        made = compiler(*args, **kwargs)
+        watch()
+        return made
+
+    torch.compile = compile_watched
+    watch()
 
 
 @contextmanager

@@ -1,0 +1,98 @@
+"""Gradients of lazy code where a backward is more than one pass over plain leaves: again, cast, sparse, many."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+
+pytestmark = pytest.mark.usefixtures("own_engine", "by_library")
+
+
+def agrees(work: Callable[[], list[torch.Tensor]]) -> None:
+    """Lazily, four times so that segments are compiled, as eagerly."""
+    torch.manual_seed(0)
+    expected = work()
+    for _ in range(4):
+        torch.manual_seed(0)
+        with weft.lazy():
+            found = work()
+        for one, other in zip(expected, found, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["in one segment", "after a look"])
+def test_a_gradient_of_a_compiled_segment_can_be_differentiated_again(looks: bool) -> None:
+    def work() -> list[torch.Tensor]:
+        weight, x = nn.Parameter(torch.randn(8, 8)), torch.randn(5, 8)
+        total = ((x @ weight).tanh() @ weight * 1.5).sum()
+        if looks:
+            assert total.item() != 0
+        (gradient,) = torch.autograd.grad(total, weight, create_graph=True)
+        gradient.square().sum().backward()
+        assert weight.grad is not None
+        return [gradient.detach(), weight.grad]
+
+    agrees(work)
+
+
+def test_a_backward_under_autocast_computes_as_eager_does() -> None:
+    def work() -> list[torch.Tensor]:
+        weight, x = nn.Parameter(torch.randn(32, 32)), torch.randn(32, 32)
+        total = ((x @ weight).tanh() @ weight).sum()
+        assert total.item() != 0
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            total.backward()
+        assert weight.grad is not None
+        return [weight.grad]
+
+    agrees(work)
+
+
+def test_inputs_that_were_changed_since_are_not_computed_with_again() -> None:
+    weight = nn.Parameter(torch.randn(8, 8))
+
+    def gradient() -> torch.Tensor:
+        total = (torch.ones(5, 8) @ weight).tanh().sum()
+        assert total.item() != 0
+        with torch.no_grad():
+            weight.add_(1)
+        return torch.autograd.grad(total, weight, create_graph=True)[0]
+
+    with weft.lazy():
+        for _ in range(4):
+            once = gradient()
+        with pytest.raises(NotImplementedError, match="differentiated again"):
+            torch.autograd.grad(once.sum(), weight)
+
+
+def test_sparse_gradients_of_embeddings_stay_sparse() -> None:
+    table, bag = nn.Embedding(30, 8, sparse=True), nn.EmbeddingBag(30, 8, sparse=True)
+    index = torch.arange(24).view(4, 6)
+    with weft.lazy():
+        for _ in range(4):
+            table.weight.grad = bag.weight.grad = None
+            table(index).square().sum().backward()
+            bag(index).square().sum().backward()
+            assert table.weight.grad.is_sparse
+            assert bag.weight.grad.is_sparse
+
+
+def test_an_embedding_that_shortens_its_rows_does_so_for_rows_it_meets_later() -> None:
+    def work() -> list[torch.Tensor]:
+        table = nn.Embedding(30, 8, max_norm=1.0)
+        with torch.no_grad():
+            table.weight[:20] *= 0.01
+        found = [table(torch.arange(start, start + 6).repeat(4)).detach() for start in (0, 5, 10, 20)]
+        return [*found, table.weight.detach()]
+
+    agrees(work)
+
+
+def test_an_orthogonal_start_can_be_made_lazily() -> None:
+    def work() -> list[torch.Tensor]:
+        return [nn.init.orthogonal_(nn.Linear(8, 8).weight).detach()]
+
+    agrees(work)
