@@ -21,6 +21,7 @@ from weft.api.lazy_points import MOST_STEPS, TINY, Point
 from weft.api.lazy_questions import as_given, called, each_tensor, in_task, look_at, tensors_in, user_place
 from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Place, Recording
+from weft.api.lazy_results import results_of
 from weft.api.lazy_settings import Settings, flushes_denormals
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
 from weft.api.lazy_tasks import after_readers, engine, idle, lane, push_segment
@@ -183,22 +184,7 @@ class Session:
                 memory = memories[position]
                 if memory in recording.memories:
                     recording.written[memory] = None
-        return None if form.nothing else self._results(form, tensors, recording, memories)
-
-    @staticmethod
-    def _results(form: Form, tensors: Sequence[Any], recording: Recording, memories: list[Memory] | None) -> Any:
-        results: list[Any] = []
-        for output in form.outputs:
-            if output.same >= 0:
-                results.append(tensors[output.same])
-                continue
-            memory = memories[output.view_of] if output.view_of >= 0 and memories is not None else Memory()
-            memory.recording = recording
-            assert output.look is not None
-            value = Value(output.look, memory, recording, len(recording.values))
-            recording.hold(value)
-            results.append(lazy_tensor(value))
-        return results[0] if form.kind is None else form.kind(results)
+        return None if form.nothing else results_of(form, tensors, recording, memories)
 
     def record_backward(self, loss: LazyTensor, leaves: Sequence[torch.Tensor], form: Form) -> Sequence[Value] | None:
         """Make a backward a step of the recording, if all that it goes through is recorded there."""
