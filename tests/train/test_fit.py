@@ -206,3 +206,28 @@ def test_a_loader_that_cannot_tell_its_length_trains() -> None:
     loader = torch.utils.data.DataLoader(Stream(), batch_size=8)
     assert Prefetched(loader, None).total is None
     assert len(trainer().fit(loader, epochs=2, say=quiet)) == 2
+
+
+@pytest.mark.parametrize("devices", ["cpu:0", ["cpu:0", "cpu:1", "cpu:2"]])
+def test_targets_that_are_no_labels_are_tested_by_the_loss(devices: Any) -> None:
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(4, 3), torch.randn(7, 4), torch.randn(7, 3)
+    made = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), nn.MSELoss(), devices)
+    row = made.fit([(x, y)], [(x[:5], y[:5]), (x[5:], y[5:])], say=quiet)[-1]
+    with torch.no_grad():
+        assert row["test_loss"] == pytest.approx(float(nn.functional.mse_loss(net(x), y)))
+    assert "test_acc" not in row
+
+
+def test_metrics_of_the_users_are_means_over_all_samples() -> None:
+    def top2(scores: Any, y: Any) -> Any:
+        return (scores.topk(2, 1)[1] == y[:, None]).any(1).sum()
+
+    made = trainer(["cpu:0", "cpu:1"], metrics={"top2": top2, "mean_label": lambda scores, y: y.sum()})
+    batches = list(data(21))
+    row = made.fit(data(), batches, say=quiet)[-1]
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    with torch.no_grad():
+        assert row["top2"] == pytest.approx(float(top2(made.net(x), y)) / 21)
+    assert row["mean_label"] == pytest.approx(float(y.sum()) / 21)
+    assert "test_acc" not in row

@@ -191,3 +191,61 @@ def test_saving_between_accumulated_batches_is_refused(tmp_path: Path) -> None:
     trainer.step(X.double(), Y)
     with pytest.raises(weft.UsageError, match="1 of 2 batches are accumulated"):
         trainer.save(weft.Checkpoints(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "loss_fn, fact",
+    [
+        (lambda scores, y: None, "the loss is a NoneType"),
+        (lambda scores, y: scores.sum().item(), "the loss is a float"),
+        (lambda scores, y: (scores.sum(), {"more": 1}), "the loss is a tuple of Tensor, dict"),
+        (lambda scores, y: (scores.sum(), 1, 2), "the loss is a tuple of Tensor, int, int"),
+        (lambda scores, y: scores, r"the loss has the shape \[12, 3\]"),
+    ],
+)
+def test_a_loss_that_is_none_is_said(loss_fn: Any, fact: str) -> None:
+    with pytest.raises(weft.UsageError, match=fact):
+        trained(loss_fn, ["cpu:0", "cpu:1"], [(X, Y)])
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("loss_fn", [functional.cross_entropy, nn.CrossEntropyLoss()])
+def test_labels_that_are_ignored_count_on_no_device(loss_fn: Any, hybridize: bool) -> None:
+    y = Y.clone()
+    y[:9] = -100
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+    functional.cross_entropy(net(X.double()), y).backward()
+    optimizer.step()
+    close(trained(loss_fn, ["cpu:0", "cpu:1"], [(X, y)], hybridize=hybridize), net)
+
+
+@pytest.mark.parametrize("devices", ["cpu:0", ["cpu:0", "cpu:1"]])
+def test_a_module_whose_parameters_were_replaced_is_refused(devices: Any) -> None:
+    net = model()
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.5), functional.cross_entropy, devices)
+    net[2] = nn.Linear(7, 3).double()
+    with pytest.raises(weft.UsageError, match="other parameters than when its replicas were made"):
+        trainer.step(X.double(), Y)
+
+
+def test_what_would_train_nothing_or_otherwise_is_refused_when_the_trainer_is_made() -> None:
+    net, other = model(), model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    def make(used: Any = optimizer, devices: Any = "cpu:0", **options: Any) -> None:
+        weft.Trainer(net, used, functional.cross_entropy, devices, **options)
+
+    with pytest.raises(weft.UsageError, match="none of the module's parameters"):
+        make(torch.optim.SGD(other.parameters(), 0.5))
+    with pytest.raises(weft.UnsupportedError, match="LBFGS computes the loss several times"):
+        make(torch.optim.LBFGS(net.parameters()))
+    with pytest.raises(weft.UsageError, match='schedule="epoch"'):
+        make(scheduler=plateau)
+    with pytest.raises(weft.UsageError, match="a function is no callback"):
+        make(callbacks=[lambda *_: None])
+    with pytest.raises(weft.UsageError, match=r"no option 'clip'[\s\S]*did you mean clip_norm\?"):
+        make(clip=1.0)
+    with pytest.raises(weft.UsageError, match="no device is named"):
+        make(devices=[])

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from weft.devices import Device, cpu_count, parse
+from weft.errors import UsageError
 from weft.train.peers import Peers
 
 
@@ -28,7 +29,10 @@ def find_devices(devices: str | torch.device | Device | list[str] | None = "all"
         return gpus or [Device("cpu", index) for index in range(cpu_count())]
     if isinstance(devices, str | torch.device | Device):
         return [parse(devices)]
-    return [parse(device) for device in devices]
+    found = [parse(device) for device in devices]
+    if not found:
+        raise UsageError("no device is named", fix='devices="all", or a list such as ["cpu:0", "cpu:1"]')
+    return found
 
 
 def devices_of_rank(devices: Any, peers: Peers | None) -> list[Device]:

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from weft.devices import Device
+from weft.train.batch import samples_in, samples_of
 from weft.train.device_threads import run_on
 from weft.train.measured_shares import MeasuredShares, finish
 from weft.train.peers import Peers
 from weft.train.replicas import Replicas
-from weft.train.split import split_batch
-from weft.train.summed_loss import summed_loss
+from weft.train.split import load_pieces, split_sizes
+from weft.train.summed_loss import nothing_of, summed_loss
 from weft.train.synced_norm import Meeting, SyncedNorm
 from weft.train.trainer_options import TrainerOptions
 
@@ -43,13 +44,15 @@ class DeviceWork:
         self.options = options
         self.measured = measured
 
-    def pieces(self, x: torch.Tensor, y: torch.Tensor, shares: Sequence[float]) -> list[tuple[int, Any, Any]]:
+    def pieces(self, x: Any, y: Any, shares: Sequence[float]) -> list[tuple[int, Any, Any]]:
         """Split a batch; gives the devices that get something, each with its part."""
         met_elsewhere = self.options.sync_batchnorm and self.peers is not None
-        if not len(y) and met_elsewhere:  # other processes meet this one in batch norm
+        count, places = samples_of(x, y), self.replicas.places
+        if not count and met_elsewhere:  # other processes meet this one in batch norm
             return [(0, x, y)]
-        pieces = zip(*split_batch(x, y, self.replicas.places, shares), strict=True)
-        return [(index, part, labels) for index, (part, labels) in enumerate(pieces) if len(labels)]
+        sizes = split_sizes(count, shares)
+        pieces = zip(load_pieces(x, places, sizes), load_pieces(y, places, sizes), strict=True)
+        return [(index, *piece) for index, piece in enumerate(pieces) if sizes[index]]
 
     def run(self, loss_fn: Any, busy: Sequence[tuple[int, Any, Any]]) -> Numbers:
         """Compute on all devices at once."""
@@ -65,7 +68,7 @@ class DeviceWork:
         return Numbers(
             torch.stack(losses).sum() if losses else 0.0,
             sum(float(number) for _, number in results),
-            sum(len(labels) for _, _, labels in busy),
+            sum(samples_in(part, labels) for _, part, labels in busy),
         )
 
     def _run_together(self, loss_fn: Any, busy: Sequence[tuple[int, Any, Any]], places: Sequence[Device]) -> list[Any]:
@@ -85,16 +88,16 @@ class DeviceWork:
         except threading.BrokenBarrierError:
             raise (meeting.error or AssertionError("nobody failed")) from None
 
-    def _backward(self, loss_fn: Any, index: int, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        start = time.perf_counter()
+    def _backward(self, loss_fn: Any, index: int, x: Any, y: Any) -> tuple[torch.Tensor, Any]:
+        start, samples = time.perf_counter(), samples_in(x, y)
         kind, cast = self.replicas.places[index].kind, self.options.autocast
         with torch.enable_grad(), torch.autocast(kind, dtype=cast) if cast is not None else nullcontext():
             answers = self.replicas.nets[index](x)
             # A mean over no samples is no number, and would spread: their part of the sum is zero.
-            loss, count = summed_loss(loss_fn, answers, y) if len(y) else (answers.sum() * 0, 0.0)
+            loss, count = summed_loss(loss_fn, answers, y) if samples else (nothing_of(answers), 0.0)
         scaler = self.options.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
         if self.measured is not None:
             finish(self.replicas.places[index])
-            self.measured.note(index, len(y), time.perf_counter() - start)
+            self.measured.note(index, samples, time.perf_counter() - start)
         return loss.detach(), count

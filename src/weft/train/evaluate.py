@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.train.batch import pair_of, samples_in, samples_of
 from weft.train.canonical import unwrapped
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
 from weft.train.split import Shares, split_batch
 
-Measure = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Measure = Callable[[Any, Any], Any]
 
 
 def correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -24,8 +25,8 @@ def correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def evaluate(
-    net: Callable[[torch.Tensor], torch.Tensor],
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    net: Callable[[Any], Any],
+    batches: Iterable[Any],
     devices: Any = None,
     *,
     measure: Measure = correct,
@@ -37,18 +38,18 @@ def evaluate(
     each of its parts is in the mode that it was in afterwards.
     """
     total, count = sums_over(net, batches, devices, measure=measure, shares=shares)
-    return total / count if count else float("nan")
+    return total.item() / count if count else float("nan")
 
 
 def sums_over(
-    net: Callable[[torch.Tensor], torch.Tensor],
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    net: Callable[[Any], Any],
+    batches: Iterable[Any],
     devices: Any = None,
     *,
     measure: Measure = correct,
     shares: Shares = "equal",
-) -> tuple[float, int]:
-    """Give the sum of a measure over all samples, and their number."""
+) -> tuple[torch.Tensor, int]:
+    """Give the sum of a measure over all samples, or the sums of several numbers, and the number of samples."""
     if devices is not None and isinstance(net, nn.Module):
         net = unwrapped(net)  # a wrapper would split each device's part again
     places = find_devices(devices) if devices is not None else [_home(net)]
@@ -57,22 +58,24 @@ def sums_over(
         if isinstance(net, nn.Module):
             net.eval()
         nets = [net, *(_copy(net, place.torch_device) for place in places[1:])]
-        total, count = 0.0, 0
+        total, count = torch.zeros(1, dtype=torch.float64), 0
         with torch.no_grad():
-            for x, y in batches:
+            for batch in batches:
+                x, y = pair_of(batch)
                 pieces = zip(nets, places, *split_batch(x, y, places, shares), strict=True)
-                busy = [piece for piece in pieces if len(piece[-1])]
+                busy = [piece for piece in pieces if samples_in(*piece[2:])]
                 work = [partial(_measured, measure, one, part, labels) for one, _, part, labels in busy]
-                total += sum(run_on(work, [place for _, place, _, _ in busy]))
-                count += len(y)
+                for found in run_on(work, [place for _, place, _, _ in busy]):
+                    total = total + found
+                count += samples_of(x, y)
     finally:
         for part, training in modes:
             part.training = training
     return total, count
 
 
-def _measured(measure: Measure, net: Any, x: torch.Tensor, y: torch.Tensor) -> float:
-    return float(measure(net(x), y))
+def _measured(measure: Measure, net: Any, x: Any, y: Any) -> torch.Tensor:
+    return torch.as_tensor(measure(net(x), y)).to("cpu", torch.float64).reshape(-1)
 
 
 def _home(net: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from weft.api.asynchronous_cores import cores
+from weft.train.batch import moved, samples_of, split_tree
 from weft.train.device_threads import run_on
 from weft.train.device_work import Numbers
 from weft.train.peers import Peers
@@ -40,10 +41,11 @@ class LogicalShards:
         self.peers = peers
         self._draws = any(_may_draw(part) for part in replicas.nets[0].modules())
 
-    def run(self, loss_fn: Any, x: torch.Tensor, y: torch.Tensor, number: int) -> Numbers:
+    def run(self, loss_fn: Any, x: Any, y: Any, number: int) -> Numbers:
         """Add the gradients of a global batch to the module's; `number` tells batches apart."""
-        sizes = split_sizes(len(y), [1.0] * SHARDS)
-        pieces = list(zip(x.split(sizes), y.split(sizes), strict=True))
+        samples = samples_of(x, y)
+        sizes = split_sizes(samples, [1.0] * SHARDS)
+        pieces = list(zip(split_tree(x, sizes), split_tree(y, sizes), strict=True))
         mine = [shard for shard in range(SHARDS) if sizes[shard] and self._is_mine(shard)]
         count = len(self.replicas.places)
         busy = [place for place in range(count) if mine[place::count]]
@@ -53,7 +55,7 @@ class LogicalShards:
             results = run_on(work, [self.replicas.places[place] for place in busy])
         found = {shard: result for one in results for shard, result in one.items()}
         self._set_buffers(found.get(0, (None, 0.0, [], buffers))[3])
-        return self._sum(found, [shard for shard in range(SHARDS) if sizes[shard]], len(y))
+        return self._sum(found, [shard for shard in range(SHARDS) if sizes[shard]], samples)
 
     def _is_mine(self, shard: int) -> bool:
         return self.peers is None or shard % self.peers.world == self.peers.rank
@@ -68,7 +70,7 @@ class LogicalShards:
         before = [buffer.clone() for buffer in net.buffers()]
         found = {}
         for shard in shards:
-            x, y = (part.to(device.torch_device) for part in pieces[shard])
+            x, y = (moved(part, device.torch_device) for part in pieces[shard])
             for buffer, value in zip(net.buffers(), before, strict=True):
                 buffer.data.copy_(value)
             cast = self.options.autocast

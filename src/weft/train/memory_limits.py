@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from torch.func import functional_call
 
 from weft.devices import Device
 from weft.errors import UsageError
+from weft.train.batch import moved, samples_in, split_tree, tensors_in
 from weft.train.split import split_sizes
 
 USED = 0.8  # of a device's memory: gradients, operators' temporary memory and the allocator's gaps take the rest
@@ -33,29 +35,30 @@ class MemoryLimits:
             )
         self._given = given
         self._ask = ask  # a GPU for its memory, where none is given
-        self._needed: dict[tuple[int, ...], float] = {}  # bytes a sample, by its shape
+        self._needed: dict[tuple[torch.Size, ...], float] = {}  # bytes a sample, by its shapes
 
     @property
     def any(self) -> bool:
         """Tell whether some device has a limit."""
         return bool(self._given) or (self._ask and any(place.kind == "cuda" for place in self._places))
 
-    def sizes(self, net: nn.Module, x: torch.Tensor, shares: Sequence[float]) -> list[int]:
+    def sizes(self, net: nn.Module, x: Any, shares: Sequence[float]) -> list[int]:
         """Divide a batch by shares, and by what fits."""
-        key = tuple(x.shape[1:])
+        key, count = tuple(leaf.shape[1:] for leaf in tensors_in(x)), samples_in(x)
         if key not in self._needed:
-            self._needed[key] = bytes_per_sample(net, x[:PROBED])
+            probed = min(PROBED, count)
+            self._needed[key] = bytes_per_sample(net, split_tree(x, [probed, count - probed])[0])
         needed = self._needed[key]
         memory = [self._memory(place) for place in self._places]
-        most = [len(x) if size is None else min(len(x), int(USED * size / needed)) for size in memory]
-        if sum(most) < len(x):
-            holds = ", ".join(f"{place} holds {count}" for place, count in zip(self._places, most, strict=True))
+        most = [count if size is None else min(count, int(USED * size / needed)) for size in memory]
+        if sum(most) < count:
+            holds = ", ".join(f"{place} holds {part}" for place, part in zip(self._places, most, strict=True))
             raise UsageError(
-                f"a batch of {len(x)} samples does not fit into the memory of the devices",
+                f"a batch of {count} samples does not fit into the memory of the devices",
                 why=f"a sample takes {needed / 1e6:.3g} MB: {holds}",
                 fix="smaller batches, accumulate=... of which make one update",
             )
-        return capped_sizes(len(x), shares, most)
+        return capped_sizes(count, shares, most)
 
     def _memory(self, place: Device) -> float | None:
         """Give the bytes a device has for samples; None where nobody has said."""
@@ -84,9 +87,9 @@ def capped_sizes(count: int, shares: Sequence[float], most: Sequence[int]) -> li
     return sizes
 
 
-def bytes_per_sample(net: nn.Module, x: torch.Tensor) -> float:
+def bytes_per_sample(net: nn.Module, x: Any) -> float:
     """Measure what a forward keeps for the backward, a sample; buffers and random states stay as they are."""
-    home = next((parameter.device for parameter in net.parameters()), x.device)
+    home = next((parameter.device for parameter in net.parameters()), torch.device("cpu"))
     own = {tensor.untyped_storage().data_ptr() for tensor in (*net.parameters(), *net.buffers())}
     kept: dict[int, int] = {}
 
@@ -96,9 +99,9 @@ def bytes_per_sample(net: nn.Module, x: torch.Tensor) -> float:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    part = x.to(home, copy=True)
+    part = moved(x, home, copy=True)
     buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
     with torch.random.fork_rng(), torch.enable_grad(), saved_tensors_hooks(count, lambda tensor: tensor):
         answers = functional_call(net, buffers, (part,))
-    results = sum(answer.nbytes for answer in [answers] if isinstance(answer, torch.Tensor))
-    return max(sum(kept.values()), results + part.nbytes, 1) / max(1, len(part))
+    visible = sum(leaf.nbytes for leaf in tensors_in((answers, part)))
+    return max(sum(kept.values()), visible, 1) / max(1, samples_in(part))

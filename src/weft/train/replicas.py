@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,13 @@ class Replicas:
         Only parameters that were written since are copied, as a graph of autograd that is not used yet may hold them.
         """
         net = self.nets[0]
+        now = list(net.parameters())
+        if len(now) != len(self.parameters[0]) or not all(map(operator.is_, now, self.parameters[0])):
+            raise UsageError(
+                "the module has other parameters than when its replicas were made",
+                why="the replicas would compute with those of before",
+                fix="change the module first, then make the trainer, or the DataParallel, of it",
+            )
         parts = list(net.modules())
         for index, other in enumerate(self.nets[1:]):
             for part, copied_part in zip(parts, other.modules(), strict=True):

@@ -12,6 +12,7 @@ import torch
 
 from weft.devices import Device
 from weft.errors import UsageError
+from weft.train.batch import moved, samples_in, samples_of, split_tree
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
 from weft.train.measured_shares import finish
@@ -22,24 +23,28 @@ TRIALS = 3
 _speeds: dict[tuple[Device, ...], list[float]] = {}
 
 
-def split_and_load(data: torch.Tensor, devices: Any, shares: Shares = "equal") -> list[torch.Tensor]:
+def split_and_load(data: Any, devices: Any, shares: Shares = "equal") -> list[Any]:
     """Split a batch along its first dimension, and put each piece where its device computes.
+
+    A batch is a tensor, or a dictionary, list or tuple of them, and so is a piece.
 
     `shares` is "equal" (sizes differ by one at most), a list of numbers such as `[3, 1]`, or "measured": by the speed
     of the devices, working at once, at a product of matrices. A piece on the CPU is a view of the batch, not a copy.
     """
     places = find_devices(devices)
-    pieces = data.split(split_sizes(len(data), resolved_shares(places, shares)))
-    return [piece.to(place.torch_device, non_blocking=True) for piece, place in zip(pieces, places, strict=True)]
+    return load_pieces(data, places, split_sizes(samples_in(data), resolved_shares(places, shares)))
 
 
-def split_batch(
-    x: torch.Tensor, y: torch.Tensor, devices: Any, shares: Shares = "equal"
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def split_batch(x: Any, y: Any, devices: Any, shares: Shares = "equal") -> tuple[list[Any], list[Any]]:
     """Split samples and their labels alike."""
-    if len(x) != len(y):
-        raise UsageError(f"there are {len(x)} samples and {len(y)} labels")
-    return split_and_load(x, devices, shares), split_and_load(y, devices, shares)
+    places = find_devices(devices)
+    sizes = split_sizes(samples_of(x, y), resolved_shares(places, shares))
+    return load_pieces(x, places, sizes), load_pieces(y, places, sizes)
+
+
+def load_pieces(data: Any, places: Sequence[Device], sizes: Sequence[int]) -> list[Any]:
+    """Split a batch into pieces of these sizes, and put each where its device computes."""
+    return [moved(piece, place.torch_device) for piece, place in zip(split_tree(data, sizes), places, strict=True)]
 
 
 def split_sizes(count: int, shares: Sequence[float]) -> list[int]:

@@ -12,10 +12,11 @@ from torch import nn
 
 from weft.api.hybrid import hybridize
 from weft.errors import UsageError
+from weft.train.batch import pair_of, samples_of, split_tree
 from weft.train.checkpoint_folder import Checkpoints
 from weft.train.choose_devices import devices_of_rank
 from weft.train.device_work import DeviceWork, Numbers
-from weft.train.evaluate import sums_over
+from weft.train.evaluation import Evaluation
 from weft.train.fit_progress import FitProgress
 from weft.train.gradient_sums import GradientSums
 from weft.train.history import History, line_of
@@ -27,10 +28,10 @@ from weft.train.prefetch import Prefetched
 from weft.train.rank_states import states_of_all, take_state
 from weft.train.replicas import Replicas
 from weft.train.split import resolved_shares, split_sizes
-from weft.train.trainer_options import TrainerOptions
+from weft.train.trainer_options import check_trainable, options_of
 from weft.train.whole_step import WholeStep, whole_step
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[Any, Any]
 
 
 class Trainer:
@@ -50,7 +51,8 @@ class Trainer:
         self.net = net
         self.optimizer = optimizer
         self.loss_fn = loss_fn
-        self.options = TrainerOptions(**options)
+        self.options = options_of(options)
+        check_trainable(net, optimizer)
         self.peers = find_peers()
         places = devices_of_rank(devices, self.peers)
         self.devices = places
@@ -89,7 +91,7 @@ class Trainer:
         """End `fit` after this batch, on all processes."""
         self._stopped = why
 
-    def step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def step(self, x: Any, y: Any) -> torch.Tensor:
         """Train on one global batch, and give its mean loss; every `accumulate` batches, the parameters change."""
         if self._whole is not None:
             loss = self._whole(self.loss_fn, x, y)
@@ -131,7 +133,7 @@ class Trainer:
             return Numbers() if batch is None else self._shards.run(self.loss_fn, *batch, number)
         if batch is not None:
             x, y = self._own_part(batch)
-            limited = len(y) and self._limits.any
+            limited = self._limits.any and samples_of(x, y)
             shares = self._limits.sizes(self.net, x, self.shares) if limited else self.shares
             busy = self._work.pieces(x, y, shares)
         self._sums.begin([index for index, _, _ in busy], collect=collect)
@@ -146,10 +148,8 @@ class Trainer:
         if self.peers is None or self.options.batches == "local":
             return batch
         x, y = batch
-        sizes = split_sizes(len(y), [1.0] * self.peers.world)
-        start = sum(sizes[: self.peers.rank])
-        stop = start + sizes[self.peers.rank]
-        return x[start:stop], y[start:stop]
+        sizes = split_sizes(samples_of(x, y), [1.0] * self.peers.world)
+        return split_tree(x, sizes)[self.peers.rank], split_tree(y, sizes)[self.peers.rank]
 
     def _totals(self, numbers: Numbers, *, there: bool) -> tuple[torch.Tensor, float, bool]:
         """Sum loss and count over all processes; also whether any has a batch, and whether any wants to stop."""
@@ -207,7 +207,7 @@ class Trainer:
         resume: str | None = None,
         say: Callable[[str], None] = print,
     ) -> History:
-        """Train for so many epochs in all, and give the history: loss, seconds, and accuracy where there is `test`.
+        """Train for so many epochs in all, and give the history: loss, seconds, and the figures of `test` if given.
 
         With `checkpoints`, each epoch is saved; `resume="auto"` goes on from the newest one, if there is one.
         """
@@ -244,7 +244,7 @@ class Trainer:
         self.epoch += 1
         row["seconds"] = time.perf_counter() - start
         if test is not None:
-            row["test_acc"] = self._accuracy(test)
+            row |= self._tested(test)
         self.history.append(row)
         for callback in self.options.callbacks:
             callback.after_epoch(self, row)
@@ -277,12 +277,13 @@ class Trainer:
     def _losses(self, data: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, int]]:
         """Train on all batches; a process that has no more goes on with none, until no process has one."""
         batches = iter(data)
-        for x, y in batches:
+        for batch in batches:
+            x, y = pair_of(batch)
             if self.peers is None:
-                yield self.step(x, y), len(y)
+                yield self.step(x, y), samples_of(x, y)
                 continue
             loss, _ = self._round((x, y))
-            yield loss, len(y)
+            yield loss, samples_of(x, y)
             if self._ending:
                 return
         while self.peers is not None:
@@ -291,17 +292,12 @@ class Trainer:
                 return
             yield loss, 0
 
-    def _accuracy(self, test: Iterable[Batch]) -> float:
-        """Evaluate: each process takes every so many batches, only sums travel."""
-        if self.peers is None:
-            total, count = sums_over(self.net, test, self.devices)
-            return total / count if count else float("nan")
-        self._same_everywhere(list(self.net.buffers()))
-        self.peers.enter(self.steps, "evaluating")
-        turn = (batch for index, batch in enumerate(test) if index % self.peers.world == self.peers.rank)
-        found = torch.tensor(sums_over(self.net, turn, self.devices), dtype=torch.float64)
-        total, count = self.peers.sum(found).tolist()
-        return total / count if count else float("nan")
+    def _tested(self, test: Iterable[Batch]) -> dict[str, float]:
+        """Give the figures of the data to test on."""
+        if self.peers is not None:
+            self._same_everywhere(list(self.net.buffers()))
+            self.peers.enter(self.steps, "evaluating")
+        return Evaluation(self.net, self.devices, self.loss_fn, self.options.metrics, self.peers).of(test)
 
     def save(self, checkpoints: Checkpoints, data: Any = None) -> None:
         """Save the module, and all that training needs to go on; between updates only. Rank 0 writes."""

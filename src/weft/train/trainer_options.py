@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any
 
 import torch
+from torch import nn
 
-from weft.errors import UsageError
+from weft.errors import UnsupportedError, UsageError
 from weft.train.callbacks import Callback
 from weft.train.checkpoint_folder import Checkpoints
+from weft.train.evaluate import Measure
 from weft.train.peers import PATIENCE
 from weft.train.split import Shares
 
@@ -34,6 +37,7 @@ class TrainerOptions:
     autocast: torch.dtype | None = None
     checkpoints: Checkpoints | None = None
     callbacks: Sequence[Callback] = ()
+    metrics: Mapping[str, Measure] | None = None
     hybridize: bool = False
     prefetch: int | None = None
     overlap: bool = True
@@ -59,9 +63,20 @@ class TrainerOptions:
                 why="what a sample takes is measured on the modules as they are, and parts are of any size",
                 fix="one of them",
             )
+        self._check_schedule()
+        for one in self.callbacks:
+            if not hasattr(one, "after_step") or not hasattr(one, "after_epoch"):
+                raise UsageError(f"a {type(one).__name__} is no callback", fix="make a class of weft.Callback")
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}={getattr(self, name)!r}", fix=" or ".join(map(repr, choices)))
+
+    def _check_schedule(self) -> None:
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.schedule == "update":
+            raise UsageError(
+                "ReduceLROnPlateau looks at the loss of an epoch, and would be stepped once for each update",
+                fix='schedule="epoch"',
+            )
 
     def _check_deterministic(self) -> None:
         excluded = {
@@ -77,3 +92,32 @@ class TrainerOptions:
                     why="a deterministic step computes fixed shards of the global batch, each by itself",
                     fix="one of them",
                 )
+
+
+def options_of(given: Mapping[str, Any]) -> TrainerOptions:
+    """Take options by name; an unknown one is told with the one that was meant."""
+    known = [each.name for each in fields(TrainerOptions)]
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, n=1, cutoff=0.5)
+            guess = f"did you mean {close[0]}?" if close else None
+            raise UsageError(f"a trainer has no option {name!r}", why="its options are " + ", ".join(known), fix=guess)
+    return TrainerOptions(**given)
+
+
+def check_trainable(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that would train nothing, or that asks for the loss again within a step."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UnsupportedError(
+            "LBFGS computes the loss several times in a step",
+            why="a trainer computes it once for each batch, on all devices",
+            fix="call optimizer.step(closure) in a loop of your own, around a weft.DataParallel",
+        )
+    own = {id(parameter) for parameter in net.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if own and not any(id(parameter) in own for parameter in held):
+        raise UsageError(
+            "the optimizer has none of the module's parameters",
+            why="it was made for another module, or for a copy of this one",
+            fix="make it of net.parameters(), after net.to(...)",
+        )

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from weft.api.step import Step, step
-from weft.train.summed_loss import summed_loss
+from weft.train.batch import samples_in
+from weft.train.summed_loss import nothing_of, summed_loss
 
 
 class WholeStep:
@@ -22,7 +23,7 @@ class WholeStep:
         self._loss_fn: Any = None
         self._step: Step | None = None
 
-    def __call__(self, loss_fn: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def __call__(self, loss_fn: Any, x: Any, y: Any) -> torch.Tensor:
         """Train on a batch, and give its mean loss."""
         if self._step is None or loss_fn is not self._loss_fn:
             self._loss_fn = loss_fn
@@ -49,10 +50,9 @@ def whole_step(trainer: Any) -> WholeStep | None:
 
 
 def _mean_of(loss_fn: Any) -> Any:
-    def mean(answers: Any, y: torch.Tensor) -> torch.Tensor:
-        if not len(y):
-            nothing: torch.Tensor = answers.sum()
-            return nothing  # a mean over no samples is no number, and would spread
+    def mean(answers: Any, y: Any) -> torch.Tensor:
+        if not samples_in(y, answers):
+            return nothing_of(answers)  # a mean over no samples is no number, and would spread
         loss, count = summed_loss(loss_fn, answers, y)
         if isinstance(count, torch.Tensor):
             return loss / torch.where(count == 0, 1, count)
