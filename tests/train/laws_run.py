@@ -113,7 +113,7 @@ def evaluation(rank: int, world: int) -> None:
     with torch.no_grad():
         trainer.net[1].bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
     data = [(x.double(), y) for x, y in Batches(images, 4, shuffle=False)]
-    assert trainer._accuracy(data) == 1.0
+    assert trainer._tested(data)["test_acc"] == 1.0
     said: list[str] = []
     trainer.fit(data, data, epochs=5, say=said.append)
     assert trainer.epoch == 1
