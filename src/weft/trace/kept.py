@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CellType
 from typing import Any
@@ -21,15 +21,23 @@ class Left:
 
     entries: tuple[tuple[Slot, Any, Any], ...]
 
-    def refuse(self, real: Mapping[int, torch.Tensor]) -> None:
-        """Refuse a program that leaves a tensor anywhere; `real` gives the tensor that a stand-in stands for.
+    def settle(self, real: Mapping[int, torch.Tensor], constant: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+        """Put tensors that are the same at every run where they were kept; refuse a program that keeps another.
 
-        `self.count += 1` leaves the tensor that was there: that is no change.
+        `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
+        is no change. `constant` computes one that depends on no input: `masks[length] = torch.ones(length).tril()`.
         """
+        found: list[tuple[Slot, torch.Tensor]] = []
         for slot, stand_in, before in self.entries:
-            found = real.get(id(stand_in))
-            if found is None or found is not before:
+            given = real.get(id(stand_in))
+            if given is not None and given is before:
+                continue
+            computed = None if isinstance(slot.container, list) else constant(stand_in)  # a list may grow at each call
+            if computed is None:
                 refuse("kept tensor", None, detail=slot.path)
+            found.append((slot, computed))
+        for slot, computed in found:
+            slot.put(computed)
 
 
 class Kept:
@@ -37,27 +45,23 @@ class Kept:
 
     def __init__(self, state: State) -> None:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
+        self._caches = [(cache, cache.cache_info().misses) for cache in state.caches]
 
     def take_back(self, state: State) -> tuple[Rebound, ...]:
         """Put back what stood in attributes of modules that were given new tensors."""
         return take_back(state.modules, {key: copied for key, (_, copied) in self._before.items()})
 
     def put_back(self, state: State) -> Left:
-        """Put back what stood where a state found stand-ins now."""
+        """Put back what stood where a state found stand-ins now; clear the caches of functions that may hold some."""
+        for cache, misses in self._caches:
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
         return Left(tuple((slot, slot.get(), self._put_back(slot)) for slot in reversed(state.stand_ins)))
 
     def _put_back(self, slot: Slot) -> Any:
-        container, key = slot.container, slot.key
-        _, copied = self._before.get(id(container), (None, None))
-        if isinstance(container, CellType):
-            before = MISSING if copied is None else look(copied, None)
-            _set_cell(container, before)
-            return before
-        before = MISSING if copied is None else look(copied, key)
-        if before is MISSING:
-            del container[key]
-        else:
-            container[key] = before
+        _, copied = self._before.get(id(slot.container), (None, None))
+        before = MISSING if copied is None else look(copied, slot.key)
+        slot.put(before)
         return before
 
 
@@ -66,10 +70,3 @@ def _copied(container: Any) -> Any:
         found = look(container, None)
         return CellType() if found is MISSING else CellType(found)
     return container.copy() if isinstance(container, (dict, list)) else container
-
-
-def _set_cell(cell: CellType, content: Any) -> None:
-    if content is MISSING:
-        del cell.cell_contents
-    else:
-        cell.cell_contents = content

@@ -1,11 +1,12 @@
 """Values that depend on nothing but the program's text -> their elements, while it is traced.
 
 `torch.tensor(3).item()`, or a check that a library function makes on a tensor of its own making, has one answer for all
-runs; such code need not be refused.
+runs; such code need not be refused. Nor need a mask or a table that it keeps in a dictionary for later calls.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -29,6 +30,11 @@ class Known:
         """The elements of a value, or nothing if they depend on an input or on chance."""
         found = self._compute(value)
         return found if isinstance(found, torch.Tensor) and found.numel() <= LARGEST else None
+
+    def copy(self, value: Value) -> torch.Tensor | None:
+        """A tensor of its own with the elements of a value, however many, or nothing if they are not known."""
+        found = self._compute(value)
+        return deepcopy(found) if isinstance(found, torch.Tensor) else None
 
     def _compute(self, value: Value) -> Any:
         if value in self._found:

@@ -7,10 +7,11 @@ attributes of plain objects that it mentions) is remembered and compared.
 
 from __future__ import annotations
 
+import gc
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from inspect import getattr_static
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +22,7 @@ from torch import nn
 from weft.trace.capture import is_stand_in
 from weft.trace.facts import (
     APART,
+    CONTAINERS,
     HOOKS,
     MISSING,
     REGISTRIES,
@@ -35,6 +37,7 @@ from weft.trace.facts import (
 
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
 DEEPEST = 6
+CACHED = type(lru_cache(lambda: None))
 Fact = ModuleFacts | NameFact
 
 
@@ -46,10 +49,29 @@ class Slot:
     key: Any
     path: str
     registered: bool = False
+    owner: type | None = None  # the class whose attributes the dictionary is
 
     def get(self) -> Any:
         """What is there now: a tensor, unless somebody put something else there."""
         return look(self.container, self.key)
+
+    def put(self, thing: Any) -> None:
+        """Put something there; MISSING is nothing."""
+        if isinstance(self.container, types.CellType):
+            if thing is MISSING:
+                del self.container.cell_contents
+            else:
+                self.container.cell_contents = thing
+        elif self.owner is not None:
+            # Through the class: it has to know that an attribute has changed.
+            if thing is MISSING:
+                delattr(self.owner, self.key)
+            else:
+                setattr(self.owner, self.key, thing)
+        elif thing is MISSING:
+            del self.container[self.key]
+        else:
+            self.container[self.key] = thing
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +84,11 @@ class State:
     names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
     generators: list[torch.Generator] = field(default_factory=list)
     stand_ins: list[Slot] = field(default_factory=list)
+    caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
     objects: list[tuple[Any, str]] = field(default_factory=list)
+    classes: dict[type, None] = field(default_factory=dict)
     visited: dict[int, Any] = field(default_factory=dict)
 
     def facts(self, rebound: Mapping[int, frozenset[str]] = MappingProxyType({})) -> list[Fact]:
@@ -90,12 +114,35 @@ def find_state(*roots: Any) -> State:
     state = State(roots)
     for root in roots:
         _visit(state, root, "", 0)
-    # Which attributes of plain objects matter is known when all code has been seen; they may lead to more code.
-    for thing, path in state.objects:
-        for name, value in list(vars(thing).items()):
-            if name in state.mentioned:
-                _visit_name(state, (vars(thing), name, join(path, name), value), 1)
+    # Which attributes of objects and classes matter is known when all code has been seen; they may lead to more code.
+    seen = -1
+    while seen != (seen := len(state.mentioned) + len(state.objects) + len(state.classes)):
+        for thing, path in list(state.objects):
+            for name in sorted(state.mentioned & vars(thing).keys()):
+                _visit_name(state, (vars(thing), name, join(path, name), vars(thing)[name]), 1)
+        for kind in list(state.classes):
+            _visit_class(state, kind)
     return state
+
+
+def _add_class(state: State, kind: type) -> None:
+    """Add a class, and those that it is derived from, of the user's."""
+    state.classes.update((base, None) for base in kind.__mro__ if not _is_library(base))
+
+
+def _visit_class(state: State, kind: type) -> None:
+    """Visit what code mentions of a class's attributes: plain values, containers, tensors, and methods."""
+    # A class shows its dictionary through a proxy; comparing and watching need the dictionary itself.
+    (own,) = gc.get_referents(vars(kind))
+    for name in sorted(state.mentioned & own.keys()):
+        value, path = own[name], f"{kind.__name__}.{name}"
+        if isinstance(value, torch.Tensor):
+            _add_containers(state, own)
+            _visit_tensor(state, Slot(own, name, path, owner=kind), value)
+        elif type(value) in (*SIMPLE, *CONTAINERS):
+            _visit_name(state, (own, name, path, value), 1)
+        else:
+            _visit_method(state, value, 1)
 
 
 def _visit(state: State, thing: Any, path: str, depth: int) -> None:
@@ -115,10 +162,22 @@ def _visit(state: State, thing: Any, path: str, depth: int) -> None:
         _visit_function(state, thing, depth)
     elif isinstance(thing, torch.Generator):
         state.generators.append(thing)
-    elif (wrapped := getattr_static(thing, "__wrapped__", None)) is not None:
+    else:
+        _visit_object(state, thing, path, depth)
+
+
+def _visit_object(state: State, thing: Any, path: str, depth: int) -> None:
+    """Visit a class, an instance of one, or what wraps a function."""
+    wrapped = getattr_static(thing, "__wrapped__", None)
+    if wrapped is not None:
+        if isinstance(thing, CACHED):
+            state.caches.append(thing)
         _visit(state, wrapped, path, depth + 1)
+    elif isinstance(thing, type):
+        _add_class(state, thing)
     elif _is_plain_object(thing):
         state.objects.append((thing, path))
+        _add_class(state, type(thing))
         _visit_code(state, type(thing), "__call__", depth)
 
 
@@ -128,6 +187,7 @@ def _visit_module(state: State, root: nn.Module, path: str, depth: int) -> None:
             continue
         state.visited[id(module)] = module
         state.modules[module] = name
+        _add_class(state, type(module))
         _add_containers(state, module.__dict__, *(module.__dict__[registry] for registry in REGISTRIES))
         for registry in REGISTRIES:
             for key, tensor in module.__dict__[registry].items():
@@ -146,13 +206,23 @@ def _visit_code(state: State, kind: type, entry: str, depth: int) -> None:
     """Visit a method that Weft runs, and the methods of the same class that it mentions."""
     waiting, seen = [entry], {entry}
     while waiting:
-        method = _function(getattr(kind, waiting.pop(), None))
-        if method is None or _is_library(method):
+        method = _visit_method(state, getattr(kind, waiting.pop(), None), depth)
+        if method is None:
             continue
-        _visit(state, method, "", depth + 1)
         mentioned = set(_mentioned(method.__code__)) - seen
         seen |= mentioned
         waiting += sorted(mentioned)
+
+
+def _visit_method(state: State, found: Any, depth: int) -> types.FunctionType | None:
+    """Visit what a class's attribute runs, if it is a method of the user's."""
+    if isinstance(found, CACHED):
+        state.caches.append(found)
+    method = _function(found)
+    if method is None or _is_library(method):
+        return None
+    _visit(state, method, "", depth + 1)
+    return method
 
 
 def _function(found: Any) -> types.FunctionType | None:

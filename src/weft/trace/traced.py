@@ -174,7 +174,7 @@ def _trace(request: Request) -> Traced:
         rebound = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
     real = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
-    left.refuse(real)
+    left.settle(real, tracer.constant)
     rebound = tuple(entry for entry in rebound if entry.is_change(real))
     everything = [*trace.leaves, *(leaf for entry in rebound for leaf in entry.leaves)]
     described, writes = outcome(tracer.recorder, everything)

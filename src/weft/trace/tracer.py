@@ -252,6 +252,12 @@ class Tracer:
         with outside_tracing():
             return self._known.elements(value) is not None
 
+    def constant(self, stand_in: torch.Tensor) -> torch.Tensor | None:
+        """A real tensor in the place of a stand-in whose elements are the same at every run."""
+        if stand_in.requires_grad or id(stand_in) not in self.recorder.states:
+            return None
+        return self._known.copy(self.recorder.value_of(stand_in))
+
     def _stand_ins(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
             if is_stand_in(item) or type(item) not in PLAIN_TYPES or is_transformed(item):
