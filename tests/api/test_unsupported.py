@@ -136,6 +136,7 @@ ROWS = [
     ("gradient flag", lambda x: x.requires_grad_()),
     ("kept tensor", keep),
     ("layout", lambda x: x.to_sparse()),
+    ("layout", lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()),
     ("generator", seeds_its_own),
 ]
 

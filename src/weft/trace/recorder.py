@@ -40,6 +40,14 @@ REFUSED_TARGETS: Mapping[str, str] = MappingProxyType(
         "aten.set_.source_Storage_storage_offset": "memory replaced",
         "aten.set_.default": "memory replaced",
         "aten.set_data.default": "memory replaced",
+        # PyTorch's shape rules of these give plain tensors, or none at all.
+        "aten.quantize_per_tensor.default": "layout",
+        "aten.quantize_per_tensor.tensor_qparams": "layout",
+        "aten.quantize_per_tensor.tensors": "layout",
+        "aten.quantize_per_tensor_dynamic.default": "layout",
+        "aten.quantize_per_channel.default": "layout",
+        "aten._make_per_tensor_quantized_tensor.default": "layout",
+        "aten._make_per_channel_quantized_tensor.default": "layout",
     }
 )
 
