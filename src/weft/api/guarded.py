@@ -142,7 +142,10 @@ def _rebound(traced: Traced) -> dict[int, frozenset[str]]:
 
 
 def _inside(fact: Fact) -> list[Row] | None:
-    """The words that tell whether a module's lists and dictionaries hold what they held; None of other facts."""
+    """The words that tell whether a module's containers hold what they held, or a class its attribute; or None."""
+    if isinstance(fact, NameFact) and fact.of_class and not fact.is_open:
+        row = name_row(fact.container, fact.value)
+        return None if row is None else [row]
     if not isinstance(fact, ModuleFacts):
         return None
     attributes, rows = fact.module.__dict__, list[Row]()

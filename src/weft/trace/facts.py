@@ -31,18 +31,18 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
 
     `other` says what is compared in the place of the identity.
     """
-    kind = type(thing)
+    kind, base = type(thing), container_kind(thing)
     if kind is float:
         return (kind, thing.hex())
     if kind is complex:
         return (kind, thing.real.hex(), thing.imag.hex())
     if kind in SIMPLE:
         return (kind, thing)
-    if kind in CONTAINERS and depth < DEEPEST_CONTAINER and len(thing) <= LONGEST_CONTAINER:
-        if kind is dict:
-            pairs = thing.items()
+    if base is not None and depth < DEEPEST_CONTAINER and base.__len__(thing) <= LONGEST_CONTAINER:
+        if base is dict:
+            pairs = dict.items(thing)
             return (kind, [(content(key, depth + 1, other), content(item, depth + 1, other)) for key, item in pairs])
-        items = sorted(thing, key=repr) if kind in (set, frozenset) else thing
+        items = sorted(thing, key=repr) if base in (set, frozenset) else base.__iter__(thing)
         return (kind, [content(item, depth + 1, other) for item in items])
     return Same(thing) if other is None else other(thing)
 
@@ -54,10 +54,16 @@ def outline(thing: Any) -> Any:
 
 def can_change(thing: Any, depth: int = 0) -> bool:
     """Whether what is compared of a thing can change while it stays the same object."""
-    kind = type(thing)
-    if kind not in CONTAINERS or depth >= DEEPEST_CONTAINER or len(thing) > LONGEST_CONTAINER:
+    base = container_kind(thing)
+    if base is None or depth >= DEEPEST_CONTAINER or base.__len__(thing) > LONGEST_CONTAINER:
         return False
-    return kind not in (tuple, frozenset) or any(can_change(item, depth + 1) for item in thing)
+    return base not in (tuple, frozenset) or any(can_change(item, depth + 1) for item in base.__iter__(thing))
+
+
+def container_kind(thing: Any) -> Any:
+    """Which of the kinds of containers a thing is, or is derived from; None if it is none."""
+    kind = type(thing)
+    return kind if kind in CONTAINERS else next((base for base in CONTAINERS if isinstance(thing, base)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +89,7 @@ class NameFact:
     value: Any
     content: Any
     is_open: bool  # it may change and stay the same object
+    of_class: bool  # an attribute of a class: these hardly ever change
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
@@ -92,9 +99,9 @@ class NameFact:
         return None if content(now) == self.content else changed(self.path, self.value, now)
 
 
-def name_fact(container: Any, key: Any, path: str, value: Any) -> NameFact:
-    """Remember what a name stands for now."""
-    return NameFact(container, key, path, value, content(value), can_change(value))
+def name_fact(place: tuple[Any, Any, str, Any], *, of_class: bool = False) -> NameFact:
+    """Remember what a name stands for now; a place is a container, a key in it, the path, and what is there."""
+    return NameFact(*place, content(place[3]), can_change(place[3]), of_class)
 
 
 def look(container: Any, key: Any) -> Any:
@@ -196,7 +203,7 @@ def changed(path: str, before: Any, now: Any) -> str:
     was, found = brief(before), brief(now)
     if was != found:
         return f"{path} was {was}, is {found}"
-    return f"{path} holds other things" if type(now) in CONTAINERS else f"{path} is another {found.strip('<>')}"
+    return f"{path} holds other things" if container_kind(now) else f"{path} is another {found.strip('<>')}"
 
 
 def brief(value: Any) -> str:

@@ -12,6 +12,7 @@ import torch
 from weft.trace.facts import MISSING, look
 from weft.trace.rebound import Rebound, take_back
 from weft.trace.refusals import refuse
+from weft.trace.slotted import Slotted, identity
 from weft.trace.state import Slot, State
 
 
@@ -59,7 +60,7 @@ class Kept:
         return Left(tuple((slot, slot.get(), self._put_back(slot)) for slot in reversed(state.stand_ins)))
 
     def _put_back(self, slot: Slot) -> Any:
-        _, copied = self._before.get(id(slot.container), (None, None))
+        _, copied = self._before.get(identity(slot.container), (None, None))
         before = MISSING if copied is None else look(copied, slot.key)
         slot.put(before)
         return before
@@ -69,4 +70,6 @@ def _copied(container: Any) -> Any:
     if isinstance(container, CellType):
         found = look(container, None)
         return CellType() if found is MISSING else CellType(found)
-    return container.copy() if isinstance(container, (dict, list)) else container
+    if isinstance(container, (dict, Slotted)):
+        return {**container}
+    return [*container] if isinstance(container, list) else container

@@ -19,6 +19,7 @@ from torch import nn
 from weft.trace.capture import is_stand_in, register_node, tree_flatten, tree_unflatten
 from weft.trace.facts import SIMPLE, look
 from weft.trace.refusals import refuse
+from weft.trace.slotted import slots
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a number
 WHOLE = (*SIMPLE, *NUMBERS, torch.Tensor, torch.Size, nn.Module, torch.Generator, type, types.ModuleType)
@@ -103,16 +104,10 @@ def _holds_stand_in(thing: Any, depth: int, seen: set[int]) -> bool:
 
 
 def _attributes(thing: Any) -> list[Any]:
-    names = [name for kind in type(thing).__mro__ for name in _slots(kind)]
+    names = [name for kind in type(thing).__mro__ for name in slots(kind)]
     found = [getattr(thing, name, None) for name in names]
     cells = [look(cell, None) for cell in getattr(thing, "__closure__", None) or ()]
     return [*found, *cells, *getattr(thing, "__dict__", {}).values()]
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
 def _items(thing: Any) -> list[Any]:

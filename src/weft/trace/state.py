@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from inspect import getattr_static
@@ -22,21 +22,23 @@ from torch import nn
 from weft.trace.capture import is_stand_in
 from weft.trace.facts import (
     APART,
-    CONTAINERS,
     HOOKS,
     MISSING,
     REGISTRIES,
     SIMPLE,
     ModuleFacts,
     NameFact,
+    container_kind,
     join,
     look,
     module_facts,
     name_fact,
 )
+from weft.trace.mentioned import is_library, mentioned, reached
+from weft.trace.slotted import attributes, has_attributes, identity
 
-LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
 DEEPEST = 6
+LISTED = (list, tuple, dict)
 CACHED = type(lru_cache(lambda: None))
 Fact = ModuleFacts | NameFact
 
@@ -118,8 +120,9 @@ def find_state(*roots: Any) -> State:
     seen = -1
     while seen != (seen := len(state.mentioned) + len(state.objects) + len(state.classes)):
         for thing, path in list(state.objects):
-            for name in sorted(state.mentioned & vars(thing).keys()):
-                _visit_name(state, (vars(thing), name, join(path, name), vars(thing)[name]), 1)
+            own = attributes(thing)
+            for name in sorted(state.mentioned & own.keys()):
+                _visit_name(state, (own, name, join(path, name), own[name]), 1)
         for kind in list(state.classes):
             _visit_class(state, kind)
     return state
@@ -127,11 +130,11 @@ def find_state(*roots: Any) -> State:
 
 def _add_class(state: State, kind: type) -> None:
     """Add a class, and those that it is derived from, of the user's."""
-    state.classes.update((base, None) for base in kind.__mro__ if not _is_library(base))
+    state.classes.update((base, None) for base in kind.__mro__ if not is_library(base))
 
 
 def _visit_class(state: State, kind: type) -> None:
-    """Visit what code mentions of a class's attributes: plain values, containers, tensors, and methods."""
+    """Visit what code mentions of a class's attributes: values of any kind, and methods."""
     # A class shows its dictionary through a proxy; comparing and watching need the dictionary itself.
     (own,) = gc.get_referents(vars(kind))
     for name in sorted(state.mentioned & own.keys()):
@@ -139,8 +142,11 @@ def _visit_class(state: State, kind: type) -> None:
         if isinstance(value, torch.Tensor):
             _add_containers(state, own)
             _visit_tensor(state, Slot(own, name, path, owner=kind), value)
-        elif type(value) in (*SIMPLE, *CONTAINERS):
-            _visit_name(state, (own, name, path, value), 1)
+            continue
+        state.names.setdefault((id(own), name), name_fact((own, name, path, value), of_class=True))
+        if type(value) in SIMPLE or container_kind(value):
+            _add_containers(state, own)
+            _visit_container(state, (own, name, path, value), 1)
         else:
             _visit_method(state, value, 1)
 
@@ -209,9 +215,9 @@ def _visit_code(state: State, kind: type, entry: str, depth: int) -> None:
         method = _visit_method(state, getattr(kind, waiting.pop(), None), depth)
         if method is None:
             continue
-        mentioned = set(_mentioned(method.__code__)) - seen
-        seen |= mentioned
-        waiting += sorted(mentioned)
+        names = set(mentioned(method.__code__)) - seen
+        seen |= names
+        waiting += sorted(names)
 
 
 def _visit_method(state: State, found: Any, depth: int) -> types.FunctionType | None:
@@ -219,7 +225,7 @@ def _visit_method(state: State, found: Any, depth: int) -> types.FunctionType | 
     if isinstance(found, CACHED):
         state.caches.append(found)
     method = _function(found)
-    if method is None or _is_library(method):
+    if method is None or is_library(method):
         return None
     _visit(state, method, "", depth + 1)
     return method
@@ -234,7 +240,7 @@ def _function(found: Any) -> types.FunctionType | None:
 
 
 def _add_containers(state: State, *containers: Any) -> None:
-    state.containers.update((id(container), container) for container in containers)
+    state.containers.update((identity(container), container) for container in containers)
 
 
 def _visit_tensor(state: State, slot: Slot, tensor: torch.Tensor) -> None:
@@ -249,67 +255,36 @@ def _visit_container(state: State, place: tuple[Any, Any, str, Any], depth: int)
     container, key, path, value = place
     if isinstance(value, torch.Tensor):
         _visit_tensor(state, Slot(container, key, path), value)
-    elif type(value) in (list, tuple, dict):
+    elif (kind := container_kind(value)) in LISTED:
         _add_containers(state, value)
-        items = value.items() if type(value) is dict else enumerate(value)
-        for name, item in list(items):
+        for name, item in list(dict.items(value) if kind is dict else enumerate(kind.__iter__(value))):
             if isinstance(item, torch.Tensor):
                 _visit_tensor(state, Slot(value, name, f"{path}[{name!r}]"), item)
             elif type(item) not in SIMPLE:
                 _visit(state, item, f"{path}[{name!r}]", depth + 1)
+        if type(value) is not kind:
+            _visit(state, value, path, depth + 1)  # a class of the user's may have attributes too
     elif type(value) not in SIMPLE:
         _visit(state, value, path, depth + 1)
 
 
 def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
-    state.mentioned.update(_mentioned(function.__code__))
-    for place in _reached(function):
+    state.mentioned.update(mentioned(function.__code__))
+    for place in reached(function):
         _visit_name(state, place, depth)
 
 
 def _visit_name(state: State, place: tuple[Any, Any, str, Any], depth: int) -> None:
-    container, key, path, value = place
-    if _is_library(value):
+    container, key, _, value = place
+    if is_library(value):
         return
     _add_containers(state, container)
     if not isinstance(value, torch.Tensor):
-        state.names.setdefault((id(container), key), name_fact(container, key, path, value))
+        state.names.setdefault((identity(container), key), name_fact(place))
     _visit_container(state, place, depth)
-
-
-def _reached(function: types.FunctionType) -> Iterator[tuple[Any, Any, str, Any]]:
-    names = set(_mentioned(function.__code__))
-    for name in sorted(names & function.__globals__.keys()):
-        value = function.__globals__[name]
-        yield function.__globals__, name, name, value
-        if isinstance(value, types.ModuleType) and not _is_library(value):
-            for inner in sorted(names & vars(value).keys()):
-                yield vars(value), inner, f"{name}.{inner}", vars(value)[inner]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        value = look(cell, None)
-        if value is not MISSING:  # else: a name of the enclosing function that is not bound yet
-            yield cell, None, name, value
-
-
-def _mentioned(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _mentioned(constant)
 
 
 def _is_plain_object(thing: Any) -> bool:
     """Whether a thing is of a class of the user's, with attributes."""
-    no_object = isinstance(thing, (type, types.ModuleType)) or _is_library(type(thing))
-    return not no_object and hasattr(thing, "__dict__")
-
-
-def _is_library(thing: Callable[..., Any] | Any) -> bool:
-    """Whether a function, class or Python module belongs to a library whose names nobody rebinds."""
-    if isinstance(thing, types.ModuleType):
-        name = thing.__name__
-    elif isinstance(thing, (types.FunctionType, types.BuiltinFunctionType, type)):
-        name = thing.__module__ or ""
-    else:
-        return False
-    return name.partition(".")[0] in LIBRARIES
+    no_object = isinstance(thing, (type, types.ModuleType)) or is_library(type(thing))
+    return not no_object and has_attributes(thing)

@@ -1,0 +1,62 @@
+"""A function -> the names that its code mentions, and what global and closed-over ones stand for."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from weft.trace.facts import MISSING, look
+
+LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
+Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
+
+
+def reached(function: types.FunctionType) -> Iterator[Place]:
+    """The global and closed-over names that a function mentions, and what it mentions of Python modules."""
+    names = set(mentioned(function.__code__))
+    for name in sorted(names & function.__globals__.keys()):
+        value = function.__globals__[name]
+        yield function.__globals__, name, name, value
+        if isinstance(value, types.ModuleType):
+            yield from _in_python_module(value, name, names, {id(value)})
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        value = look(cell, None)
+        if value is not MISSING:  # else: a name of the enclosing function that is not bound yet
+            yield cell, None, name, value
+
+
+def _in_python_module(module: types.ModuleType, path: str, names: set[str], seen: set[int]) -> Iterator[Place]:
+    """What is mentioned of a module of the user's, and of modules in it."""
+    if is_library(module):
+        return
+    for name in sorted(names & vars(module).keys()):
+        value = vars(module)[name]
+        yield vars(module), name, f"{path}.{name}", value
+        if isinstance(value, types.ModuleType) and id(value) not in seen:
+            seen.add(id(value))
+            yield from _in_python_module(value, f"{path}.{name}", names, seen)
+
+
+def mentioned(code: types.CodeType) -> Iterator[str]:
+    """The names in a piece of code, and its texts that may be names: getattr(settings, "scale")."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from mentioned(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            yield constant
+
+
+def is_library(thing: Callable[..., Any] | Any) -> bool:
+    """Whether a function, class or Python module belongs to a library whose names nobody rebinds."""
+    if isinstance(thing, types.ModuleType):
+        name = thing.__name__
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            return True
+    elif isinstance(thing, (types.FunctionType, types.BuiltinFunctionType, type)):
+        name = thing.__module__ or ""
+    else:
+        return False
+    return name.partition(".")[0] in LIBRARIES
