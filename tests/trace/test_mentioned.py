@@ -48,6 +48,10 @@ def by_getattr(x: torch.Tensor) -> torch.Tensor:
     return x * getattr(namespace, "scale")  # noqa: B009
 
 
+def by_method(x: torch.Tensor) -> torch.Tensor:
+    return methods.scaled(x)
+
+
 def doubled_method(self: Methods, x: torch.Tensor) -> torch.Tensor:
     return x * 4
 
@@ -61,7 +65,7 @@ CASES = {
     "what is in a named tuple": (lambda x: x * pair.options["more"], lambda: pair.options.update(more=4.0)),
     "a module in a module": (lambda x: x * package.inner.scale, lambda: setattr(inner, "scale", 4.0)),
     "an attribute by its name": (by_getattr, lambda: setattr(namespace, "scale", 4.0)),
-    "a method of a class": (lambda x: methods.scaled(x), lambda: setattr(Methods, "scaled", doubled_method)),
+    "a method of a class": (by_method, lambda: setattr(Methods, "scaled", doubled_method)),
 }
 
 
@@ -86,6 +90,43 @@ def test_a_change_is_seen(name: str) -> None:
     for _ in range(3):
         assert torch.equal(hybrid(x), x * 4)
     assert hybrid.traces == 2
+
+
+calls: list[int] = []
+counts = {"runs": 0, "scale": 2.0}
+runs = 0
+
+
+def appends(x: torch.Tensor) -> torch.Tensor:
+    calls.append(len(x))
+    return x + 1
+
+
+def counts_in_dictionary(x: torch.Tensor) -> torch.Tensor:
+    counts["runs"] += 1
+    return x * counts["scale"]
+
+
+def counts_in_name(x: torch.Tensor) -> torch.Tensor:
+    global runs  # noqa: PLW0603
+    runs += 1
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [appends, counts_in_dictionary, counts_in_name])
+def test_what_code_itself_changes_as_it_is_traced_makes_no_further_programs(function) -> None:
+    hybrid = weft.hybridize(function)
+    for _ in range(3):
+        for size in (2, 3, 4):
+            hybrid(torch.ones(size))
+    assert hybrid.traces == 3
+
+
+def test_what_stands_beside_it_is_guarded_as_before(monkeypatch) -> None:
+    hybrid, x = weft.hybridize(counts_in_dictionary), torch.ones(2)
+    assert torch.equal(hybrid(x), x * 2)
+    monkeypatch.setitem(counts, "scale", 4.0)
+    assert torch.equal(hybrid(x), x * 4)
 
 
 def test_a_result_left_in_an_object_with_slots_is_refused_and_taken_back() -> None:

@@ -13,6 +13,7 @@ from weft.api.program import Program
 from weft.runtime.steady import Steady, can_watch, container_rows, name_row
 from weft.runtime.tensor_words import Row
 from weft.runtime.whole_call import Likeness, Whole, whole_call
+from weft.trace.containers import Touched
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
@@ -24,7 +25,7 @@ DICTIONARIES = (dict, OrderedDict)
 class Guarded:
     """A program, where its inputs come from at each call, and what else it relies on."""
 
-    def __init__(self, traced: Traced, program: Program, state: State) -> None:
+    def __init__(self, traced: Traced, program: Program, state: State, touched: Touched) -> None:
         captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
         relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
         self.program = program
@@ -32,7 +33,7 @@ class Guarded:
         self.numbers = tuple(entry.argument for entry in traced.numbers)
         self.slots = tuple(state.slot(tensor) for tensor in captured)
         self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
-        self._facts: tuple[Fact, ...] = tuple(state.facts(_rebound(traced)))
+        self._facts: tuple[Fact, ...] = tuple(state.facts(_rebound(traced), touched))
         written = {write.input for write in traced.graph.writes}
         positions = [index for index, entry in enumerate(traced.inputs) if entry.value in written]
         self._written = None if traced.depends_on_offsets else frozenset(positions)

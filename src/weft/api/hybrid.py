@@ -29,6 +29,7 @@ from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
+from weft.trace.containers import Touched
 from weft.trace.failure import trace_failure
 from weft.trace.places import user_stack_level
 from weft.trace.refusals import refuse
@@ -69,6 +70,7 @@ class Hybrid:
         self.imperative: str | None = None
         self.lock = RLock()
         self.rare = RareCalls()
+        self._touched = Touched()
         self._numbers = FreeNumbers()
         self._counts: dict[tuple[int, str], deque[float | None]] = {}
         self._warned = False
@@ -181,7 +183,8 @@ class Hybrid:
         self._refuse_counters(traced)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
-        return Guarded(traced, self._compiled(traced), self._state(*roots))
+        self._touched.merge(traced.touched)
+        return Guarded(traced, self._compiled(traced), self._state(*roots), self._touched)
 
     def _refuse_counters(self, traced: Traced) -> None:
         """Refuse to make one program after the other for an attribute that is counted up."""

@@ -1,19 +1,23 @@
 """What Python code may have looked at while it was traced -> facts to compare at each call, with a sentence each.
 
 A fact is the same if it is the very same object, or a plain value of the same type that is equal; of a list, tuple,
-dictionary or set it is what is inside. Zero and minus zero differ, 1 and True differ, and so do 1 and 1.0.
+dictionary or set it is what is inside. Zero and minus zero differ, 1 and True differ, and so do 1 and 1.0. What the
+code itself changed while it was traced (`calls.append(1)`) is none: several programs would undo each other's facts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from operator import is_
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
+
+from weft.trace.containers import MISSING, Touched, look
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -23,13 +27,13 @@ REGISTRIES = ("_parameters", "_buffers")
 APART = frozenset({*vars(nn.Module()), "forward"} - {"training"})
 DEEPEST_CONTAINER = 3
 LONGEST_CONTAINER = 256
-MISSING = object()
+UNTOUCHED = Touched()
 
 
-def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = None) -> Any:
+def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = None, touched: Touched = UNTOUCHED) -> Any:
     """What is compared of a thing: a plain value with its type, a container's contents, else the object's identity.
 
-    `other` says what is compared in the place of the identity.
+    `other` says what is compared in the place of the identity; what is `touched` is left out.
     """
     kind, base = type(thing), container_kind(thing)
     if kind is float:
@@ -39,12 +43,25 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
     if kind in SIMPLE:
         return (kind, thing)
     if base is not None and depth < DEEPEST_CONTAINER and base.__len__(thing) <= LONGEST_CONTAINER:
+        left_out = touched.keys(thing)
+        if left_out is None:
+            return kind
+        inner = partial(content, depth=depth + 1, other=other, touched=touched)
         if base is dict:
-            pairs = dict.items(thing)
-            return (kind, [(content(key, depth + 1, other), content(item, depth + 1, other)) for key, item in pairs])
-        items = sorted(thing, key=repr) if base in (set, frozenset) else base.__iter__(thing)
-        return (kind, [content(item, depth + 1, other) for item in items])
+            return (kind, [(inner(key), inner(item)) for key, item in dict.items(thing) if key not in left_out])
+        return (kind, [*map(inner, sorted(thing, key=repr) if base in (set, frozenset) else base.__iter__(thing))])
     return Same(thing) if other is None else other(thing)
+
+
+def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
+    """What is compared of a thing, without what of it traced code has changed since."""
+    keys = touched.keys(thing) if isinstance(compared, tuple) and container_kind(thing) else frozenset()
+    if keys is None:
+        return compared[0]
+    if not keys or container_kind(thing) is not dict:
+        return compared
+    left_out = [content(key, 1) for key in keys]
+    return (compared[0], [pair for pair in compared[1] if pair[0] not in left_out])
 
 
 def outline(thing: Any) -> Any:
@@ -90,26 +107,24 @@ class NameFact:
     content: Any
     is_open: bool  # it may change and stay the same object
     of_class: bool  # an attribute of a class: these hardly ever change
+    touched: Touched
+
+    def without(self, touched: Touched) -> NameFact:
+        """The same without what traced code changed."""
+        return replace(self, touched=touched)
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
         now = look(self.container, self.key)
         if now is self.value and not self.is_open:
             return None
-        return None if content(now) == self.content else changed(self.path, self.value, now)
+        before = trimmed(self.content, self.value, self.touched)
+        return None if content(now, touched=self.touched) == before else changed(self.path, self.value, now)
 
 
 def name_fact(place: tuple[Any, Any, str, Any], *, of_class: bool = False) -> NameFact:
     """Remember what a name stands for now; a place is a container, a key in it, the path, and what is there."""
-    return NameFact(*place, content(place[3]), can_change(place[3]), of_class)
-
-
-def look(container: Any, key: Any) -> Any:
-    """What a closure's cell (without a key), a dictionary or a list holds now; MISSING if it holds nothing."""
-    try:
-        return container.cell_contents if key is None else container[key]
-    except (LookupError, ValueError):
-        return MISSING
+    return NameFact(*place, content(place[3]), can_change(place[3]), of_class, UNTOUCHED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,16 +138,18 @@ class ModuleFacts:
     containers: Mapping[str, Any]
     structure: Mapping[str, Any]
     rebound: frozenset[str]  # attributes that the program gives new tensors
+    touched: Touched
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
         now = self.module.__dict__
         if len(now) != len(self.attributes) or not all(map(is_, now.values(), self.attributes)):
-            found = self._difference(self.contents, attribute_contents(self.module, self.rebound))
+            found = self._difference(self.contents, attribute_contents(self.module, self.rebound, self.touched))
             if found:
                 return found
         for name, before in self.containers.items():
-            if content(now.get(name, MISSING)) != before:
+            thing = now.get(name, MISSING)
+            if content(thing, touched=self.touched) != trimmed(before, thing, self.touched):
                 return changed(join(self.path, name), now.get(name), now.get(name))
         if structure(self.module) != self.structure:
             return self._difference(self.structure, structure(self.module))
@@ -147,9 +164,11 @@ class ModuleFacts:
         return "; ".join(sentences) or None
 
 
-def module_facts(module: nn.Module, path: str, rebound: frozenset[str] = frozenset()) -> ModuleFacts:
+def module_facts(
+    module: nn.Module, path: str, rebound: frozenset[str] = frozenset(), touched: Touched = UNTOUCHED
+) -> ModuleFacts:
     """Remember what a module looks like now; of the attributes in `rebound`, their outline alone."""
-    contents = attribute_contents(module, rebound)
+    contents = attribute_contents(module, rebound, touched)
     containers = {name: contents[name] for name in contents.keys() - rebound if can_change(module.__dict__[name])}
     return ModuleFacts(
         module,
@@ -159,13 +178,14 @@ def module_facts(module: nn.Module, path: str, rebound: frozenset[str] = frozens
         MappingProxyType(containers),
         MappingProxyType(structure(module)),
         rebound,
+        touched,
     )
 
 
-def attribute_contents(module: nn.Module, rebound: frozenset[str] = frozenset()) -> dict[str, Any]:
+def attribute_contents(module: nn.Module, rebound: frozenset[str], touched: Touched) -> dict[str, Any]:
     """What is compared of the attributes that Python code of a module may read."""
     found = {
-        name: outline(value) if name in rebound else content(value)
+        name: outline(value) if name in rebound else content(value, touched=touched)
         for name, value in module.__dict__.items()
         if name not in APART
     }

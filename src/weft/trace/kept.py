@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import is_
 from types import CellType
 from typing import Any
 
 import torch
 
-from weft.trace.facts import MISSING, look
+from weft.trace.containers import MISSING, Slotted, Touched, identity, look
 from weft.trace.rebound import Rebound, take_back
 from weft.trace.refusals import refuse
-from weft.trace.slotted import Slotted, identity
 from weft.trace.state import Slot, State
 
 
@@ -52,6 +52,13 @@ class Kept:
         """Put back what stood in attributes of modules that were given new tensors."""
         return take_back(state.modules, {key: copied for key, (_, copied) in self._before.items()})
 
+    def touched(self) -> Touched:
+        """What is different from before in the containers: what the code changed as it was traced."""
+        found = Touched()
+        for container, before in self._before.values():
+            found.add(container, _difference(container, before))
+        return found
+
     def put_back(self, state: State) -> Left:
         """Put back what stood where a state found stand-ins now; clear the caches of functions that may hold some."""
         for cache, misses in self._caches:
@@ -64,6 +71,19 @@ class Kept:
         before = MISSING if copied is None else look(copied, slot.key)
         slot.put(before)
         return before
+
+
+def _difference(container: Any, before: Any) -> frozenset[Any] | None:
+    """The keys under which there are other things than before; None where a list or a closure has changed."""
+    if isinstance(container, CellType):
+        return frozenset() if look(container, None) is look(before, None) else frozenset({None})
+    if isinstance(container, list):
+        same = len(container) == len(before) and all(map(is_, container, before))
+        return frozenset() if same else None
+    if not isinstance(container, (dict, Slotted)):
+        return frozenset()
+    names = container.keys() | before.keys()
+    return frozenset(name for name in names if look(container, name) is not look(before, name))
 
 
 def _copied(container: Any) -> Any:

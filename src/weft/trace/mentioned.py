@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weft.trace.facts import MISSING, look
+from weft.trace.containers import MISSING, look
 
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from weft.trace.capture import TreeSpec, is_stand_in, tree_flatten
-from weft.trace.facts import APART, MISSING, SIMPLE, content
+from weft.trace.containers import MISSING
+from weft.trace.facts import APART, SIMPLE, content
 from weft.trace.opened import opened
 
 

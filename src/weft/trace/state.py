@@ -20,22 +20,21 @@ import torch
 from torch import nn
 
 from weft.trace.capture import is_stand_in
+from weft.trace.containers import MISSING, Touched, attributes, has_attributes, identity, look
 from weft.trace.facts import (
     APART,
     HOOKS,
-    MISSING,
     REGISTRIES,
     SIMPLE,
+    UNTOUCHED,
     ModuleFacts,
     NameFact,
     container_kind,
     join,
-    look,
     module_facts,
     name_fact,
 )
 from weft.trace.mentioned import is_library, mentioned, reached
-from weft.trace.slotted import attributes, has_attributes, identity
 
 DEEPEST = 6
 LISTED = (list, tuple, dict)
@@ -93,13 +92,16 @@ class State:
     classes: dict[type, None] = field(default_factory=dict)
     visited: dict[int, Any] = field(default_factory=dict)
 
-    def facts(self, rebound: Mapping[int, frozenset[str]] = MappingProxyType({})) -> list[Fact]:
+    def facts(
+        self, rebound: Mapping[int, frozenset[str]] = MappingProxyType({}), touched: Touched = UNTOUCHED
+    ) -> list[Fact]:
         """The facts as they are now; `rebound` has the names that a program assigns to, by their dictionary."""
         modules = (
-            module_facts(module, path, rebound.get(id(module.__dict__), frozenset()))
+            module_facts(module, path, rebound.get(id(module.__dict__), frozenset()), touched)
             for module, path in self.modules.items()
         )
-        return [*modules, *self.names.values()]
+        names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
+        return [*modules, *(fact.without(touched) if touched and fact.is_open else fact for fact in names)]
 
     def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""

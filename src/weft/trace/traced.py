@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
+from weft.trace.containers import Touched
 from weft.trace.kept import Kept
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_draws import without_draws
@@ -52,6 +53,7 @@ class Traced:
     depends_on_offsets: bool
     fixed: frozenset[int]
     kept: tuple[Rebound, ...] = ()  # attributes that each run gives new tensors; their leaves are as `leaves` are
+    touched: Touched = field(default_factory=Touched)  # what Python code changed as it was traced
 
 
 class Gradient:
@@ -175,6 +177,7 @@ def _trace(request: Request) -> Traced:
         left = kept.put_back(find_state(*request.state.roots))
     real = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
     left.settle(real, tracer.constant)
+    touched = kept.touched()
     rebound = tuple(entry for entry in rebound if entry.is_change(real))
     everything = [*trace.leaves, *(leaf for entry in rebound for leaf in entry.leaves)]
     described, writes = outcome(tracer.recorder, everything)
@@ -195,6 +198,7 @@ def _trace(request: Request) -> Traced:
         trace.depends_on_offsets,
         frozenset(tracer.relied_on()),
         _with_leaves(rebound, leaves[len(trace.leaves) :]),
+        touched,
     )
 
 

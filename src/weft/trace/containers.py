@@ -1,11 +1,20 @@
-"""An object whose class has `__slots__` -> its attributes, as a dictionary that reads and writes them."""
+"""What Python values live in (dictionaries, lists, closures' cells, objects with `__slots__`), and what of it changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from weft.trace.facts import MISSING
+MISSING = object()
+NOTHING: frozenset[Any] = frozenset()
+
+
+def look(container: Any, key: Any) -> Any:
+    """What a closure's cell (without a key), a dictionary or a list holds now; MISSING if it holds nothing."""
+    try:
+        return container.cell_contents if key is None else container[key]
+    except (LookupError, ValueError):
+        return MISSING
 
 
 class Slotted(MutableMapping[str, Any]):
@@ -54,3 +63,30 @@ def slots(kind: type) -> tuple[str, ...]:
 def identity(container: Any) -> int:
     """What tells a container from others, as long as it lives: two views of one object's attributes are one."""
     return id(container.thing if isinstance(container, Slotted) else container)
+
+
+class Touched:
+    """What Python code changed as it was traced: of a dictionary some keys, of a list all."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[Any, frozenset[Any] | None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def keys(self, container: Any) -> frozenset[Any] | None:
+        """The keys of a container that were changed; None is all of it."""
+        found = self._found.get(identity(container))
+        return NOTHING if found is None else found[1]
+
+    def add(self, container: Any, keys: frozenset[Any] | None) -> None:
+        """Note that keys of a container were changed."""
+        before = self.keys(container)
+        if keys is None or keys:
+            # The container is kept: no other may get its identity.
+            self._found[identity(container)] = container, None if keys is None or before is None else before | keys
+
+    def merge(self, other: Touched) -> None:
+        """Note all that another one has."""
+        for container, keys in other._found.values():
+            self.add(container, keys)
