@@ -1,4 +1,4 @@
-"""What Python values live in: dictionaries, lists, cells of closures, objects with `__slots__`; and what of it changed."""
+"""What Python values live in: dictionaries, lists, cells, objects with `__slots__`; and what of it has changed."""
 
 from __future__ import annotations
 
