@@ -38,7 +38,7 @@ def test_things_that_code_could_tell_apart_are_different(first: Any, second: Any
 
 def test_a_list_that_is_changed_in_place_is_noticed() -> None:
     names = {"scales": [1, 2]}
-    fact = name_fact(names, "scales", "scales", names["scales"])
+    fact = name_fact((names, "scales", "scales", names["scales"]))
     assert fact.change() is None
     names["scales"].append(3)
     assert fact.change() == "scales holds other things"
@@ -46,7 +46,7 @@ def test_a_list_that_is_changed_in_place_is_noticed() -> None:
 
 def test_a_name_that_is_gone_is_noticed() -> None:
     names: dict[str, Any] = {"scale": 2}
-    fact = name_fact(names, "scale", "scale", 2)
+    fact = name_fact((names, "scale", "scale", 2))
     del names["scale"]
     assert fact.change() == "scale was 2, is missing"
 

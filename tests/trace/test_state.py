@@ -81,7 +81,7 @@ def test_methods_that_forward_calls_are_followed() -> None:
             return x * TABLE
 
     state = find_state(Net())
-    assert {fact.path for fact in state.names.values()} == {"RATE"}
+    assert {fact.path for fact in state.names.values()} == {"RATE", "Net.scaled"}
     assert state.slots == {}
 
 
