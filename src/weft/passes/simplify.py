@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from weft.ir.graph import Graph, Value
-from weft.passes import laws_of_arithmetic, laws_of_library, laws_of_movement
+from weft.passes import laws_of_arithmetic, laws_of_joining, laws_of_library, laws_of_movement
 from weft.passes.law import Law
 from weft.passes.memory import Groups
 from weft.passes.rewrite import rebuild
 
-LAWS: tuple[Law, ...] = (*laws_of_arithmetic.LAWS, *laws_of_movement.LAWS, *laws_of_library.LAWS)
+LAWS: tuple[Law, ...] = (
+    *laws_of_arithmetic.LAWS,
+    *laws_of_movement.LAWS,
+    *laws_of_joining.LAWS,
+    *laws_of_library.LAWS,
+)
 
 BY_OP: dict[str, tuple[Law, ...]] = {
     op: tuple(law for law in LAWS if op in law.ops) for op in sorted({op for law in LAWS for op in law.ops})

@@ -23,8 +23,9 @@ from weft.plan.fuse_attention_gradient import AttentionGradients
 from weft.plan.fuse_conv_gradients import convolve_back, weigh
 from weft.plan.fuse_convolutions import convolve
 from weft.plan.fuse_indexing import check, gather, scatter, take
-from weft.plan.fuse_products import Product, multiply
+from weft.plan.fuse_products import Product
 from weft.plan.fuse_rows import is_of_rows, reduce_rows, settle_scalars
+from weft.plan.fuse_turned_products import multiply_either_way
 from weft.plan.fuse_windows import pool, pool_back
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
@@ -276,9 +277,15 @@ def view(change: Change) -> Rule:
         if change(home, value) is None:
             home = plain(lazy.shape)
         handed = value.op == "reshape" and home == plain(lazy.shape)
-        memory = fuser.place_for(value, plain(shape)) if handed else fuser.arena(home, lazy.dtype)
-        memory = Leaf(memory.source, home, lazy.dtype)
-        fuser.assembly.store(lazy, memory)
+        key = (lazy.node.source.buffer, lazy.node.window) if isinstance(lazy.node, Leaf) else None
+        if handed and key in fuser.rows:  # another reshape of the same has laid it out row by row
+            memory = fuser.rows[key]
+        else:
+            memory = fuser.place_for(value, plain(shape)) if handed else fuser.arena(home, lazy.dtype)
+            memory = Leaf(memory.source, home, lazy.dtype)
+            fuser.assembly.store(lazy, memory)
+        if handed and key is not None and key[0] >= 0:
+            fuser.rows[key] = memory
         again = Lazy(lazy.shape, memory).viewed(lambda window: change(window, value), shape)
         assert again is not None
         return again
@@ -329,7 +336,7 @@ RULES: Mapping[str, Rule] = {
     **{op: view(change) for op, change in VIEWS.items()},
     "pad": pad,
     "concat": concatenate,
-    "matmul": multiply,
+    "matmul": multiply_either_way,
     "convolution": convolve,
     "convolution_input_gradient": convolve_back,
     "convolution_weight_gradient": weigh,
