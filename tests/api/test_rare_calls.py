@@ -2,9 +2,11 @@
 
 import logging
 import warnings
+from copy import deepcopy
 
 import pytest
 import torch
+from torch import nn
 
 import weft
 from weft.api.rare_calls import FIRST_NEEDED, MOST_REMEMBERED, PROGRAMS_AT_ONCE, PROGRAMS_TO_DOUBLE, RareCalls
@@ -79,3 +81,54 @@ def test_each_program_beyond_is_logged_as_before(worn, caplog):
         worn(torch.ones(800))
     assert len(caplog.messages) == 1
     assert "size of dim 0" in caplog.messages[0]
+
+
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, 0.01),
+    "Adadelta": lambda parameters: torch.optim.Adadelta(parameters, 0.1),  # runs by PyTorch's own step
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rare_steps_train_as_others_do(monkeypatch, name):
+    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", 2)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    other = deepcopy(net)
+    optimizer, others = OPTIMIZERS[name](net.parameters()), OPTIMIZERS[name](other.parameters())
+    step = weft.step(net, nn.functional.cross_entropy, optimizer, clip_norm=1.0)
+    for size in (4, 5, 6, 4, 7, 6, 8, 9):
+        x, y = torch.randn(size, 3), torch.randint(2, (size,))
+        loss = step(x, y)
+        others.zero_grad()
+        expected = nn.functional.cross_entropy(other(x), y)
+        expected.backward()
+        nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        others.step()
+        torch.testing.assert_close(loss, expected.detach())
+    assert step.rare.calls == 4
+    assert step.traces == 3
+    for ours, theirs in zip(net.state_dict().values(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(optimizer.state_dict()["state"], others.state_dict()["state"])
+
+
+def test_a_rare_step_that_fails_changes_nothing(monkeypatch):
+    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", 0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    step = weft.step(net, nn.functional.cross_entropy, torch.optim.Adam(net.parameters()))
+    step(torch.randn(4, 3), torch.randint(2, (4,)))
+    before = deepcopy(net.state_dict())
+    with pytest.raises(IndexError):
+        step(torch.randn(5, 3), torch.full((5,), 9))
+    for ours, theirs in zip(net.state_dict().values(), before.values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_deterministic_steps_are_programs_however_rare(monkeypatch):
+    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", 0)
+    net = nn.Linear(3, 2)
+    step = weft.step(net, nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), 0.1), deterministic=True)
+    step(torch.randn(4, 3), torch.randint(2, (4,)))
+    assert step.traces == 1

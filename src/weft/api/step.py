@@ -16,9 +16,9 @@ from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
 from weft.api.program import Program, counted
 from weft.api.quick_call import QuickCall, quick_call
-from weft.api.step_library import Snapshot, by_library, needs_closure
+from weft.api.step_library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.step_optimizers import RULES
-from weft.api.step_state import OptimizerState, Prepared, UpdateForm
+from weft.api.step_state import GradientPlace, OptimizerState, Prepared, UpdateForm
 from weft.api.step_steady import Ran, SteadyStep, steady_step
 from weft.api.step_training import (
     Clipping,
@@ -135,7 +135,10 @@ class Step(Hybrid):
 
     def _differentiate(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
-        found, inputs = self._program_of(current, arguments, keywords)
+        ready = self._program_of(current, arguments, keywords)
+        if ready is None:
+            return self._imperatively(arguments, keywords)
+        found, inputs = ready
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
             self._kept.wake()
             return self._differentiate(self._next_round(covered=True), arguments, keywords)
@@ -144,6 +147,22 @@ class Step(Hybrid):
         losses, gradients = found.program.run(inputs)
         self._hand_out(current, gradients)
         self._steady = None if keywords else self._steady_step(current, found, arguments)
+        return losses
+
+    def _imperatively(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run a round as Python says: batches of sizes that hardly ever come are not worth a program each."""
+        if self._kept is not None:
+            self._kept.wake()  # which parameters will get a gradient is not known before
+        current = self._next_round(covered=self._covered())
+        if not self._calls:
+            self.optimizer.zero_grad()
+        kept = (tensor for entry in current.prepared.kept for tensor in entry.values())
+        losses, gradients = all_or_nothing(
+            [*self._buffers(), *current.prepared.parameters, *kept],
+            lambda: self._train(*arguments, *current.numbers.values(), current.form, **keywords),
+        )
+        self._hand_out(current, gradients)
+        self._steady = None
         return losses
 
     def _steady_step(self, current: _Round, found: Guarded, arguments: tuple[Any, ...]) -> SteadyStep | None:
@@ -159,8 +178,11 @@ class Step(Hybrid):
 
     def _program_of(
         self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[Guarded, list[Any]]:
-        """The program of a round, traced if there is none, and its inputs."""
+    ) -> tuple[Guarded, list[Any]] | None:
+        """The program of a round, traced if there is none, and its inputs; None where its signature comes too rarely.
+
+        Deterministic steps always get one: what ran before must not decide how a step rounds.
+        """
         given = (*arguments, *current.numbers.values())
         quick = self._quick_calls.get(current.form)
         if quick is not None and not keywords:
@@ -176,8 +198,10 @@ class Step(Hybrid):
             )
         found = self._find(self._key(leaves, structure), leaves)
         if found is None:
-            found = self._trace(Call((*given, current.form), keywords, leaves, structure), always=True)
-            assert found is not None, "there is no imperative fallback"
+            call = Call((*given, current.form), keywords, leaves, structure)
+            found = self._trace(call, always=self.task.deterministic)
+            if found is None:
+                return None
         if len(self._quick_calls) >= MOST_QUICK_CALLS:
             self._quick_calls.clear()
         self._quick_calls[current.form] = quick_call(found, given, keywords)
@@ -278,7 +302,7 @@ class Step(Hybrid):
             state.slots.setdefault(id(parameter), Slot([parameter], 0, f"parameter {index}"))
             state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
             if gradient is not None:
-                state.slots[id(gradient)] = Slot(_Gradient(parameter), "grad", f"gradient {index}", registered=True)
+                state.slots[id(gradient)] = Slot(GradientPlace(parameter), "grad", f"gradient {index}", registered=True)
         if self._kept is not None:
             state.slots.update(self._kept.slots(current.prepared))
         return state
@@ -311,16 +335,6 @@ class Step(Hybrid):
     def _buffers(self) -> list[torch.Tensor]:
         modules = [thing for thing in (self.task.net, self.task.loss) if isinstance(thing, nn.Module)]
         return [buffer for module in modules for buffer in module.buffers()]
-
-
-class _Gradient:
-    """A place that a Slot can look into: the gradient of one parameter."""
-
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self.parameter = parameter
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self.parameter, name)
 
 
 def step(  # noqa: PLR0913 - what a step may be told, by keyword

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Result = TypeVar("Result")
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -64,3 +66,14 @@ class Snapshot:
         with torch.no_grad():
             for tensor, before in self._before:
                 tensor.copy_(before)
+
+
+def all_or_nothing(tensors: Iterable[torch.Tensor], run: Callable[[], Result]) -> Result:
+    """Run something with gradients; if it fails, tensors are as they were before."""
+    before = Snapshot(tensors)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            return run()
+    except BaseException:
+        before.restore()
+        raise

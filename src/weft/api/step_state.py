@@ -175,3 +175,14 @@ class _Kept:
 
     def __getitem__(self, name: str) -> Any:
         return self.state.tensor(self.parameter, name)
+
+
+class GradientPlace:
+    """A place that a Slot can look into: the gradient of one parameter."""
+
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self.parameter = parameter
+
+    def __getitem__(self, name: str) -> Any:
+        """Give it."""
+        return getattr(self.parameter, name)
