@@ -38,6 +38,20 @@ def test_arithmetic_on_free_numbers_is_part_of_the_program() -> None:
     assert hybrid.traces == 2
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, a, b: a * x.sin() + (1 - a) * x.cos() + b,
+        lambda x, a, b: x * (a + b) - (3 - 2 * a * b),
+        lambda x, a, b: x * (a * b - 1) * 0.5 + (b - a),
+    ],
+)
+def test_sums_and_products_of_free_numbers_are_part_of_the_program(function: Any) -> None:
+    x = torch.randn(3, dtype=torch.float64)
+    hybrid = agree(function, [(x, 0.1 * k + 0.03, 0.7 - 0.2 * k) for k in range(6)])
+    assert hybrid.traces == 2
+
+
 @pytest.mark.parametrize("number", [3, 2**40, -7, 0])
 def test_whole_numbers_become_free_too(number: int) -> None:
     x = torch.arange(5)

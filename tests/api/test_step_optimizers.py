@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -190,6 +192,53 @@ def test_hooks_of_an_optimizer_run_because_pytorch_updates_then() -> None:
     step = weft.step(net, functional.cross_entropy, optimizer)
     step(*batches()[0])
     assert seen == ["updated"]
+
+
+def test_a_step_that_somebody_put_in_the_place_of_the_optimizers_runs() -> None:
+    net = nn.Linear(6, 3)
+    optimizer = optim.SGD(net.parameters(), 0.1)
+    real, calls = optimizer.step, []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments)
+
+    optimizer.step = counted
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    for x, y in batches()[:2]:
+        step(x, y)
+    assert len(calls) == 2
+
+
+def test_a_scheduler_leaves_the_update_in_the_program() -> None:
+    net = nn.Linear(6, 3)
+    optimizer = optim.SGD(net.parameters(), 0.1)
+    scheduler = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    step(*batches()[0])
+    scheduler.step()
+    assert len(step.program(batches()[1], {}).graph.writes) == 2  # weight and bias
+
+
+@pytest.mark.parametrize("make", [optim.Adamax, partial(optim.LBFGS, max_iter=3), optim.ASGD])
+def test_what_an_optimizer_of_pytorch_keeps_is_as_before_after_a_failure(make: Callable[..., optim.Optimizer]) -> None:
+    net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
+    optimizer = make(net.parameters())
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    (x, y), other = batches()[:2]
+    step(x, y)
+    step(x, y)
+    before = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+
+    def failing(*given: Any) -> None:
+        raise OSError("the disk is full")
+
+    hook = optimizer.register_step_post_hook(failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        step(*other)
+    hook.remove()
+    torch.testing.assert_close((net.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
+    step(*other)
 
 
 def test_parameters_narrower_than_float32_are_updated_in_float32_and_rounded_once() -> None:

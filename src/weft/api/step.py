@@ -34,6 +34,7 @@ from weft.api.step_training import (
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.capture import (
     has_gradient_hooks,
+    has_own_step,
     note_step,
     step_hooks,
     traced_elsewhere,
@@ -81,6 +82,7 @@ class Step(Hybrid):
         self._quick_calls: dict[str, QuickCall | None] = {}
         self._calls = 0  # since the last update
         self._round: _Round | None = None
+        self._before = Snapshot()
         self._steady: SteadyStep | None = None
         self._known = [*self._parameters()]
         self._long_ways, self._next_steady = 0, FIRST_STEADY
@@ -112,9 +114,8 @@ class Step(Hybrid):
         covered = self._covered()
         current = self._next_round(covered=covered)
         if current.updates and not covered:
-            found = by_library(
-                self.optimizer, self._buffers(), lambda: self._differentiate(current, arguments, keywords)
-            )
+            self._before.take((*self._parameters(), *self._buffers()), self.optimizer.state)
+            found = by_library(self.optimizer, self._before, lambda: self._differentiate(current, arguments, keywords))
         else:
             found = self._differentiate(current, arguments, keywords)
         self._calls = 0 if current.updates else self._calls + 1
@@ -232,6 +233,7 @@ class Step(Hybrid):
         return (
             self._kept is not None
             and not any(step_hooks(self.optimizer))
+            and not has_own_step(self.optimizer)
             and not any(group.get("differentiable") or group.get("capturable") for group in self.optimizer.param_groups)
             and all(parameter.is_floating_point() for parameter in self._parameters())
         )
@@ -312,7 +314,8 @@ class Step(Hybrid):
         current = self._round
         assert current is not None
         arguments = call.arguments[: len(call.arguments) - 1 - len(current.numbers)]
-        before = Snapshot(self._buffers())
+        before = Snapshot()
+        before.take(self._buffers(), {})
         try:
             losses = losses_of(self.task, arguments, call.keywords)
             total_gradients(self.task, losses, current.prepared.parameters)

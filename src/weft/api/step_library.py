@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any, TypeVar
 
 import torch
+
+from weft.trace.capture import copy_all
 
 Result = TypeVar("Result")
 
@@ -18,16 +20,11 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def by_library(
-    optimizer: torch.optim.Optimizer, buffers: Iterable[torch.Tensor], differentiate: Callable[[], Any]
-) -> Any:
+def by_library(optimizer: torch.optim.Optimizer, before: Snapshot, differentiate: Callable[[], Any]) -> Any:
     """Let `differentiate` compute losses and gradients and PyTorch update; gives the first losses.
 
-    If anything fails, parameters, buffers and what the optimizer keeps are as they were.
+    If anything fails, the tensors of the snapshot and what the optimizer keeps are as they were.
     """
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    before = Snapshot((*parameters, *buffers))
-    kept = {parameter: copy.deepcopy(entry) for parameter, entry in optimizer.state.items()}
     losses: list[Any] = []
 
     def closure() -> Any:
@@ -42,8 +39,6 @@ def by_library(
             optimizer.step()
     except BaseException:
         before.restore()
-        optimizer.state.clear()
-        optimizer.state.update(kept)
         raise
     return losses[0]
 
@@ -56,21 +51,61 @@ def total(losses: Any) -> Any:
 
 
 class Snapshot:
-    """What some tensors held."""
+    """What some tensors and an optimizer's state held; taken again, it uses the same memory."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        self._before = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    def __init__(self) -> None:
+        self._tensors: list[torch.Tensor] = []
+        self._copies: list[torch.Tensor] = []
+        self._state: MutableMapping[Any, Any] = {}
+        self._entries: list[tuple[Any, Any]] = []
+
+    def take(self, tensors: Iterable[torch.Tensor], state: MutableMapping[Any, Any]) -> None:
+        """Note what they hold now."""
+        kept: list[torch.Tensor] = []
+        self._state = state
+        self._entries = [(key, _copied(entry, kept)) for key, entry in state.items()]
+        found = [*tensors, *kept]
+        if len(found) == len(self._tensors) and all(map(_is_as_before, found, self._tensors, self._copies)):
+            copy_all(self._copies, found)
+        else:
+            self._tensors = found
+            self._copies = [tensor.detach().clone() for tensor in found]
 
     def restore(self) -> None:
         """Put it back."""
         with torch.no_grad():
-            for tensor, before in self._before:
+            for tensor, before in zip(self._tensors, self._copies, strict=True):
                 tensor.copy_(before)
+        self._state.clear()
+        self._state.update(self._entries)
+
+
+def _copied(entry: Any, tensors: list[torch.Tensor]) -> Any:
+    """A copy of what an optimizer keeps in which tensors are the same ones; they are added to the list."""
+    if isinstance(entry, torch.Tensor):
+        tensors.append(entry)
+        return entry
+    if type(entry) in (list, tuple):
+        return type(entry)(_copied(item, tensors) for item in entry)
+    if type(entry) is dict:
+        return {key: _copied(item, tensors) for key, item in entry.items()}
+    return copy.deepcopy(entry)
+
+
+def _is_as_before(tensor: torch.Tensor, before: torch.Tensor, copied: torch.Tensor) -> bool:
+    return (
+        tensor is before
+        and tensor.shape == copied.shape
+        and tensor.dtype == copied.dtype
+        and tensor.device == copied.device
+        and tensor.layout is torch.strided
+    )
 
 
 def all_or_nothing(tensors: Iterable[torch.Tensor], run: Callable[[], Result]) -> Result:
     """Run something with gradients; if it fails, tensors are as they were before."""
-    before = Snapshot(tensors)
+    before = Snapshot()
+    before.take(tensors, {})
     try:
         with torch.inference_mode(False), torch.enable_grad():
             return run()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.api.step_optimizers import Form, Group, Rule, Tensors
+from weft.trace.capture import count_up
 from weft.trace.state import Slot
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -144,18 +145,20 @@ class OptimizerState:
 
     def commit(self, parameters: Sequence[torch.Tensor], updated: Sequence[bool]) -> None:
         """Note which parameters were updated once more."""
+        counts: list[torch.Tensor] = []
         for parameter, was_updated in zip(parameters, updated, strict=True):
             fresh = self._fresh.get(parameter)
             if not was_updated:
                 if fresh is not None:
                     self._idle.add(parameter)
                 continue
-            self._fresh.pop(parameter, None)
             if fresh is not None:
                 self.optimizer.state[parameter].update(fresh)
             if self.rule.counts:
-                count = self.optimizer.state[parameter]["step"]
-                count += 1
+                counts.append(self.optimizer.state[parameter]["step"])
+            self._fresh.pop(parameter, None)
+        if counts:
+            count_up(counts)  # all in one call, which no signal interrupts
 
     def slots(self, prepared: Prepared) -> dict[int, Slot]:
         """Where kept tensors live, so that programs read and write them there."""

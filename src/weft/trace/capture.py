@@ -294,6 +294,19 @@ def count_up(counts: list[torch.Tensor]) -> None:
     torch._foreach_add_(counts, 1)
 
 
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copy each tensor into the other one in one call."""
+    if targets:
+        with torch.no_grad():
+            torch._foreach_copy_(targets, sources)
+
+
+def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether somebody has put a function in the place of this optimizer's step; what schedulers put there is known."""
+    own = vars(optimizer).get("step")
+    return own is not None and not getattr(own, "_wrapped_by_lr_sched", False)
+
+
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:
     """Whether these arguments, or a mode that is active, belong to some other tracer or transform."""
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:

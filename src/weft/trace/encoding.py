@@ -67,21 +67,27 @@ class CallBuilder:
         return literal(argument)
 
     def _number(self, argument: torch.SymInt | torch.SymFloat) -> Value | None:
-        """A number that may change from call to call: itself, or plus or times a constant; nothing else is followed."""
-        written = argument.node.expr
-        if written in self.table.numbers:
-            return self.table.numbers[written]
-        if not (written.is_Add or written.is_Mul) or len(written.args) != 2:
+        """A number that may change from call to call: itself, or sums and products of such; no more is followed."""
+        return self._written(argument.node.expr, float if isinstance(argument, torch.SymFloat) else int)
+
+    def _written(self, expression: Any, kind: type) -> Value | None:
+        if expression in self.table.numbers:
+            return self.table.numbers[expression]
+        if not (expression.is_Add or expression.is_Mul):
             return None
-        constant, symbol = written.args
-        if symbol not in self.table.numbers or not constant.is_number:
+        constants = [kind(part) for part in expression.args if part.is_number]
+        values = [self._written(part, kind) for part in expression.args if not part.is_number]
+        found = [value for value in values if value is not None]
+        if len(found) < len(values):
             return None
-        kind = float if isinstance(argument, torch.SymFloat) else int
-        value = self.table.numbers[symbol]
-        operator = "add" if written.is_Add else "mul"
-        return self.table.emit(
-            "number", (value,), NumberType(kind.__name__), operator=operator, arguments=(Operand(0), kind(constant))
-        )
+        result = found[0]
+        for other in (*found[1:], *constants):
+            result = self._combined("add" if expression.is_Add else "mul", result, other, NumberType(kind.__name__))
+        return result
+
+    def _combined(self, operator: str, first: Value, second: Value | float, kind: NumberType) -> Value:
+        operands, argument = ((first, second), Operand(1)) if isinstance(second, Value) else ((first,), second)
+        return self.table.emit("number", operands, kind, operator=operator, arguments=(Operand(0), argument))
 
     def _overlaps(self, tensor: torch.Tensor) -> bool:
         """Whether an operand looks into memory that the call writes: it must see it being written, as in eager."""
