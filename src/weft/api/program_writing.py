@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Iterable
@@ -34,7 +35,8 @@ def write_atomically(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
             fix="what was at this path before is unchanged; make room, or choose another path",
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder may be none
+            temporary.unlink()
     _sync_folder(path)
 
 

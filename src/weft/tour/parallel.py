@@ -106,9 +106,9 @@ def _draw_towers(names: Names) -> Picture:
 def _check_overlap(names: Names, printed: str) -> tuple[Claim, ...]:
     del printed
     run, right = names["run"], names["right"]
-    with torch.no_grad():
-        found = before_and_after(lambda: run(False), lambda: run(True), 1)
     least = 1.0 if cpu_count() > 1 else LEAST_ON_ONE_CORE
+    with torch.no_grad():
+        found = before_and_after(lambda: run(False), lambda: run(True), 1, least)
     return (
         Claim("overlap_right", "PyTorch: garbage", str(right), bool(right)),
         Claim(

@@ -42,7 +42,7 @@ class Checkpoint:
 def read(path: Path, *, verify: bool = True) -> Checkpoint:
     """Read and verify a file; makes nothing of it yet."""
     if is_foreign(path):
-        return Checkpoint(path, read_foreign(path, verify=verify))
+        return Checkpoint(path, *read_foreign(path, verify=verify))
     content = read_tensor_file(path, verify=verify)
     try:
         return _checkpoint(path, content.description, to_tensors(content.blocks, content.description.get("pairs", {})))

@@ -5,6 +5,7 @@ A signal from the keyboard waits until the new file is in place. What a killed p
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -47,7 +48,8 @@ def write_durably(path: Path, pieces: Sequence[bytes | bytearray | memoryview]) 
         except OSError as error:
             raise _failure(path, error, size) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder may be none
+                temporary.unlink()
 
 
 def check_room(folder: Path, size: int) -> None:

@@ -1,4 +1,4 @@
-"""A file that `torch.save` wrote -> its tensors by name, read by the safe unpickler after its checksums were compared.
+"""A file that `torch.save` wrote -> its tensors by name and the rest, by the safe unpickler after checksums agree.
 
 `torch.load` itself compares no checksum. Nothing is ever unpickled that can run code.
 """
@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from weft.errors import CheckpointError
+from weft.errors import CheckpointError, UsageError
+from weft.train.foreign_numbers import STAND_INS, plain
 from weft.train.tensor_file import NotTensorsError, file_error, no_checksum
 
 ZIP_START = b"PK\x03\x04"
@@ -36,8 +37,8 @@ def is_foreign(path: Path) -> bool:
     return start.startswith(ZIP_START) or (start.startswith(PICKLE_START) and start[7:] != b"\0")
 
 
-def read_foreign(path: Path, *, verify: bool) -> dict[str, Any]:
-    """Read the tensors of a file by name."""
+def read_foreign(path: Path, *, verify: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the tensors of a file's model by name, and what else it holds."""
     with path.open("rb") as file:
         archive = file.read(4) == ZIP_START
     if archive:
@@ -45,7 +46,10 @@ def read_foreign(path: Path, *, verify: bool) -> dict[str, Any]:
     elif verify:
         raise no_checksum(path, "it carries no checksum", "PyTorch wrote pickles without an archive before version 1.6")
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(STAND_INS):
+            content = plain(torch.load(path, map_location="cpu", weights_only=True))
+    except UsageError as error:
+        raise _not_tensors(path, error.fact, error.why) from error
     except pickle.UnpicklingError as error:
         raise _not_tensors(path, "it holds more than tensors and plain values", _reason(error)) from error
     except CheckpointError:
@@ -82,15 +86,15 @@ def _read_through(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
             pass
 
 
-def _tensors(path: Path, content: Any) -> dict[str, Any]:
-    """Find the one table of tensors in what a file holds."""
+def _tensors(path: Path, content: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Find the one table of tensors in what a file holds; the rest is what training kept beside it."""
     if not isinstance(content, Mapping):
         raise _not_tensors(path, f"it holds a value of type {type(content).__name__}, not a table of tensors", None)
     if _is_table(content):
-        return dict(content)
+        return dict(content), {}
     places = [place for place in USUAL_PLACES if _is_table(content.get(place))]
     if len(places) == 1:
-        return dict(content[places[0]])
+        return dict(content[places[0]]), {str(name): part for name, part in content.items() if name != places[0]}
     entries = "its entries are " + ", ".join(str(name) for name in list(content)[:20])
     raise _not_tensors(path, "it is not clear where in it the model's tensors are", entries)
 

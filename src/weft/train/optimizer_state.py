@@ -42,6 +42,21 @@ def numbered_state(stored: Any, optimizer: torch.optim.Optimizer, net: nn.Module
     }
 
 
+def is_numbered(stored: Any) -> bool:
+    """Tell a state as PyTorch itself keeps it, with numbers for parameters: `torch.save` writes such."""
+    return isinstance(stored, dict) and stored.keys() == {"state", "param_groups"}
+
+
+def same_numbers(stored: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Give PyTorch's own state if it is of as many parameters, group by group; that they are the same it cannot say."""
+    theirs = [len(group["params"]) for group in stored["param_groups"]]
+    own = [len(group["params"]) for group in optimizer.param_groups]
+    if theirs != own:
+        raise UsageError(f"its groups have {theirs} parameters, and those of this optimizer {own}")
+    found: dict[str, Any] = stored
+    return found
+
+
 def _check_group(index: int, stored: set[str], own: set[str]) -> None:
     if stored != own:
         raise UsageError(

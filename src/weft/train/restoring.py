@@ -13,7 +13,7 @@ from weft.errors import CheckpointError, UsageError
 from weft.train.canonical import canonical_names
 from weft.train.checkpoint_reading import Checkpoint
 from weft.train.matching import MatchReport, match, mismatch
-from weft.train.optimizer_state import numbered_state
+from weft.train.optimizer_state import is_numbered, numbered_state, same_numbers
 from weft.train.random_states import set_random_states
 from weft.train.tensor_bytes import to_blocks
 from weft.train.tensor_file import file_error
@@ -64,6 +64,12 @@ def _model_state(found: Checkpoint, net: nn.Module, partial: bool) -> tuple[dict
     keys = {name: key for key, name in canonical_names(net).items()}
     own = net.state_dict(keep_vars=True)
     wanted = {name: own[key] for name, key in keys.items()}
+    without = [name for name, tensor in wanted.items() if isinstance(tensor, torch.Tensor) and tensor.is_meta]
+    if without:
+        raise UsageError(
+            f"{without[0]} of the model is on the device meta, which has no memory to load into",
+            fix='net.to_empty(device="cpu") first',
+        )
     pairs, report = match(found.tensors, wanted)
     if not report.complete and not partial:
         raise mismatch(str(found.path), report)
@@ -98,7 +104,7 @@ def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> 
         if net is None:
             raise UsageError(f"{name} is restored by the names of the model's parameters", fix="give the model too")
         try:
-            state = numbered_state(stored, part, net)
+            state = numbered_state(stored, part, net) if not is_numbered(stored) else same_numbers(stored, part)
         except MEANINGLESS as error:
             fact, why = (error.fact, error.why) if isinstance(error, UsageError) else (repr(error), None)
             raise file_error(found.path, f"its {name} does not fit: {fact}", why=why) from error
