@@ -58,3 +58,8 @@ def test_few_rows_by_weights_larger_than_the_cache_are_shared_out_evenly_by_pane
     busiest = min(panels, -(-tiles // cores) * schedule.tile_panels)
     assert schedule.block_rows * schedule.tile_row_blocks >= rows
     assert busiest <= 1.1 * -(-panels // cores)
+
+
+def test_one_row_by_weights_that_take_long_to_fetch_has_tiles_for_several_cores() -> None:
+    schedule = choose_schedule("f32", (1, 688, 256), replace(TARGETS[0], l2_bytes=2 * 1024 * 1024))
+    assert schedule.tile_panels * schedule.block_vectors * schedule.lanes <= 688 // 2

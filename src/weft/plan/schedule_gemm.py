@@ -22,6 +22,7 @@ FEW_ROWS = 15  # up to which eager's vectors run along the sum: its chains are a
 # chains cost time: longer ones round worse than what eager does.
 LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 16, (True, True): 128}
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
+BYTES_A_CYCLE = 16  # of weights that come from the second cache or farther
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 64
 FAR_BYTES = 1024  # from one row of a right operand to the next
@@ -53,6 +54,8 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
         tile_row_blocks = max(least_row_blocks, -(-row_blocks // tiles_down))
     else:
         cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
+        if row_blocks == 1:  # each number of a panel is used once: what takes time is to fetch it
+            cycles = max(cycles, inner * width * lanes * number_bytes / BYTES_A_CYCLE)
         tile_row_blocks = cut(row_blocks, max(1, int(TILE_CYCLES / cycles))).size
         tile_panels = cut(panels, max(1, int(TILE_CYCLES / (cycles * tile_row_blocks)))).size
     return GemmSchedule(
