@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import types
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,10 +40,36 @@ class Holder:
 
 package, inner = types.ModuleType("settings"), types.ModuleType("settings.inner")
 package.inner = inner
+numbers, queue, array_of_numbers = bytearray(b"\2"), deque([2.0]), np.full(2, 2.0, np.float32)
+deep = {"a": {"b": {"c": {"scale": 2.0}}}}
 slotted, holder, attributes = Slots(), Holder(Slots()), Attributes(scale=2.0)
 ordered, default, namespace = OrderedDict(scale=2.0), defaultdict(float, scale=2.0), argparse.Namespace(scale=2.0)
 Pair = namedtuple("Pair", "scale options")  # noqa: PYI024
 pair, methods = Pair(2.0, {"more": 2.0}), Methods()
+
+
+class Computed:
+    """What an attribute is, is computed from a name elsewhere."""
+
+    def __get__(self, owner: Any, kind: Any) -> float:
+        return deep["a"]["b"]["c"]["scale"]
+
+    def __getattr__(self, name: str) -> float:
+        return deep["a"]["b"]["c"]["scale"]
+
+
+class Owner:
+    scale = Computed()
+
+
+owner, computed = Owner(), Computed()
+
+
+def with_default(x: torch.Tensor, options: dict[str, float] = {"scale": 2.0}) -> torch.Tensor:  # noqa: B006
+    return x * options["scale"]
+
+
+partial = functools.partial(lambda scales, x: x * scales[0], [2.0])
 
 
 def by_getattr(x: torch.Tensor) -> torch.Tensor:
@@ -65,6 +93,15 @@ CASES = {
     "what is in a named tuple": (lambda x: x * pair.options["more"], lambda: pair.options.update(more=4.0)),
     "a module in a module": (lambda x: x * package.inner.scale, lambda: setattr(inner, "scale", 4.0)),
     "an attribute by its name": (by_getattr, lambda: setattr(namespace, "scale", 4.0)),
+    "an array of numbers": (lambda x: x * torch.tensor(array_of_numbers), lambda: array_of_numbers.fill(4.0)),
+    "an element of an array": (lambda x: x * float(array_of_numbers[0]), lambda: array_of_numbers.fill(4.0)),
+    "bytes that can change": (lambda x: x * numbers[0], lambda: numbers.__setitem__(0, 4)),
+    "a queue": (lambda x: x * queue[0], lambda: queue.__setitem__(0, 4.0)),
+    "a deep dictionary": (lambda x: x * deep["a"]["b"]["c"]["scale"], lambda: deep["a"]["b"]["c"].update(scale=4.0)),
+    "a descriptor": (lambda x: x * owner.scale, lambda: deep["a"]["b"]["c"].update(scale=4.0)),
+    "a computed attribute": (lambda x: x * computed.scale, lambda: deep["a"]["b"]["c"].update(scale=4.0)),
+    "a default of an argument": (with_default, lambda: with_default.__defaults__[0].update(scale=4.0)),
+    "what a partial function was given": (partial, lambda: partial.args[0].__setitem__(0, 4.0)),
     "a method of a class": (by_method, lambda: setattr(Methods, "scaled", doubled_method)),
 }
 
@@ -76,7 +113,10 @@ def _as_before(monkeypatch):
     slotted.kept = None
     for mapping in (attributes, ordered, default):
         mapping["scale"] = 2.0
-    pair.options["more"] = 2.0
+    pair.options["more"] = queue[0] = partial.args[0][0] = 2.0
+    deep["a"]["b"]["c"]["scale"] = with_default.__defaults__[0]["scale"] = 2.0
+    numbers[0] = 2
+    array_of_numbers.fill(2.0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -113,7 +153,17 @@ def counts_in_name(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-@pytest.mark.parametrize("function", [appends, counts_in_dictionary, counts_in_name])
+def counts_in_array(x: torch.Tensor) -> torch.Tensor:
+    array_of_numbers[0] += 1
+    return x + 1
+
+
+def appends_to_queue(x: torch.Tensor) -> torch.Tensor:
+    queue.append(2.0)
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [appends, counts_in_dictionary, counts_in_name, counts_in_array, appends_to_queue])
 def test_what_code_itself_changes_as_it_is_traced_makes_no_further_programs(function) -> None:
     hybrid = weft.hybridize(function)
     for _ in range(3):

@@ -7,6 +7,8 @@ code itself changed while it was traced (`calls.append(1)`) is none: several pro
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,19 +16,22 @@ from operator import is_
 from types import FunctionType, MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from weft.trace.containers import MISSING, Touched, look
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-CONTAINERS = (list, tuple, dict, set, frozenset)
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+BUFFERS = (bytearray, array, np.ndarray)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 REGISTRIES = ("_parameters", "_buffers")
 # Entries of every module's __dict__ that are compared in another way, or that are about copies and saving.
 APART = frozenset({*vars(nn.Module()), "forward"} - {"training"})
-DEEPEST_CONTAINER = 3
-LONGEST_CONTAINER = 256
+DEEPEST_CONTAINER = 5
+LONGEST_CONTAINERS = (256, 256, 256, 32, 32)  # from the outermost in
+LARGEST_BUFFER = 1 << 16
 UNTOUCHED = Touched()
 
 
@@ -42,7 +47,7 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         return (kind, thing.real.hex(), thing.imag.hex())
     if kind in SIMPLE:
         return (kind, thing)
-    if base is not None and depth < DEEPEST_CONTAINER and base.__len__(thing) <= LONGEST_CONTAINER:
+    if _is_compared(base, thing, depth):
         left_out = touched.keys(thing)
         if left_out is None:
             return kind
@@ -50,12 +55,28 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         if base is dict:
             return (kind, [(inner(key), inner(item)) for key, item in dict.items(thing) if key not in left_out])
         return (kind, [*map(inner, sorted(thing, key=repr) if base in (set, frozenset) else base.__iter__(thing))])
+    if isinstance(thing, BUFFERS) and (found := small_buffer(thing)) is not None:
+        return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), found)
     return Same(thing) if other is None else other(thing)
+
+
+def _is_compared(base: Any, thing: Any, depth: int) -> bool:
+    """Whether what is in a container is compared."""
+    return base is not None and depth < DEEPEST_CONTAINER and base.__len__(thing) <= LONGEST_CONTAINERS[depth]
+
+
+def small_buffer(thing: bytearray | array[Any] | np.ndarray[Any, Any]) -> tuple[Any, bytes] | None:
+    """The shape and the bytes of an array of numbers, unless it is large."""
+    if isinstance(thing, bytearray):
+        return (None, bytes(thing)) if len(thing) <= LARGEST_BUFFER else None
+    shape, size = (thing.shape, thing.nbytes) if isinstance(thing, np.ndarray) else (None, len(thing) * thing.itemsize)
+    return (shape, thing.tobytes()) if size <= LARGEST_BUFFER else None
 
 
 def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
     """What is compared of a thing, without what of it traced code has changed since."""
-    keys = touched.keys(thing) if isinstance(compared, tuple) and container_kind(thing) else frozenset()
+    has_parts = container_kind(thing) is not None or isinstance(thing, BUFFERS)
+    keys = touched.keys(thing) if isinstance(compared, tuple) and has_parts else frozenset()
     if keys is None:
         return compared[0]
     if not keys or container_kind(thing) is not dict:
@@ -72,8 +93,8 @@ def outline(thing: Any) -> Any:
 def can_change(thing: Any, depth: int = 0) -> bool:
     """Whether what is compared of a thing can change while it stays the same object."""
     base = container_kind(thing)
-    if base is None or depth >= DEEPEST_CONTAINER or base.__len__(thing) > LONGEST_CONTAINER:
-        return False
+    if not _is_compared(base, thing, depth):
+        return isinstance(thing, BUFFERS) and small_buffer(thing) is not None
     return base not in (tuple, frozenset) or any(can_change(item, depth + 1) for item in base.__iter__(thing))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import is_
@@ -11,9 +12,12 @@ from typing import Any
 import torch
 
 from weft.trace.containers import MISSING, Slotted, Touched, identity, look
+from weft.trace.facts import BUFFERS, small_buffer
 from weft.trace.rebound import Rebound, take_back
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
+
+GROWING = (list, deque, set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +81,9 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
     """The keys under which there are other things than before; None where a list or a closure has changed."""
     if isinstance(container, CellType):
         return frozenset() if look(container, None) is look(before, None) else frozenset({None})
-    if isinstance(container, list):
+    if isinstance(container, BUFFERS):
+        return frozenset() if small_buffer(container) == before else None
+    if isinstance(container, GROWING):
         same = len(container) == len(before) and all(map(is_, container, before))
         return frozenset() if same else None
     if not isinstance(container, (dict, Slotted)):
@@ -92,4 +98,6 @@ def _copied(container: Any) -> Any:
         return CellType() if found is MISSING else CellType(found)
     if isinstance(container, (dict, Slotted)):
         return {**container}
-    return [*container] if isinstance(container, list) else container
+    if isinstance(container, BUFFERS):
+        return small_buffer(container)
+    return [*container] if isinstance(container, GROWING) else container

@@ -27,6 +27,14 @@ def reached(function: types.FunctionType) -> Iterator[Place]:
             yield cell, None, name, value
 
 
+def given(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Place]:
+    """What a function is given before it is called: defaults of arguments, those of a partial one."""
+    for number, value in enumerate(arguments):
+        yield arguments, number, f"argument {number}", value
+    for name, value in keywords.items():
+        yield keywords, name, f"argument {name}", value
+
+
 def _in_python_module(module: types.ModuleType, path: str, names: set[str], seen: set[int]) -> Iterator[Place]:
     """What is mentioned of a module of the user's, and of modules in it."""
     if is_library(module):

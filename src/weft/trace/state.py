@@ -23,6 +23,7 @@ from weft.trace.capture import is_stand_in
 from weft.trace.containers import MISSING, Touched, attributes, has_attributes, identity, look
 from weft.trace.facts import (
     APART,
+    BUFFERS,
     HOOKS,
     REGISTRIES,
     SIMPLE,
@@ -34,10 +35,16 @@ from weft.trace.facts import (
     module_facts,
     name_fact,
 )
-from weft.trace.mentioned import is_library, mentioned, reached
+from weft.trace.mentioned import given, is_library, mentioned, reached
 
 DEEPEST = 6
+UNMENTIONED = """
+    call getattr getattribute get getitem contains len iter bool eq ne lt le gt ge hash enter exit index int float
+    add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mod pow rpow neg pos abs
+"""
 LISTED = (list, tuple, dict)
+# Methods that run without being mentioned.
+IMPLICIT = frozenset(f"__{name}__" for name in UNMENTIONED.split())
 CACHED = type(lru_cache(lambda: None))
 Fact = ModuleFacts | NameFact
 
@@ -149,8 +156,10 @@ def _visit_class(state: State, kind: type) -> None:
         if type(value) in SIMPLE or container_kind(value):
             _add_containers(state, own)
             _visit_container(state, (own, name, path, value), 1)
-        else:
-            _visit_method(state, value, 1)
+        elif _visit_method(state, value, 1) is None:
+            _visit(state, value, path, 1)
+    for name in sorted(own.keys() & IMPLICIT):
+        _visit_method(state, own[name], 1)
 
 
 def _visit(state: State, thing: Any, path: str, depth: int) -> None:
@@ -164,8 +173,9 @@ def _visit(state: State, thing: Any, path: str, depth: int) -> None:
         _visit(state, thing.__self__, path, depth)
         _visit(state, thing.__func__, path, depth)
     elif isinstance(thing, partial):
-        for part in (thing.func, *thing.args, *thing.keywords.values()):
-            _visit(state, part, path, depth + 1)
+        _visit(state, thing.func, path, depth + 1)
+        for place in given(thing.args, thing.keywords):
+            _visit_name(state, place, depth)
     elif isinstance(thing, types.FunctionType):
         _visit_function(state, thing, depth)
     elif isinstance(thing, torch.Generator):
@@ -266,13 +276,15 @@ def _visit_container(state: State, place: tuple[Any, Any, str, Any], depth: int)
                 _visit(state, item, f"{path}[{name!r}]", depth + 1)
         if type(value) is not kind:
             _visit(state, value, path, depth + 1)  # a class of the user's may have attributes too
+    elif kind is not None or isinstance(value, BUFFERS):
+        _add_containers(state, value)
     elif type(value) not in SIMPLE:
         _visit(state, value, path, depth + 1)
 
 
 def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
     state.mentioned.update(mentioned(function.__code__))
-    for place in reached(function):
+    for place in (*reached(function), *given(function.__defaults__ or (), function.__kwdefaults__ or {})):
         _visit_name(state, place, depth)
 
 
