@@ -584,3 +584,9 @@ def test_a_step_explains_itself_and_shows_its_program(caplog: pytest.LogCaptureF
     program = weft.program(step, x, y)
     assert step.traces == 2
     assert "write" in program.summary()
+
+
+def test_a_step_that_is_refused_before_its_first_round_says_why_after_lazy_code_too() -> None:
+    with weft.lazy():
+        torch.ones(2).sum().item()
+    test_hooks_on_gradients_are_refused(post=False)

@@ -298,8 +298,9 @@ class Step(Hybrid):
     def _state(self, *roots: Any) -> State:
         """What module and loss reach, and what the optimizer keeps."""
         current = self._round
-        assert current is not None
         state = find_state(*roots, self.task.loss)
+        if current is None:
+            return state  # before the first call
         for index, (parameter, gradient) in enumerate(zip(current.prepared.parameters, current.before, strict=True)):
             state.slots.setdefault(id(parameter), Slot([parameter], 0, f"parameter {index}"))
             state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
