@@ -1,5 +1,7 @@
 """How reductions are planned: what merges, which way vectors run, what is cut into chunks."""
 
+from dataclasses import replace
+
 import pytest
 
 from weft.plan.expression import View
@@ -36,6 +38,19 @@ def test_columns_keep_their_order_where_a_place_is_asked_for() -> None:
 def test_vectors_run_along_what_is_contiguous() -> None:
     assert not plan_rows(total((64,), (64,), (64, 1), (1,)), host_target()).schedule.along_rows
     assert plan_rows(total((64,), (64,), (1, 64), (1,)), host_target()).schedule.along_rows
+
+
+def test_vectors_run_along_what_is_contiguous_beside_numbers_of_each_column() -> None:
+    alone = total((64,), (64,), (1, 64), (1,))
+    beside = (*alone.inputs, View("f32", (0, 1)), View("f32", (0, 1)))
+    stages = (Pass((), (Reduction("sum", 0),)), Finish((), (), (Store(0, 4),)))
+    assert plan_rows(replace(alone, inputs=beside, stages=stages), host_target()).schedule.along_rows
+
+
+def test_a_sum_across_rows_of_memory_is_cut_sooner_than_one_along_them() -> None:
+    across, along = total((256,), (256,), (1, 256), (1,)), total((8,), (8192,), (8192, 1), (1,))
+    assert len(plan_reduction(across, host_target()).calls) == 2
+    assert len(plan_reduction(along, host_target()).calls) == 1
 
 
 def test_a_space_without_rows_has_no_tiles() -> None:

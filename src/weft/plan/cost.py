@@ -55,6 +55,8 @@ ROW_CYCLES = 6.0  # per row of a loop or reduction, to begin and end it
 STRIDED = 4.0  # times as long for vectors of elements that do not lie side by side
 SCATTER_CYCLES = 4.0
 STEP_CYCLES = 8.0  # of a number that is compared and moved
+# Per vector packed: what is packed at a call has just been written, often by another core, and its rows lie far apart.
+PACK_CYCLES, PACK_ACROSS_CYCLES = 10.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,8 @@ def _pool_gradient(kernel: PoolGradientKernel) -> float:
 
 
 def _pack(kernel: PackKernel) -> float:
-    return prod(kernel.batch) * kernel.depth * kernel.columns * (2 if kernel.source.column == 1 else 4) / kernel.lanes
+    cycles = PACK_CYCLES if kernel.source.column == 1 else PACK_ACROSS_CYCLES
+    return prod(kernel.batch) * kernel.depth * kernel.columns * cycles / kernel.lanes
 
 
 def _scatter(kernel: ScatterKernel) -> float:

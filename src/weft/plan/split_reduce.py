@@ -21,7 +21,8 @@ from weft.plan.kernel_reduce import (
 )
 from weft.target import Target
 
-CHUNK_ELEMENTS = 64 * 1024
+# Vectors that run along rows step through memory from column to column: a chunk of few columns stays in the cache.
+CHUNK_ELEMENTS, ACROSS_ELEMENTS = 64 * 1024, 16 * 1024
 # From so many tiles on, a kernel keeps every core busy without being cut.
 ENOUGH_TILES = 16
 
@@ -78,14 +79,18 @@ def choose_cut(kernel: RowKernel) -> Cut | None:
     total = prod(expression.rows) * prod(expression.columns)
     dimension = max(range(len(expression.columns)), key=lambda number: expression.columns[number])
     size = expression.columns[dimension]
-    chunk = max(1, CHUNK_ELEMENTS * size // total)
+    chunk = max(1, _chunk_elements(kernel) * size // total)
     return Cut(dimension, chunk, size // chunk, size % chunk) if size // chunk > 1 else None
 
 
 def is_large(kernel: RowKernel) -> bool:
     """Tell whether a kernel has much to do, and too few tiles to share it out."""
     total = prod(kernel.expression.rows) * prod(kernel.expression.columns)
-    return total >= 2 * CHUNK_ELEMENTS and kernel.tile_count < ENOUGH_TILES
+    return total >= 2 * _chunk_elements(kernel) and kernel.tile_count < ENOUGH_TILES
+
+
+def _chunk_elements(kernel: RowKernel) -> int:
+    return ACROSS_ELEMENTS if kernel.schedule.along_rows else CHUNK_ELEMENTS
 
 
 def split(expression: RowExpression, cut: Cut, target: Target) -> ReductionPlan:
