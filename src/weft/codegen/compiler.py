@@ -5,9 +5,11 @@ time. llvmlite's bindings let one thread at a time into LLVM; the two functions 
 """
 
 import ctypes
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -23,13 +25,16 @@ OPTIMIZATION = 2
 # Emitters write registers, vectors and loops as they should be: what is left to do is small. LLVM's own pipeline takes
 # five times as long, makes the same code of our kernels, and would vectorise what is left scalar on purpose.
 PASSES = (
-    llvm.FunctionPassManager.add_simplify_cfg_pass,
-    llvm.FunctionPassManager.add_loop_rotate_pass,
-    llvm.FunctionPassManager.add_instruction_combine_pass,
-    llvm.FunctionPassManager.add_new_gvn_pass,
-    llvm.FunctionPassManager.add_simplify_cfg_pass,
+    llvm.ModulePassManager.add_simplify_cfg_pass,
+    llvm.ModulePassManager.add_loop_rotate_pass,
+    llvm.ModulePassManager.add_instruction_combine_pass,
+    llvm.ModulePassManager.add_new_gvn_pass,
+    llvm.ModulePassManager.add_simplify_cfg_pass,
 )
-VERSIONS = (llvmlite.__version__, llvm.llvm_version_info, OPTIMIZATION, tuple(add.__name__ for add in PASSES))
+# LLVM's search for cheaper addresses in loops takes two fifths of the time of making machine code, and finds next to
+# nothing where emitters carry along the one address that moves far, as register_block.py does.
+AS_WRITTEN, AS_USUAL = "-disable-lsr", "-disable-lsr=false"
+VERSIONS = (llvmlite.__version__, llvm.llvm_version_info, OPTIMIZATION, AS_WRITTEN, *(add.__name__ for add in PASSES))
 OBJECT = 1  # rather than text
 
 
@@ -39,7 +44,7 @@ def object_codes(texts: Sequence[str], target: Target) -> tuple[bytes, ...]:
     if not others:
         return (object_code(first, target),)
     # Each thread compiles one module and waits for nobody.
-    with ThreadPoolExecutor(len(others), thread_name_prefix="weft compiler") as threads:
+    with _loops_as_written(), ThreadPoolExecutor(len(others), thread_name_prefix="weft compiler") as threads:
         begun = [threads.submit(object_code, text, target) for text in others]
         return (object_code(first, target), *(one.result() for one in begun))
 
@@ -48,7 +53,7 @@ def object_code(module: str | ir.Module, target: Target) -> bytes:
     """Compile a module to a relocatable object file for any target."""
     machine = target_machine(target)
     compiled = optimized(str(module), machine)
-    with ffi.OutputString() as problem:
+    with ffi.OutputString() as problem, _loops_as_written():
         # SAFETY: machine and module are this thread's alone, and live until the function has returned.
         memory = _beside_the_lock("LLVMPY_TargetMachineEmitToMemory")(machine, compiled, OBJECT, problem)
         if not memory:
@@ -64,7 +69,9 @@ def assembly(module: str | ir.Module, target: Target) -> str:
     """Compile a module to assembly text for any target: to read what became of it."""
     machine = target_machine(target)
     machine.set_asm_verbosity(False)
-    return str(machine.emit_assembly(optimized(str(module), machine)))
+    compiled = optimized(str(module), machine)
+    with _loops_as_written():
+        return str(machine.emit_assembly(compiled))
 
 
 def optimized_text(module: str | ir.Module, target: Target) -> str:
@@ -84,14 +91,11 @@ def optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
         module.close()  # now: the traceback holds it, and its context might be collected first
         raise InternalError(f"LLVM rejects the code of a kernel: {error}") from error
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=OPTIMIZATION))
-    passes = llvm.create_new_function_pass_manager()
+    passes = llvm.create_new_module_pass_manager()
     for add in PASSES:
         add(passes)
-    run = _beside_the_lock("LLVMPY_RunNewFunctionPassManager")
-    for function in module.functions:
-        if not function.is_declaration:
-            # SAFETY: all of these belong to one module, which is this thread's alone.
-            run(passes, function, builder)
+    # SAFETY: all of these belong to one module, which is this thread's alone.
+    _beside_the_lock("LLVMPY_RunNewModulePassManager")(passes, module, builder)
     return module
 
 
@@ -121,6 +125,38 @@ def _beside_the_lock(name: str) -> Any:
 def _library() -> ctypes.CDLL:
     # Loaded long ago: this only finds it again, with function objects of its own.
     return ctypes.CDLL(ffi.lib._name)
+
+
+class _Users:
+    """Counts who compiles now; the lock is held for a count and a setting, and never while LLVM works."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+
+    def renew(self) -> None:
+        """Begin anew in a forked child: of those who compiled, none is there."""
+        self.lock, self.count = threading.Lock(), 0
+
+
+_users = _Users()
+os.register_at_fork(after_in_child=_users.renew)
+
+
+@contextmanager
+def _loops_as_written() -> Iterator[None]:
+    """Let LLVM leave addresses in loops as they are; as the setting is the process's, only while it compiles for us."""
+    with _users.lock:
+        _users.count += 1
+        if _users.count == 1:
+            llvm.set_option("weft", AS_WRITTEN)
+    try:
+        yield
+    finally:
+        with _users.lock:
+            _users.count -= 1
+            if _users.count == 0:
+                llvm.set_option("weft", AS_USUAL)
 
 
 _initialized = threading.Event()

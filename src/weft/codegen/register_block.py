@@ -87,15 +87,15 @@ class RegisterBlock:
         """Add the products of all turns to the sums."""
         writer, width = self.vectors.writer, len(sums)
         separate = [*sums, *[self.vectors.zero] * (width * (turns.chains - 1))]
-        with writer.loop(0, turns.count, carried=separate) as loop:
-            base = self.vectors.moved(panel.pointer, (loop.index, panel.step * turns.steps))
-            carried = list(loop.carried)
+        # The place in the panel is carried along: LLVM does not find that by itself (compiler.py).
+        with writer.loop(0, turns.count, carried=[*separate, panel.pointer]) as loop:
+            *carried, base = loop.carried
             for step in range(turns.steps):
                 first = (step % turns.chains) * width
                 added = self.step(carried[first : first + width], base, (panel, step), rows(loop.index, step))
                 carried[first : first + width] = added
-            loop.carry(*carried)
-        separate = list(loop.carried)
+            loop.carry(*carried, self.vectors.address(base, panel.step * turns.steps))
+        *separate, _ = loop.carried
         while len(separate) > width:
             half = len(separate) // width // 2 * width
             pairs = zip(separate[:half], separate[-half:], strict=True)
