@@ -95,7 +95,9 @@ class Pixels:
         window, layout = self.kernel.window, self.kernel.input
         down, across = window.dilation[0] * layout.row, window.dilation[1] * layout.column
         if not self.apart:
-            return [self.vectors.moved(pointer, (row, down), (column, across)) for pointer in inputs]
+            # One distance for all pixels: it changes with every place of the window.
+            move = self.writer.add(self.writer.multiply(row, down), self.writer.multiply(column, across))
+            return [self.vectors.address(pointer, move) for pointer in inputs]
         # Instructions can hold a constant distance.
         first = self.vectors.moved(inputs[0], (row, down), (column, across))
         of_images = self.kernel.of_images
