@@ -13,6 +13,7 @@ from weft.api.program import Program
 from weft.runtime.steady import Steady, can_watch, container_rows, name_row
 from weft.runtime.tensor_words import Row
 from weft.runtime.whole_call import Likeness, Whole, whole_call
+from weft.trace.capture import PLAIN_TYPES
 from weft.trace.containers import Touched
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
 from weft.trace.signature import memory_key, tensor_change, tensor_key
@@ -82,6 +83,8 @@ class Guarded:
         for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self._slot_keys, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 return f"{slot.path} is no longer a tensor"
+            if type(tensor) not in PLAIN_TYPES:
+                return f"{slot.path} is no longer an ordinary tensor"
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)

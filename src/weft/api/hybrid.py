@@ -92,6 +92,10 @@ class Hybrid:
                 result = quick.guarded.program.run(inputs)
                 self._whole = quick.whole_call(arguments)
                 return result
+        return self._call(arguments, keywords)
+
+    def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """The long way of a call, which lazy code intercepts: the quick ways run for plain tensors alone."""
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)

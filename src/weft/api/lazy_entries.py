@@ -31,8 +31,9 @@ def intercept_entries(kind: type) -> None:
         return
 
     def at_once(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        lazily = any(tensor.__class__ is LazyTensor for tensor in tensors_in((args, kwargs)))
-        if not lazily and not has_function_modes():
+        if not has_function_modes() and not any(
+            tensor.__class__ is LazyTensor for tensor in tensors_in((args, kwargs))
+        ):
             return function(*args, **kwargs)
         SESSION.finish()  # that code may read or write what is queued
         with without_modes(kind):
@@ -43,9 +44,9 @@ def intercept_entries(kind: type) -> None:
     torch.autograd.Function.apply = classmethod(_around(apply, _without_self(at_once)))  # type: ignore[assignment]
     for module, name in ((torch.jit, "trace"), (torch.jit, "trace_module")):
         setattr(module, name, _around(getattr(module, name), at_once))
-    for program in (Hybrid, Step):
-        call = _around(program.__call__, _again_without_lazy_state)
-        setattr(program, "__call__", _around(call, _without_self(at_once)))  # noqa: B010
+    for program, name in ((Hybrid, "_call"), (Step, "__call__")):
+        call = _around(getattr(program, name), _again_without_lazy_state)
+        setattr(program, name, _around(call, _without_self(at_once)))
     setattr(Hybrid, "_trace", _around(Hybrid._trace, _without_lazy_state))  # noqa: B010
     for owner in (nn.Parameter, nn.Buffer):
         setattr(owner, "__new__", staticmethod(_around(owner.__new__, _settled)))  # noqa: B010
