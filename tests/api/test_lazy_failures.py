@@ -160,3 +160,24 @@ def test_a_late_error_is_caught_as_what_eager_raises() -> None:
     assert isinstance(caught.value, ExecutionError)
     copied = pickle.loads(pickle.dumps(caught.value))
     assert (type(copied), str(copied)) == (ExecutionError, str(caught.value))
+
+
+def test_a_failed_backward_spoils_no_tensor_beside_it() -> None:
+    weight, x, count = torch.ones(8, 8, requires_grad=True), torch.ones(4, 8), torch.zeros(4)
+
+    def loss_after_its_backward() -> torch.Tensor:
+        weight.grad = None
+        loss = (x @ weight).square().sum()
+        loss.backward()
+        return loss
+
+    with weft.lazy():
+        for _ in range(5):
+            loss = loss_after_its_backward()
+            weft.wait(loss)
+        loss.backward()
+        for _ in range(300):  # more than is run at once
+            count.add_(1)
+        assert weft.wait(count).tolist() == [300] * 4
+        with pytest.raises(RuntimeError, match="second time"):
+            weft.waitall()

@@ -49,7 +49,8 @@ class Gradients:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self.order = Var("gradients")  # written by each backward, and read by what changes tensors in place
+        # Written by each backward, and read by what changes tensors in place.
+        self.order = Var("gradients", only_orders=True)
         self.epoch = 1
         self._known: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._cleared: list[torch.Tensor] = []

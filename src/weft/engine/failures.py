@@ -186,6 +186,8 @@ class Failures:
     def poison(self, variables: Iterable[Var], failure: Failure) -> None:
         """Make variables raise this failure, in the place of what they held."""
         for variable in variables:
+            if variable.only_orders:
+                continue
             if variable.failure is not None:
                 variable.failure.discard(variable)
             variable.failure = failure

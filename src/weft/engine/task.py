@@ -66,12 +66,16 @@ DEFAULT_PLACEMENT = Placement()
 
 
 class Var:
-    """One thing that tasks read and write: the engine orders the tasks, and never looks at the thing."""
+    """One thing that tasks read and write: the engine orders the tasks, and never looks at the thing.
 
-    __slots__ = ("__weakref__", "crowd", "deleted", "failure", "latest", "name", "readers", "writer")
+    One that only orders stands for no thing: what fails poisons nothing through it.
+    """
 
-    def __init__(self, name: str = "") -> None:
+    __slots__ = ("__weakref__", "crowd", "deleted", "failure", "latest", "name", "only_orders", "readers", "writer")
+
+    def __init__(self, name: str = "", *, only_orders: bool = False) -> None:
         self.name = name
+        self.only_orders = only_orders
         self.latest: Task | None = None  # the last task pushed that writes it
         self.writer: Task | None = None  # the last task linked that writes it
         self.readers: list[Task] = []  # the tasks linked since then that read it
