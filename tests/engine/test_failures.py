@@ -298,3 +298,13 @@ def test_an_error_nobody_waited_for_is_printed_when_the_engine_closes(capsys):
     assert "nobody waited for" in printed
     assert "the task lonely failed" in printed
     assert "ZeroDivisionError: no luck" in printed
+
+
+def test_a_failure_reaches_nobody_through_a_variable_that_only_orders(make):
+    engine, x, y, order, ran = make(), Var("x"), Var("y"), Var("order", only_orders=True), []
+    push(engine, fail, writes=[x, order])
+    push(engine, lambda: ran.append("after"), reads=[order], writes=[y])
+    engine.wait(y)
+    assert ran == ["after"]
+    with pytest.raises(ExecutionError):
+        engine.wait(x)
