@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import weft
+from weft.api.guarded import Guarded
 from weft.api.hybrid import MOST_PROGRAMS
 
 pytestmark = pytest.mark.usefixtures("by_library")
@@ -345,3 +346,35 @@ def test_more_programs_than_the_limit_warn_once_and_drop_the_least_recently_used
         function(torch.ones(2))
     assert function.traces == traces + 1
     assert sum(map(len, function.programs.values())) == MOST_PROGRAMS
+
+
+def test_nested_arguments_are_found_by_the_native_comparison_too(monkeypatch) -> None:
+    net = weft.hybridize(Decodes())
+    cache = [(torch.ones(1, 2, 4), torch.ones(1, 2, 4)) for _ in range(2)]
+    x = torch.ones(1, 4)
+    for _ in range(2):
+        expected = net(x, cache)
+    compared: list[Guarded] = []
+    monkeypatch.setattr(Guarded, "miss", lambda guarded, _: compared.append(guarded))
+    assert torch.equal(net(x, cache), expected)
+    assert compared == []
+
+
+def test_nested_arguments_see_a_replaced_parameter() -> None:
+    net = weft.hybridize(Decodes())
+    cache = [(torch.ones(1, 2, 4), torch.ones(1, 2, 4)) for _ in range(2)]
+    for _ in range(3):
+        net(torch.ones(1, 4), cache)
+    net.layer.weight = nn.Parameter(torch.zeros(4, 4))
+    assert torch.equal(net(torch.ones(1, 4), cache), Decodes.forward(net, torch.ones(1, 4), cache))
+
+
+class Decodes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, cache: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+        for keys, values in cache:
+            x = self.layer(x) + (keys + values).sum(1)
+        return x

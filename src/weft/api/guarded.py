@@ -65,13 +65,18 @@ class Guarded:
     def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The inputs, if the program may run; the quick form of `miss`."""
         settled = self._settled
-        if settled is not None and settled.holds() and self._memory is None:
+        if settled is not None and self._memory is None and settled.holds():
             return [
                 *[leaves[index] for index in self.arguments],
                 *settled.tensors,
                 *[leaves[index] for index in self.numbers],
             ]
         return self.inputs(leaves) if self.miss(leaves) is None else None
+
+    def holds(self, leaves: Sequence[Any]) -> bool:
+        """Whether the program may run; quick where a native comparison tells."""
+        settled = self._settled
+        return (settled is not None and self._memory is None and settled.holds()) or self.miss(leaves) is None
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""

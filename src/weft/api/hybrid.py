@@ -129,7 +129,7 @@ class Hybrid:
 
     def _find(self, key: Key, leaves: list[Any]) -> Guarded | None:
         for guarded in self.programs.get(key, ()):
-            if guarded.miss(leaves) is None:
+            if guarded.holds(leaves):
                 with contextlib.suppress(KeyError):  # another thread may have dropped it just now
                     self.programs.move_to_end(key)
                 return guarded
