@@ -18,8 +18,13 @@ def by_library() -> Iterator[None]:
 
 @pytest.fixture
 def own_engine() -> Iterator[None]:
-    """End the lazy session and the engine after a test, with what is queued: the next begins anew."""
+    """End the lazy session and the engine before and after a test, with what is queued: each begins anew."""
+    _end()
     yield
+    _end()
+
+
+def _end() -> None:
     weft.lazy(False)
     engine().failures.drop_what_is_queued()
     engine().failures.known.clear()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
+import threading
 import types
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,6 +189,15 @@ def test_a_result_left_in_an_object_with_slots_is_refused_and_taken_back() -> No
     with pytest.raises(weft.UnsupportedError, match=r"keeps a tensor .*slotted\.kept"):
         weft.hybridize(keeps)(torch.ones(2))
     assert slotted.kept is None
+
+
+def test_computed_attributes_of_installed_classes_are_not_followed() -> None:
+    folder, event = Path("a/b"), threading.Event()
+    hybrid = weft.hybridize(lambda x: x * len(folder.parent.parent.name) + event.is_set())
+    hybrid(torch.ones(1))
+    (group,) = hybrid.programs.values()
+    paths = {fact.path for fact in group[0]._facts}
+    assert not [path for path in paths if "parent" in path or path.startswith("Event.")]
 
 
 def test_names_of_the_standard_library_are_not_looked_into() -> None:

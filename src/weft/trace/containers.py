@@ -24,7 +24,7 @@ class Slotted(MutableMapping[str, Any]):
         self.thing = thing
 
     def __getitem__(self, name: str) -> Any:
-        found = getattr(self.thing, name, MISSING)
+        found = getattr(self.thing, name, MISSING) if name in self._names() else MISSING
         if found is MISSING:
             raise KeyError(name)
         return found
@@ -36,8 +36,10 @@ class Slotted(MutableMapping[str, Any]):
         object.__delattr__(self.thing, name)
 
     def __iter__(self) -> Iterator[str]:
-        names = (name for kind in type(self.thing).__mro__ for name in slots(kind))
-        return (name for name in names if hasattr(self.thing, name))
+        return (name for name in self._names() if hasattr(self.thing, name))
+
+    def _names(self) -> list[str]:
+        return [name for kind in type(self.thing).__mro__ for name in slots(kind)]
 
     def __len__(self) -> int:
         return len([*self])

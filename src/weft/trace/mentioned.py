@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from weft.trace.containers import MISSING, look
 
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
+INSTALLED = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
 
 
@@ -61,10 +64,17 @@ def is_library(thing: Callable[..., Any] | Any) -> bool:
     """Whether a function, class or Python module belongs to a library whose names nobody rebinds."""
     if isinstance(thing, types.ModuleType):
         name = thing.__name__
-        if name.partition(".")[0] in sys.stdlib_module_names:
-            return True
     elif isinstance(thing, (types.FunctionType, types.BuiltinFunctionType, type)):
         name = thing.__module__ or ""
     else:
         return False
-    return name.partition(".")[0] in LIBRARIES
+    package = name.partition(".")[0]
+    # An object of a class of the standard library, such as a namespace, may hold the user's settings.
+    return package in LIBRARIES or (not isinstance(thing, type) and package in sys.stdlib_module_names)
+
+
+@cache
+def is_installed(name: str) -> bool:
+    """Whether a Python module was installed, and is not what the user is working on."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name.partition(".")[0] in sys.stdlib_module_names or (file is not None and file.startswith(INSTALLED))

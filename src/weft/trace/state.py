@@ -35,7 +35,7 @@ from weft.trace.facts import (
     module_facts,
     name_fact,
 )
-from weft.trace.mentioned import given, is_library, mentioned, reached
+from weft.trace.mentioned import given, is_installed, is_library, mentioned, reached
 
 DEEPEST = 6
 UNMENTIONED = """
@@ -138,8 +138,9 @@ def find_state(*roots: Any) -> State:
 
 
 def _add_class(state: State, kind: type) -> None:
-    """Add a class, and those that it is derived from, of the user's."""
-    state.classes.update((base, None) for base in kind.__mro__ if not is_library(base))
+    """Add a class, and those that it is derived from, of the user's; installed ones keep their attributes."""
+    own = (base for base in kind.__mro__ if not (is_library(base) or is_installed(base.__module__)))
+    state.classes.update((base, None) for base in own)
 
 
 def _visit_class(state: State, kind: type) -> None:
