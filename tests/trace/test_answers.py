@@ -14,6 +14,12 @@ import weft
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@pytest.fixture(autouse=True)
+def _checking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let distributions check their arguments: the first use of `torch.compile` in a process ends that."""
+    monkeypatch.setattr(distributions.Distribution, "_validate_args", True)
+
+
 def of_classes(scores: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
     chosen = distributions.Categorical(logits=scores)
     return -(chosen.log_prob(drawn) + 0.01 * chosen.entropy()).mean()
