@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import pytest
@@ -91,3 +92,22 @@ def test_an_equal_value_is_no_change() -> None:
     facts = module_facts(module, "")
     module.rate = float("0.1")
     assert facts.change() is None
+
+
+def test_what_another_thread_fills_meanwhile_can_be_compared() -> None:
+    counts: dict[int, int] = {}
+    stop = threading.Event()
+
+    def fill() -> None:
+        while not stop.is_set():
+            counts.clear()
+            counts.update((number, number) for number in range(50))
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        for _ in range(2000):
+            content(counts)
+    finally:
+        stop.set()
+        thread.join()

@@ -109,7 +109,7 @@ def container_rows(thing: Any, can_change: Callable[[Any, int], bool], depth: in
         rows.append((id(thing) + VERSION_OFFSET, EVERY_BIT, _word(id(thing) + VERSION_OFFSET)))
     elif kind is not tuple:
         return None
-    for item in thing.values() if kind is dict else thing:
+    for item in list(thing.values() if kind is dict else thing):  # another thread may change it meanwhile
         inner = container_rows(item, can_change, depth + 1) if can_change(item, depth + 1) else []
         if inner is None:
             return None

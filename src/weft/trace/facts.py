@@ -52,9 +52,12 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         if left_out is None:
             return kind
         inner = partial(content, depth=depth + 1, other=other, touched=touched)
+        # Of a copy, made at once: another thread may change the thing meanwhile.
         if base is dict:
-            return (kind, [(inner(key), inner(item)) for key, item in dict.items(thing) if key not in left_out])
-        return (kind, [*map(inner, sorted(thing, key=repr) if base in (set, frozenset) else base.__iter__(thing))])
+            pairs = list(dict.items(thing))
+            return (kind, [(inner(key), inner(item)) for key, item in pairs if key not in left_out])
+        items = list(base.__iter__(thing))
+        return (kind, [*map(inner, sorted(items, key=repr) if base in (set, frozenset) else items)])
     if isinstance(thing, BUFFERS) and (found := small_buffer(thing)) is not None:
         return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), found)
     return Same(thing) if other is None else other(thing)

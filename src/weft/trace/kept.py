@@ -88,7 +88,7 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
         return frozenset() if same else None
     if not isinstance(container, (dict, Slotted)):
         return frozenset()
-    names = container.keys() | before.keys()
+    names = {**container}.keys() | before.keys()
     return frozenset(name for name in names if look(container, name) is not look(before, name))
 
 
