@@ -57,6 +57,19 @@ def assert_equal_trees(actual: Any, expected: Any) -> None:
             assert found == wanted
 
 
+def assert_lazily_same(work: Callable[[], Sequence[torch.Tensor]]) -> None:
+    """Lazily, four times so that segments are compiled, the tensors are what they are eagerly."""
+    torch.manual_seed(0)
+    expected = work()
+    for _ in range(CALLS + 1):
+        torch.manual_seed(0)
+        with weft.lazy():
+            found = work()
+        for one, other in zip(expected, found, strict=True):
+            assert type(weft.wait(other)) is type(one)
+            assert torch.equal(one, other)
+
+
 def gradients(loss: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """The gradients of a loss, None where it does not depend on a tensor."""
     return list(torch.autograd.grad(loss, list(tensors), allow_unused=True))

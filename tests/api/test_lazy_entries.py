@@ -7,25 +7,13 @@ from queue import Queue
 
 import pytest
 import torch
+from tests.api.agreement import assert_lazily_same
 from torch import nn
 from torch.nn import functional
 
 import weft
 
 pytestmark = pytest.mark.usefixtures("own_engine", "by_library")
-
-
-def agrees(work: Callable[[], list[torch.Tensor]]) -> None:
-    """Lazily, three times so that segments are compiled, as eagerly."""
-    torch.manual_seed(0)
-    expected = work()
-    for _ in range(3):
-        torch.manual_seed(0)
-        with weft.lazy():
-            found = work()
-        for one, other in zip(expected, found, strict=True):
-            assert type(weft.wait(other)) is type(one)
-            assert torch.equal(one, other)
 
 
 def net() -> nn.Module:
@@ -40,7 +28,7 @@ def test_parameters_and_copies_of_modules_can_be_made_of_lazy_tensors() -> None:
         assert made.grad is not None
         return [made, made.grad, *copied.parameters()]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 def test_a_parameter_shares_the_memory_of_the_lazy_tensor_it_was_made_of() -> None:
@@ -58,7 +46,7 @@ def test_transforms_take_lazy_tensors() -> None:
         both = torch.func.vmap(lambda given: torch.func.functional_call(base, given, (x,)))(parameters)
         return [both.detach(), torch.func.grad(lambda y: (y.sin() * x).sum())(x * 2)]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -96,7 +84,7 @@ def test_programs_take_lazy_tensors_and_see_what_was_queued_before() -> None:
             made += [program(state), program(state * 2)]
         return [result.detach() for result in made]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 def test_a_step_trains_on_lazy_batches() -> None:
@@ -106,7 +94,7 @@ def test_a_step_trains_on_lazy_batches() -> None:
         losses = [step(torch.ones(6, 8) * index, torch.ones(6, 4) * 2) for index in range(3)]
         return [*losses, *(parameter.detach() for parameter in module.parameters())]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 class Shifted(nn.Module):

@@ -163,7 +163,7 @@ def test_a_late_error_is_caught_as_what_eager_raises() -> None:
 
 
 def test_a_failed_backward_spoils_no_tensor_beside_it() -> None:
-    weight, x, count = torch.ones(8, 8, requires_grad=True), torch.ones(4, 8), torch.zeros(4)
+    weight, x, count = torch.ones(8, 8, requires_grad=True), torch.ones(4, 8), torch.zeros(40, 40)
 
     def loss_after_its_backward() -> torch.Tensor:
         weight.grad = None
@@ -171,13 +171,16 @@ def test_a_failed_backward_spoils_no_tensor_beside_it() -> None:
         loss.backward()
         return loss
 
+    def sum_of_changed() -> float:
+        count.add_(1)
+        return weft.wait((count @ count).sum() + (count * 2).sum()).item()
+
     with weft.lazy():
-        for _ in range(5):
+        for times in range(1, 6):
             loss = loss_after_its_backward()
             weft.wait(loss)
+            assert sum_of_changed() == 40**3 * times**2 + 2 * 40**2 * times
         loss.backward()
-        for _ in range(300):  # more than is run at once
-            count.add_(1)
-        assert weft.wait(count).tolist() == [300] * 4
+        assert sum_of_changed() == 40**3 * 6**2 + 2 * 40**2 * 6
         with pytest.raises(RuntimeError, match="second time"):
             weft.waitall()

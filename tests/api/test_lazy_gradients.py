@@ -4,23 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.api.agreement import assert_lazily_same
 from torch import nn
 
 import weft
 
 pytestmark = pytest.mark.usefixtures("own_engine", "by_library")
-
-
-def agrees(work: Callable[[], list[torch.Tensor]]) -> None:
-    """Lazily, four times so that segments are compiled, as eagerly."""
-    torch.manual_seed(0)
-    expected = work()
-    for _ in range(4):
-        torch.manual_seed(0)
-        with weft.lazy():
-            found = work()
-        for one, other in zip(expected, found, strict=True):
-            assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("looks", [False, True], ids=["in one segment", "after a look"])
@@ -35,7 +24,7 @@ def test_a_gradient_of_a_compiled_segment_can_be_differentiated_again(looks: boo
         assert weight.grad is not None
         return [gradient.detach(), weight.grad]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 def test_a_backward_under_autocast_computes_as_eager_does() -> None:
@@ -48,7 +37,7 @@ def test_a_backward_under_autocast_computes_as_eager_does() -> None:
         assert weight.grad is not None
         return [weight.grad]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 def test_inputs_that_were_changed_since_are_not_computed_with_again() -> None:
@@ -88,11 +77,11 @@ def test_an_embedding_that_shortens_its_rows_does_so_for_rows_it_meets_later() -
         found = [table(torch.arange(start, start + 6).repeat(4)).detach() for start in (0, 5, 10, 20)]
         return [*found, table.weight.detach()]
 
-    agrees(work)
+    assert_lazily_same(work)
 
 
 def test_an_orthogonal_start_can_be_made_lazily() -> None:
     def work() -> list[torch.Tensor]:
         return [nn.init.orthogonal_(nn.Linear(8, 8).weight).detach()]
 
-    agrees(work)
+    assert_lazily_same(work)

@@ -308,3 +308,35 @@ def test_what_objects_look_like_is_found_in_any_mode(find):
             # Of words with unused bytes between fields, which of those happen to agree may differ.
             places = [at for at, _ in found] if find is tensor_masks else found
             assert places == ([at for at, _ in expected] if find is tensor_masks else expected)
+
+
+class Masked(nn.Module):
+    """A module with what modules often have: defaults of arguments, and an attribute of the class."""
+
+    scale = 2.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, *, times: int = 1) -> torch.Tensor:
+        y = self.layer(x) * self.scale * times
+        return y if mask is None else y + mask
+
+
+def test_defaults_of_arguments_and_attributes_of_classes_cost_no_call_of_python(x):
+    module = Masked()
+    expected = module(x).detach()
+    with torch.no_grad():
+        assert torch.allclose(warm(weft.hybridize(module), x)(x), expected)
+
+
+def test_a_default_that_may_change_inside_is_looked_at(x):
+    @weft.hybridize
+    def scaled(y, scales=[2.0]):  # noqa: B006 - what is tested
+        return y * scales[0]
+
+    for _ in range(4):
+        assert torch.equal(scaled(x), x * 2)
+    scaled.function.__defaults__[0][0] = 3.0
+    assert torch.equal(scaled(x), x * 3)

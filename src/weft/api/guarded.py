@@ -64,8 +64,8 @@ class Guarded:
 
     def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The inputs, if the program may run; the quick form of `miss`."""
-        settled = self._settled
-        if settled is not None and self._memory is None and settled.holds():
+        settled = self._unchanged()
+        if settled is not None:
             return [
                 *[leaves[index] for index in self.arguments],
                 *settled.tensors,
@@ -75,8 +75,12 @@ class Guarded:
 
     def holds(self, leaves: Sequence[Any]) -> bool:
         """Whether the program may run; quick where a native comparison tells."""
+        return self._unchanged() is not None or self.miss(leaves) is None
+
+    def _unchanged(self) -> Settled | None:
+        """What held a moment ago, if a native comparison tells that it still does."""
         settled = self._settled
-        return (settled is not None and self._memory is None and settled.holds()) or self.miss(leaves) is None
+        return settled if settled is not None and self._memory is None and settled.holds() else None
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""

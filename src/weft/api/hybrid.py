@@ -23,7 +23,7 @@ from weft.api.numbers import FreeNumbers
 from weft.api.program import Program
 from weft.api.program_description import Example
 from weft.api.quick_call import QuickCall, quick_call
-from weft.api.rare_calls import RareCalls
+from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
@@ -39,7 +39,6 @@ from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 
 logger = logging.getLogger("weft")
-MOST_PROGRAMS = 32
 SURELY_COUNTED = 3  # programs in a row that add the same to an attribute
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
@@ -143,7 +142,7 @@ class Hybrid:
             found = self._find(key, call.leaves)
             if found is not None:
                 return found
-            if not (self.rare.deserves(key) or always):
+            if not always and not self.rare.deserves(key):
                 return None
             self._note_miss(key, call.leaves)
             try:

@@ -94,10 +94,7 @@ def _settle_state(program: Hybrid) -> bool:
         if tensor.__class__ is not LazyTensor or isinstance(slot.container, tuple):
             continue
         found = True
-        if slot.key is None:
-            slot.container.cell_contents = SESSION.settled(tensor)
-        else:
-            slot.container[slot.key] = SESSION.settled(tensor)
+        slot.put(SESSION.settled(tensor))
     return found
 
 

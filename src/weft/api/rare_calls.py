@@ -9,8 +9,9 @@ dropped, so that making programs takes a bounded part of all time.
 from collections import OrderedDict
 from collections.abc import Hashable
 
+MOST_PROGRAMS = 32  # that are kept for one object
+PROGRAMS_AT_ONCE = 2 * MOST_PROGRAMS
 MOST_REMEMBERED = 1024
-PROGRAMS_AT_ONCE = 64
 FIRST_NEEDED = 2  # times that a signature must come; twice as many after each further few programs
 PROGRAMS_TO_DOUBLE = 8
 MOST_DOUBLED = 10

@@ -140,10 +140,7 @@ class DifferentiableExecutable:
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
         types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
         found = self._backward(types, kinds)(saved, [tangent for tangent in present if tangent is not None])
-        gradients: list[Any] = [None] * (max(self.wanted) + 1)
-        for position, gradient in zip(self.wanted, found, strict=True):
-            gradients[position] = gradient
-        return gradients
+        return self._by_input(found)
 
     def backward_by_operators(self, given: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> list[Any] | None:
         """The backward through operators that autograd sees; None where there are none, or inputs have changed."""
@@ -167,6 +164,10 @@ class DifferentiableExecutable:
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
+        return self._by_input(found)
+
+    def _by_input(self, found: Sequence[torch.Tensor | None]) -> list[Any]:
+        """Gradients of what is wanted -> one, or None, for every input up to the last that is wanted."""
         gradients: list[Any] = [None] * (max(self.wanted) + 1)
         for position, gradient in zip(self.wanted, found, strict=True):
             gradients[position] = gradient

@@ -45,26 +45,19 @@ def _variance(names: Names) -> Check:
 
 
 def _parameter(names: Names) -> Check:
-    value = names["value"]
-    return Check(
-        f"Expected parameter {names['param']} ({_described(value)}) of distribution {names['self']!r} "
-        f"to satisfy the constraint {names['constraint']!r}, but found invalid values:\n",
-        value,
-    )
+    rule = f"of distribution {names['self']!r} to satisfy the constraint {names['constraint']!r}"
+    return _invalid(names["value"], f"parameter {names['param']}", rule)
 
 
 def _sample(names: Names) -> Check:
-    value = names["value"]
-    return Check(
-        f"Expected value argument ({_described(value)}) to be within the support ({names['support']!r}) "
-        f"of the distribution {names['self']!r}, but found invalid values:\n",
-        value,
-    )
+    rule = f"to be within the support ({names['support']!r}) of the distribution {names['self']!r}"
+    return _invalid(names["value"], "value argument", rule)
 
 
-def _described(value: torch.Tensor) -> str:
+def _invalid(value: torch.Tensor, name: str, rule: str) -> Check:
     kind = "Parameter" if isinstance(value, torch.nn.Parameter) else "Tensor"
-    return f"{kind} of shape {tuple(value.shape)}"
+    described = f"{kind} of shape {tuple(value.shape)}"
+    return Check(f"Expected {name} ({described}) {rule}, but found invalid values:\n", value)
 
 
 # By file and function of PyTorch that asks.

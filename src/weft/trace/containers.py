@@ -63,8 +63,11 @@ def slots(kind: type) -> tuple[str, ...]:
 
 
 def identity(container: Any) -> int:
-    """What tells a container from others, as long as it lives: two views of one object's attributes are one."""
-    return id(container.thing if isinstance(container, Slotted) else container)
+    """What tells a container from others, as long as it lives: two views of one object's attributes are one.
+
+    A list of a class with `__slots__` is two: its items, and its attributes.
+    """
+    return -id(container.thing) if isinstance(container, Slotted) else id(container)
 
 
 class Touched:

@@ -78,7 +78,7 @@ class Kept:
 
 
 def _difference(container: Any, before: Any) -> frozenset[Any] | None:
-    """The keys under which there are other things than before; None where a list or a closure has changed."""
+    """The keys under which there are other things than before (a closure has one: None); None where a list changed."""
     if isinstance(container, CellType):
         return frozenset() if look(container, None) is look(before, None) else frozenset({None})
     if isinstance(container, BUFFERS):

@@ -2,14 +2,14 @@
 
 A program reads a parameter where the module keeps it, at every call: replacing it is seen. What else Python code may
 have looked at while it was traced (training flags, attributes, submodules, hooks, global and closed-over names, and the
-attributes of plain objects that it mentions) is remembered and compared.
+attributes of plain objects and of the user's classes that it mentions) is remembered and compared.
 """
 
 from __future__ import annotations
 
 import gc
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from inspect import getattr_static
@@ -30,12 +30,13 @@ from weft.trace.facts import (
     UNTOUCHED,
     ModuleFacts,
     NameFact,
+    can_change,
     container_kind,
     join,
     module_facts,
     name_fact,
 )
-from weft.trace.mentioned import given, is_installed, is_library, mentioned, reached
+from weft.trace.mentioned import Place, given, is_installed, is_library, mentioned, reached
 
 DEEPEST = 6
 UNMENTIONED = """
@@ -108,7 +109,7 @@ class State:
             for module, path in self.modules.items()
         )
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
-        return [*modules, *(fact.without(touched) if touched and fact.is_open else fact for fact in names)]
+        return [*modules, *(fact.without(touched) if fact.is_open else fact for fact in names)]
 
     def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""
@@ -175,8 +176,7 @@ def _visit(state: State, thing: Any, path: str, depth: int) -> None:
         _visit(state, thing.__func__, path, depth)
     elif isinstance(thing, partial):
         _visit(state, thing.func, path, depth + 1)
-        for place in given(thing.args, thing.keywords):
-            _visit_name(state, place, depth)
+        _visit_given(state, given(thing.args, thing.keywords), depth)
     elif isinstance(thing, types.FunctionType):
         _visit_function(state, thing, depth)
     elif isinstance(thing, torch.Generator):
@@ -263,7 +263,7 @@ def _visit_tensor(state: State, slot: Slot, tensor: torch.Tensor) -> None:
         state.slots.setdefault(id(tensor), slot)
 
 
-def _visit_container(state: State, place: tuple[Any, Any, str, Any], depth: int) -> None:
+def _visit_container(state: State, place: Place, depth: int) -> None:
     """Visit what a name of any kind stands for."""
     container, key, path, value = place
     if isinstance(value, torch.Tensor):
@@ -285,11 +285,21 @@ def _visit_container(state: State, place: tuple[Any, Any, str, Any], depth: int)
 
 def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
     state.mentioned.update(mentioned(function.__code__))
-    for place in (*reached(function), *given(function.__defaults__ or (), function.__kwdefaults__ or {})):
+    for place in reached(function):
         _visit_name(state, place, depth)
+    _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)
 
 
-def _visit_name(state: State, place: tuple[Any, Any, str, Any], depth: int) -> None:
+def _visit_given(state: State, places: Iterable[Place], depth: int) -> None:
+    """Visit what functions were given before they are called: it stays the same object, but what it holds may change."""
+    for place in places:
+        if can_change(place[3]):
+            _visit_name(state, place, depth)
+        else:
+            _visit_container(state, place, depth)
+
+
+def _visit_name(state: State, place: Place, depth: int) -> None:
     container, key, _, value = place
     if is_library(value):
         return
