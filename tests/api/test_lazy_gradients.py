@@ -1,7 +1,5 @@
 """Gradients of lazy code where a backward is more than one pass over plain leaves: again, cast, sparse, many."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from tests.api.agreement import assert_lazily_same

@@ -291,7 +291,7 @@ def _visit_function(state: State, function: types.FunctionType, depth: int) -> N
 
 
 def _visit_given(state: State, places: Iterable[Place], depth: int) -> None:
-    """Visit what functions were given before they are called: it stays the same object, but what it holds may change."""
+    """Visit what functions were given before they are called: always the same, but what it holds may change."""
     for place in places:
         if can_change(place[3]):
             _visit_name(state, place, depth)
