@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.config import config
+from weft.counted import counted
 from weft.errors import UsageError
 from weft.target import host_target
 
@@ -79,7 +80,7 @@ def parse(device: "str | torch.device | Device") -> Device:
     if index >= gpus:
         raise UsageError(
             f"there is no device {kind}:{index} on this machine",
-            why=f"PyTorch sees {gpus} CUDA device{'' if gpus == 1 else 's'}",
+            why=f"PyTorch sees {counted(gpus, 'CUDA device')}",
             fix="use cpu:0, or check the driver, CUDA_VISIBLE_DEVICES and that this PyTorch is built for CUDA",
         )
     return Device(kind, index)

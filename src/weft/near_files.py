@@ -13,19 +13,25 @@ LISTED = 5
 
 def missing_file(path: Path, endings: Sequence[str], kind: str = "file") -> UsageError:
     """Make the error: the file that was meant, if one has such a name, else which of its kind are there."""
-    folder = path.parent
     if path.is_dir():
         return UsageError(f"{path} is a folder", why="a file is asked for", fix="name a file in it")
+    why, fix = what_is_near(path, endings)
+    return UsageError(f"there is no {kind} {path}", why=why, fix=fix)
+
+
+def what_is_near(path: Path, endings: Sequence[str]) -> tuple[str | None, str | None]:
+    """Say, for an error, why there is no such file or which one was meant: one of the two."""
+    folder = path.parent
     if not folder.is_dir():
-        return UsageError(f"there is no {kind} {path}", why=f"there is no folder {folder}")
+        return f"there is no folder {folder}", None
     near = sorted(each.name for each in folder.iterdir() if each.suffix in endings and each.is_file())
     stems = {Path(name).stem: name for name in near}  # the same ending would make every name like every other
     close = difflib.get_close_matches(path.stem, stems, n=1)
     if close:
-        return UsageError(f"there is no {kind} {path}", fix=f"did you mean {folder / stems[close[0]]}?")
+        return None, f"did you mean {folder / stems[close[0]]}?"
     place = "this folder" if folder == Path() else str(folder)
     kinds = " or ".join(endings)
     if not near:
-        return UsageError(f"there is no {kind} {path}", why=f"{place} has no {kinds} file")
+        return f"{place} has no {kinds} file", None
     more = f" and {len(near) - LISTED} more" if len(near) > LISTED else ""
-    return UsageError(f"there is no {kind} {path}", why=f"{place} has {', '.join(near[:LISTED])}{more}")
+    return f"{place} has {', '.join(near[:LISTED])}{more}", None

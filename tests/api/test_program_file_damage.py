@@ -266,3 +266,9 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     for place in (tmp_path, Path("/dev/zero"), tmp_path / "missing.weft"):
         with pytest.raises(ProgramFileError, match=str(place)):
             load_program(place)
+
+
+def test_a_missing_file_names_the_one_that_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "net.weft").touch()
+    with pytest.raises(ProgramFileError, match=r"there is no such file\n.*did you mean .*/net\.weft\?"):
+        load_program(tmp_path / "nte.weft")

@@ -77,7 +77,7 @@ def test_a_second_trace_ends_the_first(tmp_path):
         engine.push(lambda: None)
         engine.waitall()
         second = engine.trace_to(tmp_path / "second.json.gz")
-        assert "1 tasks" in first.verdict
+        assert "1 task in" in first.verdict
     assert second.verdict == "weft: no task ran"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def test_a_stop_that_fails_is_a_claim_that_does_not_hold() -> None:
     assert found.output.startswith("so far")
     assert "ZeroDivisionError" in found.output
     document = str(Tour((found,), read_texts("en")))
-    assert document.endswith("1 stops, 1 claims, 0 hold")
+    assert document.endswith("1 stop, 1 claim, 0 hold")
 
 
 def test_a_wrong_answer_is_seen() -> None:
@@ -131,12 +132,23 @@ def test_the_command_tells_how_it_goes_and_ends_by_what_was_found(
     assert "http" not in text.replace("http-equiv", "")  # nothing from the network
 
 
+def test_a_language_that_cannot_be_written_is_refused_before_the_tour(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("weft.tour.tour.visit_alone", by_name)
+    words = ["tour", "--stop", "imperative", "--lang", "zh"]
+    assert main([*words, "--ascii"]) == 2
+    assert "--lang zh cannot be written in ASCII" in capsys.readouterr().err
+    assert main([*words, "--ascii", "--json"]) == 0  # data has escapes anyway, and programs read them
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert main(words) == 2
+
+
 def test_a_claim_that_does_not_hold_ends_the_command_with_one(monkeypatch, capsys) -> None:
     broken = dataclasses.replace(ALL_STOPS[0], code="fancy_func = lambda *numbers: 11\nprint(11)")
     monkeypatch.setattr("weft.tour.visit.ALL_STOPS", (broken,))
     monkeypatch.setattr("weft.tour.tour.visit_alone", lambda name: visit(broken))
     assert main(["tour"]) == 1
-    assert "1 stops, 1 claims, 0 hold" in capsys.readouterr().out
+    assert "1 stop, 1 claim, 0 hold" in capsys.readouterr().out
 
 
 @pytest.mark.slow

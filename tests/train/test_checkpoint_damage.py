@@ -177,6 +177,12 @@ def test_a_missing_file_and_a_folder_without_checkpoints_are_refused(tmp_path: P
             weft.load(path)
 
 
+def test_a_missing_file_names_the_one_that_was_meant(tmp_path: Path) -> None:
+    weft.save(tmp_path / "model.safetensors", model())
+    with pytest.raises(weft.CheckpointError, match=r"there is no such file\n.*did you mean .*/model\.safetensors\?"):
+        weft.load(tmp_path / "modle.safetensors", model())
+
+
 def test_files_of_other_tools_are_loaded_unverified_only_on_request(tmp_path: Path) -> None:
     net = model()
     save_file(net.state_dict(), tmp_path / "net")

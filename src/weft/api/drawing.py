@@ -11,6 +11,7 @@ from typing import Any
 from weft.api.drawing_layout import lay_out
 from weft.api.drawing_svg import Figure, svg_text
 from weft.api.program_writing import write_atomically
+from weft.counted import counted
 from weft.errors import source_line
 from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
@@ -32,10 +33,10 @@ def picture(graph: Graph, state: Mapping[int, str] = NO_STATE) -> str:
     figures, arrows = _figures(graph, state)
     layout = lay_out([figure.box() for figure in figures], arrows)
     counts = (
-        _counted(len(graph.inputs) - len(state), "argument"),
-        _counted(len(state), "parameter"),
-        _counted(len(graph.values), "value"),
-        _counted(len(graph.results), "result"),
+        counted(len(graph.inputs) - len(state), "argument"),
+        counted(len(state), "parameter"),
+        counted(len(graph.values), "value"),
+        counted(len(graph.results), "result"),
     )
     return svg_text((graph.name, ", ".join(counts)), figures, arrows, layout)
 
@@ -102,9 +103,5 @@ def _arguments(value: Value) -> str:
 def _type_text(kind: Type) -> str:
     """The type without strides, which are in the tooltip."""
     if isinstance(kind, TupleType):
-        return f"{len(kind.items)} results"
+        return counted(len(kind.items), "result")
     return str(kind).partition("{")[0]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -19,6 +19,7 @@ from weft.api.program_picture import program_card
 from weft.api.program_plan import ProgramPlan
 from weft.api.rebuild import builder
 from weft.api.timeline import Timeline, measure_timeline
+from weft.counted import counted
 from weft.errors import UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.printer import print_graph
@@ -177,11 +178,6 @@ class Program:
 
 def _filled(leaves: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     return [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in leaves]
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things, in words."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutable:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weft.errors import UsageError
+from weft.near_files import what_is_near
 
 MAGIC = b"\x89WEFT\r\n\x1a"  # a high bit and both line ends: a transfer as text breaks it visibly
+SUFFIX = ".weft"
 VERSION = 1
 ALIGNMENT = 64
 MOST_SECTIONS = 64
@@ -69,6 +71,9 @@ def read_sections(path: Path, most: Mapping[str, int | None]) -> dict[str, bytes
             table = _read_table(path, file, size)
             _check_names(path, table, most)
             return {section.name: _read_section(path, file, section) for section in table if section.name in most}
+    except FileNotFoundError as error:
+        why, fix = what_is_near(path, [SUFFIX])
+        raise file_error(path, "there is no such file", why=why, fix=fix) from error
     except OSError as error:
         raise file_error(path, error.strerror or type(error).__name__) from error
 

@@ -8,6 +8,7 @@ from html import escape
 
 from weft.api.drawing import picture
 from weft.api.timeline import Timeline
+from weft.counted import counted
 from weft.document import Block, Code, Document, Heading, Paragraph, Picture
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
@@ -65,7 +66,8 @@ def flow_pictures(plans: Sequence[Plan]) -> Iterator[Block]:
         if len(pieces) > MOST_PIECES:
             yield Paragraph(f"{name}{len(pieces)} pieces of work: too many to draw, print(program.plan) lists them")
         else:
-            told = f"{name}{len(plan.calls)} kernels as {len(pieces)} pieces of work; arrows show what needs what"
+            size = f"{counted(len(plan.calls), 'kernel')} as {counted(len(pieces), 'piece')} of work"
+            told = f"{name}{size}; arrows show what needs what"
             yield Picture(flow(pieces, told))
 
 

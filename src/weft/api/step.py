@@ -14,7 +14,7 @@ from torch import nn
 
 from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
-from weft.api.program import Program, counted
+from weft.api.program import Program
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.step_library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.step_optimizers import RULES
@@ -31,6 +31,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
+from weft.counted import counted
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.capture import (
     has_gradient_hooks,
@@ -267,8 +268,7 @@ class Step(Hybrid):
     def _form(self, prepared: Prepared, before: list[torch.Tensor | None], *, clips: bool) -> str:
         added = [index for index, gradient in enumerate(before) if gradient is not None]
         parts = [f"adds to gradients {added}"] if added else []
-        if clips:
-            parts.append("clips them")
+        parts += ["clips them"] if clips else []
         if prepared.form.buckets:
             parts.append(f"{type(self.optimizer).__name__}: {prepared.form}")
         return ". ".join(parts) or "gradients"

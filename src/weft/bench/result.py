@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.bench.figures import Spread, ratio, spread, time_text
 from weft.bench.settings import EAGER
+from weft.counted import counted
 from weft.document import Block, Cell, Document, Heading, Paragraph, Picture, Span, Table, bar
 from weft.markup import notebook
 from weft.picture.bars import Bar, bars
@@ -107,9 +108,9 @@ class Comparison:
         slowest = max(entry.time.median for entry in self.entries)
         rows = tuple(self._row(entry, slowest) for entry in self.entries)
         columns = ("", "a call", "±", "first call", "answer", "")
-        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        threads = f"{counted(self.threads, 'thread')}"
         blocks: list[Block] = [
-            Heading(f"{self.target}, {threads}, median of {len(self.entries[0].rounds)} interleaved rounds"),
+            Heading(f"{self.target}, {threads}, median of {counted(len(self.entries[0].rounds), 'interleaved round')}"),
             Table(columns, rows, frozenset({1, 2, 3})),
             Paragraph("\n".join(self.sentences())),
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from weft.cli.outcome import CLAIM_FAILED, EXECUTION, OK, Outcome
+from weft.counted import counted
 from weft.errors import UsageError
 from weft.report import checkpoints as pages
 from weft.train.converting import clean, convert
@@ -44,17 +45,13 @@ def run(given: Namespace) -> Outcome:
 def _checked(given: Namespace) -> tuple[Action, list[Path]]:
     action, files = ACTIONS[given.ACTION], [Path(name) for name in given.FILE]
     if action.files is not None and len(files) != action.files:
-        raise UsageError(f"weft ckpt {given.ACTION} takes {_files(action.files)}, not {len(files)}")
+        raise UsageError(f"weft ckpt {given.ACTION} takes {counted(action.files, 'file')}, not {len(files)}")
     for option in ("to", "keep"):
         if getattr(given, option) is not None and action.option != option:
             raise UsageError(f"weft ckpt {given.ACTION} does not take --{option}")
     if given.ACTION == "convert" and given.to is None:
         raise UsageError("weft ckpt convert needs a name for the new file", fix="--to model.safetensors")
     return action, files
-
-
-def _files(count: int) -> str:
-    return f"{count} file{'' if count == 1 else 's'}"
 
 
 def _inspect(_: Namespace, files: list[Path]) -> Outcome:

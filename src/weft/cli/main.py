@@ -86,6 +86,7 @@ def _answer(words: list[str]) -> int:
 
 def _run(command: Command, words: list[str], style: Style) -> int:
     given = parse(command, words)
+    given.ascii = style.ascii
     if given.help:
         return _tell(help_of(command), style, [command.name], data=given.json)
     if not given.show_code:

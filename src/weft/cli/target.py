@@ -9,12 +9,11 @@ import torch
 
 from weft.api.hybrid import program
 from weft.api.program import Program
+from weft.api.program_container import SUFFIX
 from weft.api.program_file import LoadedProgram, ProgramFileError, load_program
 from weft.bench.subject import call, load_subject
 from weft.cli.suggestion import did_you_mean
 from weft.errors import ExecutionError, UsageError
-
-SUFFIX = ".weft"
 
 
 def program_of(target: str, sizes: Sequence[str]) -> Program | LoadedProgram:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 
 from weft.api.program_writing import write_atomically
 from weft.cli.outcome import CLAIM_FAILED, OK, Outcome
 from weft.cli.progress import Progress
+from weft.cli.terminal import style_of
+from weft.errors import UsageError
 from weft.report.page import page
 from weft.tour.tour import tour
+
+BEYOND_ASCII = {"zh"}
 
 
 def code(given: Namespace) -> str:
@@ -29,9 +34,21 @@ def code(given: Namespace) -> str:
 
 def run(given: Namespace) -> Outcome:
     """Make the tour, and write the page where it is asked for."""
+    _check_readable(given)
     with Progress() as progress:
         found = tour(given.lang, given.stop, progress.say)
     if given.html is not None:
         text = page(found.title, found.document(), found.language)
         write_atomically(Path(given.html), [text.encode("utf-8")])
     return Outcome(found.document(), found.as_dict(), OK if found.holds else CLAIM_FAILED)
+
+
+def _check_readable(given: Namespace) -> None:
+    """Refuse a language that standard output has no characters for: nobody reads escapes. JSON is for programs."""
+    if given.lang in BEYOND_ASCII and given.ascii and not given.json:
+        unable = style_of(ascii_only=False).ascii
+        raise UsageError(
+            f"--lang {given.lang} cannot be written in ASCII",
+            why=f"standard output is in {sys.stdout.encoding}" if unable else "--ascii asks for no other characters",
+            fix="PYTHONIOENCODING=utf-8, or --lang en" if unable else "leave --ascii out, or choose --lang en",
+        )

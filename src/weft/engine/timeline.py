@@ -14,6 +14,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from weft.counted import counted
 from weft.engine.ordering import predecessors
 from weft.engine.task import Task
 
@@ -113,8 +114,8 @@ def verdict(spans: list[Span], earlier: dict[int, tuple[int, ...]]) -> str:
     overlap = sum(busy.values()) / max(1, covered(spans))
     length, tasks = longest_chain(spans, earlier)
     return (
-        f"weft: {len(spans)} tasks in {whole / 1e6:.3f} ms: {shares}; {overlap:.2f} lanes at once; "
-        f"longest chain {tasks} tasks, {length / 1e6:.3f} ms, {percent(length, whole)} of the time"
+        f"weft: {counted(len(spans), 'task')} in {whole / 1e6:.3f} ms: {shares}; {overlap:.2f} lanes at once; "
+        f"longest chain {counted(tasks, 'task')}, {length / 1e6:.3f} ms, {percent(length, whole)} of the time"
     )
 
 

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
+from weft.counted import counted
 from weft.errors import InternalError, UsageError, source_line
 from weft.ir.call_checks import library_problems, number_problems, path_problems, update_problems
 from weft.ir.graph import Graph, Result, Value, Write
@@ -48,8 +49,9 @@ def verify(graph: Graph, sound: set[Value] | None = None) -> None:
     problems = problems_of(graph, sound)
     if not problems:
         return
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    raise InternalError(f"graph {graph.name} is malformed: {count}", why="\n".join(problems))
+    raise InternalError(
+        f"graph {graph.name} is malformed: {counted(len(problems), 'problem')}", why="\n".join(problems)
+    )
 
 
 def problems_of(graph: Graph, sound: set[Value] | None = None) -> list[str]:

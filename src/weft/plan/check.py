@@ -19,6 +19,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.counted import counted
 from weft.errors import InternalError
 from weft.plan.access import boxes
 from weft.plan.box import Box
@@ -46,7 +47,7 @@ def check_plan(plan: Plan) -> None:
     if problems:
         shown = problems[:MOST_SHOWN]
         rest = [f"and {len(problems) - len(shown)} more"] if len(problems) > len(shown) else []
-        raise InternalError(f"a plan has {len(problems)} problems", why="\n".join([*shown, *rest]))
+        raise InternalError(f"a plan has {counted(len(problems), 'problem')}", why="\n".join([*shown, *rest]))
 
 
 def _tile_problems(plan: Plan) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from weft.counted import counted
 from weft.plan.dependencies import Footprints
 from weft.plan.kernel_attention import AttentionKernel
 from weft.plan.kernel_attention_gradient import AttentionGradientKernel
@@ -32,14 +33,16 @@ def plan_text(plan: Plan, model: MachineModel) -> str:
     """Describe a plan, one line a call and one a lane; times are microseconds on one core, as the model estimates."""
     costs = CallCosts(Footprints(plan), model)
     total = sum(costs.whole) / MICROSECOND
-    lines = [f"plan of {len(plan.calls)} calls, {sum(costs.tiles)} tiles, {total:.1f} us on one lane"]
+    lines = [
+        f"plan of {counted(len(plan.calls), 'call')}, {counted(sum(costs.tiles), 'tile')}, {total:.1f} us on one lane"
+    ]
     for number, call in enumerate(plan.calls):
         time = costs.whole[number] / MICROSECOND
         lines.append(f"  call {number:<4} {time:>9.1f} us  {describe(call.kernel)}  {_arguments(plan, call)}")
     for number, lane in enumerate(lanes_of(plan)):
         lines.append(f"  lane {number}: " + ", ".join(_item(plan, item) for item in lane))
     if plan.packing:
-        lines.append(f"  packing when a weight has changed: {len(plan.packing)} calls")
+        lines.append(f"  packing when a weight has changed: {counted(len(plan.packing), 'call')}")
     lines.append(f"  arena of {plan.arena_bytes} bytes, {live_bytes(plan)} in use at once at most in order")
     return "\n".join(lines)
 
@@ -48,7 +51,7 @@ def describe(kernel: Kernel) -> str:
     """Name a kernel's kind, its sizes and its tiles."""
     find = SIZES.get(type(kernel))
     sizes = find(kernel) if find else ""
-    return f"{type(kernel).__name__.removesuffix('Kernel').lower()} {sizes} in {kernel.tile_count} tiles"
+    return f"{type(kernel).__name__.removesuffix('Kernel').lower()} {sizes} in {counted(kernel.tile_count, 'tile')}"
 
 
 def _arguments(plan: Plan, call: KernelCall) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from weft.counted import counted
 from weft.document import Block, Code, Document, Heading, Paragraph, Span, Table, Tone, facts
 from weft.train.converting import Cleaned, Converted
 from weft.train.examining import DAMAGED, SOUND, UNCHECKED, UNREAD, Difference, Examined, summary
@@ -45,8 +46,8 @@ def verdicts(files: Sequence[Examined]) -> Document:
     rows = tuple((str(each.path), Span(each.state, TONES[each.state]), each.problem or "") for each in files)
     counts = {state: sum(each.state == state for each in files) for state in TONES}
     total = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    counted = f"{len(files)} file{'' if len(files) == 1 else 's'}"
-    return Document((Table(("file", "state", ""), rows), Paragraph(f"{counted}: {total}", "strong")))
+    told = Paragraph(f"{counted(len(files), 'file')}: {total}", "strong")
+    return Document((Table(("file", "state", ""), rows), told))
 
 
 def verdict_data(found: Examined) -> dict[str, Any]:
@@ -64,8 +65,8 @@ def differences(found: Difference) -> Document:
         blocks.append(Table(("tensor", "largest", "relative"), rows, frozenset({1, 2})))
     if len(found.changed) > MOST_CHANGED:
         blocks.append(Paragraph(f"and {len(found.changed) - MOST_CHANGED} more"))
-    verdict = "the same model" if found.same else f"{found.equal} tensors are equal, {len(found.changed)} differ"
-    return Document((*blocks, Paragraph(verdict, "strong")))
+    parted = f"{counted(found.equal, 'tensor')} equal, {len(found.changed)} different"
+    return Document((*blocks, Paragraph("the same model" if found.same else parted, "strong")))
 
 
 def difference_data(found: Difference) -> dict[str, Any]:
@@ -79,9 +80,9 @@ def difference_data(found: Difference) -> dict[str, Any]:
 
 def conversion(found: Converted) -> Document:
     """Say what was written."""
-    text = f"written and verified: {found.path}, {found.tensors} tensors"
+    text = f"written and verified: {found.path}, {counted(found.tensors, 'tensor')}"
     if found.renamed:
-        text += f"; {found.renamed} names lost their wrapper"
+        text += f"; {counted(found.renamed, 'name')} without the wrapper now"
     notes = (Paragraph(f"left out: {', '.join(found.left_out)}"),) if found.left_out else ()
     return Document((Paragraph(text), *notes))
 
@@ -126,7 +127,7 @@ def _content_blocks(found: Examined) -> list[Block]:
         return [Heading(str(found.path)), facts([*rows, ("why", found.problem or "")])]
     content = found.content
     tensors, elements = summary(content.tensors)
-    rows.append(("model", Span(f"{tensors} tensors, {elements:,} numbers")))
+    rows.append(("model", Span(f"{counted(tensors, 'tensor')}, {elements:,} number{'' if elements == 1 else 's'}")))
     if content.parts:
         rows.append(("besides", Span(", ".join(sorted(content.parts)))))
     if content.random is not None:

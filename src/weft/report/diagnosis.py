@@ -13,6 +13,7 @@ import torch
 from weft.api.hybrid import hybridize, program
 from weft.api.step import Step
 from weft.config import config
+from weft.counted import counted
 from weft.document import Block, Document, Heading, Paragraph, Span, Table, facts
 from weft.errors import UnsupportedError
 from weft.ir.calls import Call
@@ -158,8 +159,7 @@ def _model_blocks(model: ModelReport) -> list[Block]:
         listed = ", ".join(f"{name} × {count}" for name, count in model.operators.items())
         told = f"By PyTorch's operators: {listed}." if listed else "All of it runs in machine code of Weft's own."
         return [Heading(f"{model.name} runs as a program"), Paragraph(model.summary), Paragraph(told)]
-    count = len(model.obstacles)
-    blocks: list[Block] = [Heading(f"{model.name}: {count} place{'' if count == 1 else 's'} in the way")]
+    blocks: list[Block] = [Heading(f"{model.name}: {counted(len(model.obstacles), 'place')} in the way")]
     for number, error in enumerate(model.obstacles, 1):
         blocks.append(Paragraph(f"{number}. {error.fact}", "bad"))
         blocks.append(facts((f"   {label}", text) for label, text in error.parts() if text))

@@ -15,6 +15,7 @@ import torch
 from weft.api.program_file import LoadedProgram
 from weft.api.program_parts import ProgramParts
 from weft.api.program_structure import build
+from weft.counted import counted
 from weft.document import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
@@ -109,7 +110,7 @@ def _arguments(parts: ProgramParts, files: Sequence[str | Path]) -> tuple[list[A
     places = [place for place in range(len(parts.graph.inputs)) if place not in owned]
     if files and len(files) != len(places):
         names = ", ".join(parts.graph.inputs[place].name for place in places)
-        raise UsageError(f"{len(files)} inputs were given; the program takes {len(places)} ({names})")
+        raise UsageError(f"{counted(len(files), 'file')} as input; the program takes {len(places)} ({names})")
     values: list[Any] = [None] * len(parts.graph.inputs)
     for number, place in enumerate(places):
         kind = parts.graph.inputs[place].type

@@ -18,6 +18,11 @@ class Texts:
     stops: dict[str, dict[str, str]]
     claims: dict[str, str]
 
+    def counted(self, name: str, count: int) -> str:
+        """Give a number of things in words; a language that has a form for one thing writes it first, before a bar."""
+        forms = self.words[name].split("|")
+        return forms[0 if count == 1 else -1].format(count=count)
+
 
 def read_texts(language: str) -> Texts:
     """Read the file of a language."""

@@ -50,7 +50,9 @@ class Tour:
     def summary(self) -> str:
         """Count: N stops, M claims, K hold."""
         holding = sum(claim.holds for claim in self.claims)
-        return self.texts.words["end"].format(stops=len(self.visits), claims=len(self.claims), holds=holding)
+        counts = {"stops": len(self.visits), "claims": len(self.claims), "holds": holding}
+        told = {name: self.texts.counted(name, count) for name, count in counts.items()}
+        return self.texts.words["end"].format(**told)
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as data."""

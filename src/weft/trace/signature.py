@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from weft.counted import counted
 from weft.trace.capture import PLAIN_TYPES
 from weft.trace.modes import has_function_modes
 from weft.trace.refusals import refuse
@@ -147,9 +148,8 @@ def _structure_change(before: Any, now: Any) -> str:
 def _form(structure: Any) -> str:
     """How a call passes its arguments: `2 arguments and scale=`."""
     positional, by_keyword = structure.children()
-    count = len(positional.children())
     names = "".join(f" and {name}=" for name in by_keyword.context or ())
-    return f"{count} argument{'s' if count != 1 else ''}{names}"
+    return f"{counted(len(positional.children()), 'argument')}{names}"
 
 
 def tensor_change(name: str, before: Key, now: Key) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from weft.counted import counted
 from weft.errors import UsageError
 
 
@@ -46,7 +47,7 @@ def samples_of(x: Any, y: Any) -> int:
     count = samples_in(x, y)
     labels = count if y is None else samples_in(y)
     if labels != count:
-        raise UsageError(f"there are {count} samples and {labels} labels")
+        raise UsageError(f"there are {counted(count, 'sample')} and {counted(labels, 'label')}")
     return count
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from weft.counted import counted
 from weft.errors import UsageError
 
 
@@ -44,7 +45,7 @@ class EarlyStop(Callback):
             return
         self.since += 1
         if self.since >= self.patience:
-            trainer.stop(f"{self.figure} has not become better for {self.since} epochs")
+            trainer.stop(f"{self.figure} has not become better for {counted(self.since, 'epoch')}")
 
     def state_dict(self) -> dict[str, Any]:
         """Give the best value and how long it has stood."""

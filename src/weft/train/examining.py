@@ -13,11 +13,10 @@ from weft.errors import CheckpointError, UsageError
 from weft.near_files import missing_file
 from weft.train.checkpoint_reading import Checkpoint, read
 from weft.train.file_series import FileSeries
-from weft.train.foreign_file import is_foreign
+from weft.train.foreign_file import SUFFIXES, is_foreign
 from weft.train.matching import MatchReport, match
 from weft.train.tensor_file import NoChecksumError, NotTensorsError
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 SOUND, UNCHECKED, UNREAD, DAMAGED = "sound", "no checksum", "not read", "damaged"
 
 

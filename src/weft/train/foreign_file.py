@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
+from weft.near_files import what_is_near
 from weft.train.foreign_numbers import STAND_INS, plain
 from weft.train.tensor_file import NotTensorsError, file_error, no_checksum
 
 ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's
 READ_SIZE = 2**20
 # Where people put the state_dict of a model among other things.
 USUAL_PLACES = ("state_dict", "model_state_dict", "model_state", "model", "net", "module")
@@ -31,6 +33,9 @@ def is_foreign(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             start = file.read(8)
+    except FileNotFoundError as error:
+        why, fix = what_is_near(path, SUFFIXES)
+        raise file_error(path, "there is no such file", why=why, fix=fix) from error
     except OSError as error:
         raise file_error(path, error.strerror or type(error).__name__) from error
     # A safetensors file begins with the length of its header, of which the upper bytes are zero.

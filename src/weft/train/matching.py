@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from weft.counted import counted
 from weft.errors import CheckpointError
 from weft.train.canonical import WRAPPED, without_wrappers
 
@@ -34,7 +35,7 @@ class MatchReport:
 
     def __str__(self) -> str:
         rows: tuple[tuple[str, tuple[str, ...]], ...] = (
-            ("matched", (f"{len(self.matched)} tensors",)),
+            ("matched", (counted(len(self.matched), "tensor"),)),
             ("renamed", tuple(f"{old} -> {new}" for old, new in self.renamed)),
             ("missing", self.missing),
             ("unexpected", self.unexpected),
