@@ -546,6 +546,13 @@ def test_torch_func_inside_hybridized_code_is_part_of_the_program() -> None:
     assert_same(torch.func.grad(lambda y: (y.sin() * table).sum()), torch.randn(4))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # PyTorch's own use of it
+def test_forward_mode_gradients_inside_hybridized_code_are_part_of_the_program() -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))  # a product asks the device meta for looks
+    assert_same(torch.func.jacfwd(net), torch.randn(4))
+    assert_same(torch.func.hessian(lambda y: net(y).square().sum()), torch.randn(4))
+
+
 def test_a_gradient_taken_inside_is_part_of_the_program() -> None:
     def force(x: torch.Tensor) -> torch.Tensor:
         inner = x.detach().requires_grad_()

@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import weft
+from weft.devices import Device
 from weft.train import data_parallel
 
 CPUS = ["cpu:0", "cpu:1"]
@@ -155,3 +157,70 @@ def test_the_chapters_devices_are_taken_where_there_is_no_gpu(count: int) -> Non
 def test_a_call_without_a_batch_is_refused() -> None:
     with pytest.raises(weft.UsageError, match="no batch to split"):
         weft.DataParallel(model(), CPUS)(torch.tensor(1.0))
+
+
+def test_a_backward_may_be_run_again_where_the_graph_is_retained() -> None:
+    plain, net, x = model(), weft.DataParallel(model(), CPUS), torch.randn(6, 4).double()
+    for one in (plain, net):
+        scores = one(x)
+        scores[:, 0].sum().backward(retain_graph=True)
+        scores[:, 1].square().sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            scores.sum().backward()
+    torch.testing.assert_close(gradients(net.module), gradients(plain))
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    net = weft.DataParallel(model(), CPUS)
+    x = torch.randn(6, 4).double().requires_grad_()
+    with pytest.raises(weft.UnsupportedError, match="differentiated again"):
+        torch.autograd.grad(net(x).square().sum(), x, create_graph=True)
+
+
+def test_a_module_whose_numbers_became_others_is_followed() -> None:
+    net = weft.DataParallel(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), CPUS)
+    net(torch.randn(6, 4)).sum().backward()
+    net.double().zero_grad()
+    x = torch.randn(6, 4).double()
+    net(x).sum().backward()
+    assert {each.dtype for each in gradients(net)} == {torch.float64}
+    torch.testing.assert_close(net.eval()(x), net.module(x))
+
+
+class Named(nn.Module):
+    """Gives more than tensors."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        counted = len(x) if self.kind == "counts" else None
+        more = {f"part of {len(x)}": x} if self.kind == "names" else {}
+        return {"x": 2 * x, "kind": self.kind, "none": counted, **more}
+
+
+def test_results_may_hold_what_all_devices_agree_on() -> None:
+    x = torch.randn(5, 4)
+    found = weft.DataParallel(Named("plain"), CPUS)(x)
+    assert torch.equal(found.pop("x"), 2 * x)
+    assert found == {"kind": "plain", "none": None}
+    with pytest.raises(weft.UsageError, match="gave 3, 2"):
+        weft.DataParallel(Named("counts"), CPUS)(x)
+    with pytest.raises(weft.UsageError, match="different structures"):
+        weft.DataParallel(Named("names"), CPUS)(x)
+
+
+def test_other_tracers_see_the_module() -> None:
+    net, x = weft.DataParallel(model(), CPUS), torch.randn(6, 4).double()
+    expected = net.module(x)
+    hybrid = weft.hybridize(weft.DataParallel(model(), CPUS))
+    torch.testing.assert_close(hybrid(x), expected)
+    torch.testing.assert_close(make_fx(net)(x)(x), expected)
+
+
+def test_gpus_are_not_traced_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = weft.DataParallel(model(), CPUS)
+    monkeypatch.setattr(net, "devices", [Device("cuda", index) for index in range(2)])
+    with pytest.raises(weft.UnsupportedError, match="hybridize=True"):
+        weft.hybridize(net)(torch.randn(6, 4).double())

@@ -220,6 +220,27 @@ def test_labels_that_are_ignored_count_on_no_device(loss_fn: Any, hybridize: boo
     close(trained(loss_fn, ["cpu:0", "cpu:1"], [(X, y)], hybridize=hybridize), net)
 
 
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_weights_of_labels_count_as_pytorch_counts_them(hybridize: bool) -> None:
+    y = Y.clone()
+    y[::5] = -100
+    loss_fn = nn.CrossEntropyLoss(torch.tensor([1.0, 3.0, 0.5]).double(), label_smoothing=0.1)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+    loss_fn(net(X.double()), y).backward()
+    optimizer.step()
+    close(trained(loss_fn, ["cpu:0", "cpu:1"], [(X, y)], hybridize=hybridize), net)
+
+
+def test_a_module_whose_numbers_became_others_is_followed() -> None:
+    net = model().float()
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.5), functional.cross_entropy, ["cpu:0", "cpu:1"])
+    trainer.step(X, Y)
+    net.double()
+    trainer.step(X.double(), Y)
+    assert {each.dtype for each in net.parameters()} == {torch.float64}
+
+
 @pytest.mark.parametrize("devices", ["cpu:0", ["cpu:0", "cpu:1"]])
 def test_a_module_whose_parameters_were_replaced_is_refused(devices: Any) -> None:
     net = model()

@@ -129,6 +129,8 @@ def bytes_in(kind: TensorType) -> int:
 
 def computed(value: Value, kind: TensorType) -> torch.Tensor | None:
     """The tensor that a value of constants is, or None if it cannot be computed or is laid out in another way."""
+    if kind.device.type == "meta":
+        return None  # forward-mode gradients ask such tensors for their look; they have no elements, and no autocast
     operands = [operand.attributes["tensor"] for operand in value.operands]
     # Whoever compiles may be inside autocast or inference mode; the constant serves calls that are not.
     with torch.inference_mode(mode=False), torch.no_grad(), torch.autocast(kind.device.type, enabled=False):

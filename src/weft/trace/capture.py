@@ -328,6 +328,11 @@ def running_autograd_number() -> int | None:
     return None if node is None else int(node._sequence_nr())
 
 
+def graph_is_retained() -> bool:
+    """Whether the backward that is running keeps what another one would need."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
 @contextmanager
 def outside_tracing() -> Iterator[None]:
     """Operators inside run for real, on real tensors, as if no Interception were entered."""

@@ -10,14 +10,22 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from weft.api.hybrid import hybridize as hybridize_module
-from weft.errors import UsageError
+from weft.errors import UnsupportedError, UsageError
+from weft.trace.capture import graph_is_retained, traced_elsewhere
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
 from weft.train.replicas import Replicas
 from weft.train.split import Shares, resolved_shares, split_sizes
+
+PLAIN = (type(None), bool, str)  # a number may be of a part, as a count of samples is
+A_TENSOR = object()  # stands where a result has one
+ONE_STRUCTURE = "give the same lists, tuples and dictionaries for every part of a batch"
+GATHERED = (
+    "give tensors, lists, tuples and dictionaries of them, and plain values that every part of a batch has in common"
+)
 
 
 class DataParallel(nn.Module):
@@ -48,6 +56,9 @@ class DataParallel(nn.Module):
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """Compute each device's part of the batch, and put the parts together on the first device."""
         leaves, structure = pytree.tree_flatten((arguments, keywords))
+        if traced_elsewhere(leaves):
+            self._check_traceable()
+            return self.module(*arguments, **keywords)
         sizes = split_sizes(_batch_size(leaves), self.shares)
         if len(self.devices) == 1 or max(sizes) == sum(sizes):
             return self.module(*arguments, **keywords)
@@ -58,7 +69,16 @@ class DataParallel(nn.Module):
             results = _Parallel.apply(job, *tensors, *self.replicas.parameters[0])  # type: ignore[no-untyped-call]
         else:
             results = job.forward()
-        return pytree.tree_unflatten(list(results), job.result)
+        return job.rebuilt(results)
+
+    def _check_traceable(self) -> None:
+        """A program computes on one device: virtual ones share theirs, and it uses all of its cores by itself."""
+        if any(place.kind != "cpu" for place in self.devices):
+            raise UnsupportedError(
+                f"a weft.DataParallel on {', '.join(map(str, self.devices))} is traced",
+                why="a program computes on one device",
+                fix="weft.DataParallel(net, hybridize=True) has each device run whole programs; or trace net.module",
+            )
 
 
 def _as_it_is(net: nn.Module) -> nn.Module:
@@ -83,7 +103,8 @@ class _Job:
     sizes: list[int]
     inputs: list[list[torch.Tensor]] = field(default_factory=list)  # of each device that computes
     outputs: list[list[torch.Tensor]] = field(default_factory=list)
-    result: Any = None
+    result: Any = None  # its structure
+    plain: list[Any] = field(default_factory=list)  # its leaves, A_TENSOR for each that is one
 
     def __post_init__(self) -> None:
         self.busy = [index for index, size in enumerate(self.sizes) if size]
@@ -96,10 +117,17 @@ class _Job:
         self.inputs = [inputs for inputs, _ in answers]
         flat = [pytree.tree_flatten(answer) for _, answer in answers]
         self.result = flat[0][1]
-        self.outputs = [outputs for outputs, _ in flat]
-        if not all(isinstance(item, torch.Tensor) for outputs in self.outputs for item in outputs):
-            raise UsageError("a module on several devices gives tensors, or lists, tuples and dictionaries of them")
+        if any(structure != self.result for _, structure in flat):
+            raise UsageError("a module gave results of different structures on several devices", fix=ONE_STRUCTURE)
+        self.outputs = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves, _ in flat]
+        self.plain = [_plain(leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)]
         return [self._gathered(parts) for parts in zip(*self.outputs, strict=True)]
+
+    def rebuilt(self, results: Sequence[torch.Tensor]) -> Any:
+        """Give the module's result, made of gathered tensors."""
+        tensors = iter(results)
+        leaves = [next(tensors) if leaf is A_TENSOR else leaf for leaf in self.plain]
+        return pytree.tree_unflatten(leaves, self.result)
 
     def _compute(self, index: int, grad: bool) -> tuple[list[torch.Tensor], Any]:
         device = self.replicas.places[index].torch_device
@@ -124,7 +152,8 @@ class _Job:
 
     def backward(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Give the gradients of the tensors among the arguments, and of the module's parameters."""
-        work = [partial(self._differentiate, position, gradients) for position in range(len(self.busy))]
+        retained = graph_is_retained()
+        work = [partial(self._differentiate, position, gradients, retained) for position in range(len(self.busy))]
         found = run_on(work, self.places)
         tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         home = self.replicas.places[0].torch_device
@@ -134,7 +163,9 @@ class _Job:
         parameters = range(len(tensors), len(found[0]))
         return given + [_summed([part[index] for part in found], home) for index in parameters]
 
-    def _differentiate(self, position: int, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    def _differentiate(
+        self, position: int, gradients: Sequence[torch.Tensor], retained: bool
+    ) -> list[torch.Tensor | None]:
         """Differentiate what one device computed."""
         before = [0] * len(gradients)
         for earlier in self.outputs[:position]:
@@ -147,7 +178,9 @@ class _Job:
                 incoming.append(part.to(output.device))
         wanted = [*self.inputs[position], *self.replicas.parameters[self.busy[position]]]
         asked = [index for index, tensor in enumerate(wanted) if tensor.requires_grad]
-        found = torch.autograd.grad(outputs, [wanted[index] for index in asked], incoming, allow_unused=True)
+        found = torch.autograd.grad(
+            outputs, [wanted[index] for index in asked], incoming, retain_graph=retained, allow_unused=True
+        )
         result: list[torch.Tensor | None] = [None] * len(wanted)
         for index, gradient_found in zip(asked, found, strict=True):
             result[index] = gradient_found
@@ -167,6 +200,17 @@ class _Job:
             for part, size in zip(parts, sizes, strict=True)
         ]
         return torch.cat(pieces)
+
+
+def _plain(leaves: Sequence[Any]) -> Any:
+    """What all devices gave at one place: a tensor each, or one plain value."""
+    first = leaves[0]
+    if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        return A_TENSOR
+    if isinstance(first, PLAIN) and all(type(leaf) is type(first) and leaf == first for leaf in leaves):
+        return first
+    told = ", ".join(repr(leaf) if isinstance(leaf, (*PLAIN, int)) else f"a {type(leaf).__name__}" for leaf in leaves)
+    raise UsageError(f"a module on several devices gave {told}", why="parts are put together row by row", fix=GATHERED)
 
 
 def _length(output: torch.Tensor) -> int:
@@ -189,7 +233,12 @@ class _Parallel(torch.autograd.Function):
         return tuple(result.detach() for result in results)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise UnsupportedError(
+                "a gradient through a weft.DataParallel is to be differentiated again",
+                why="its backward is one operator, and that has no backward of its own",
+                fix="compute what needs create_graph=True with net.module, on the first device",
+            )
         job: _Job = ctx.job  # type: ignore[attr-defined]
         return (None, *job.backward(gradients))

@@ -58,9 +58,11 @@ class Replicas:
             for own_buffer, buffer in zip(net.buffers(), other.buffers(), strict=True):
                 # Batch norm writes its statistics without telling their version, so they are copied always; through
                 # `data`, because a graph that holds them must not take this for a change of what it computed with.
+                _take_look(buffer, own_buffer)
                 buffer.data.copy_(own_buffer)
             for place, (own, copied) in enumerate(zip(self.parameters[0], self.parameters[index + 1], strict=True)):
                 if self._equal.get((index, place)) != _stamp(own, copied):
+                    _take_look(copied, own)
                     with torch.no_grad():
                         copied.copy_(own)
                     self._equal[index, place] = _stamp(own, copied)
@@ -86,6 +88,12 @@ class Replicas:
                         own.grad = gradient.to(own.device)
                     else:
                         own.grad.add_(gradient.to(own.device))
+
+
+def _take_look(copied: torch.Tensor, own: torch.Tensor) -> None:
+    """Give a copy other memory where its original has become one of another type or size, as net.half() makes it."""
+    if (copied.dtype, copied.shape) != (own.dtype, own.shape):
+        copied.data = torch.empty_like(own, device=copied.device)
 
 
 def _stamp(own: torch.Tensor, copied: torch.Tensor) -> Stamp:

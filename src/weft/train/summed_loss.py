@@ -66,7 +66,7 @@ def _checked_pair(loss: tuple[Any, ...]) -> Summed:
 def _of_labels(loss_fn: nn.CrossEntropyLoss | nn.NLLLoss, answers: torch.Tensor, y: torch.Tensor) -> Summed:
     counted = y != loss_fn.ignore_index
     weights = loss_fn.weight
-    count = counted.sum() if weights is None else weights.to(y.device)[y.where(counted, 0)][counted].sum()
+    count = counted.sum() if weights is None else weights.to(y.device)[y.where(counted, 0)].where(counted, 0).sum()
     if isinstance(loss_fn, nn.NLLLoss):
         loss = functional.nll_loss(answers, y, weights, ignore_index=loss_fn.ignore_index, reduction="sum")
     else:
