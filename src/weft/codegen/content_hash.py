@@ -8,6 +8,7 @@ from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register, constant, constants, vector
 from weft.target import Target
 
+CONTENT_HASH = "content_hash"
 ACCUMULATORS = 8
 WORD_BYTES = 8
 MULTIPLIER = -7046029254386353131  # odd, its bits evenly spread: 2 to the 64th over the golden ratio
@@ -16,8 +17,13 @@ MULTIPLIER = -7046029254386353131  # odd, its bits evenly spread: 2 to the 64th 
 def content_hash_module(target: Target) -> str:
     """Write the module."""
     module = Module(target)
-    _write(module.function("content_hash", ["ptr", "i64", "ptr"]), target.lanes(8 * WORD_BYTES))
+    emit_content_hash(module)
     return str(module)
+
+
+def emit_content_hash(module: Module) -> None:
+    """Write the function into a module."""
+    _write(module.function(CONTENT_HASH, ["ptr", "i64", "ptr"]), module.target.lanes(8 * WORD_BYTES))
 
 
 def _write(f: FunctionWriter, lanes: int) -> None:

@@ -46,6 +46,8 @@ class State(IntEnum):
     PROGRAM = auto()
     CREW = auto()
     CHECK = auto()  # a function that marks a frame whose program must not run, or 0
+    SAME_CONTENT = auto()  # a function that marks a frame where bytes are not what they were, or 0; its description
+    CONTENT = auto()
     # What only a whole call needs.
     MODES = auto()  # a function of one number that gives a mode of the thread, the number, bits that count, the answer
     MODE_COUNT = auto()
@@ -152,24 +154,35 @@ class CallWriter:
             f.store(f.load("ptr", f.offset(words, "ptr", loop.index)), f.offset(to, "ptr", loop.index))
 
     def passes_checks(self, frame: Register) -> Register:
-        """Tell whether a program may run in a frame: whether its checks, if it has any, find nothing wrong."""
-        f, check = self.f, self.word("ptr", State.CHECK)
+        """Tell whether a program may run in a frame: its weights are the same; its checks, if any, find nothing."""
+        f, check, compare = self.f, self.word("ptr", State.CHECK), self.word("ptr", State.SAME_CONTENT)
+        null = Register("ptr", "null")
+
+        def is_unmarked() -> Register:
+            return f.compare("icmp eq", f.load("i64", f.offset(frame, "i8", MARK_OFFSET)), f.integer(0))
+
+        def look() -> tuple[Register]:
+            f.store(f.integer(0), f.offset(frame, "i8", MARK_OFFSET))
+            self.run(frame, State.CONTENT, State.SAME_CONTENT)
+            return (is_unmarked(),)
 
         def ask() -> tuple[Register]:
             f.emit_void(f"call void {check.name}({frame})")
-            mark = f.load("i64", f.offset(frame, "i8", MARK_OFFSET))
-            return (f.compare("icmp eq", mark, f.integer(0)),)
+            return (is_unmarked(),)
 
-        (passes,) = f.either(f.compare("icmp ne", check, Register("ptr", "null")), ask, lambda: (constant("i1", 1),))
+        yes = constant("i1", 1)
+        (same,) = f.either(f.compare("icmp ne", compare, null), look, lambda: (yes,))
+        asks = f.binary("and", same, f.compare("icmp ne", check, null))
+        (passes,) = f.either(asks, ask, lambda: (same,))
         return passes
 
-    def run(self, frame: Register) -> None:
-        """Run the program in a frame, without Python's lock."""
+    def run(self, frame: Register, program: State = State.PROGRAM, function: State = State.RUN) -> None:
+        """Run a program in a frame, without Python's lock."""
         f = self.f
-        f.store(self.word("ptr", State.PROGRAM), f.offset(frame, "i8", PROGRAM_OFFSET))
+        f.store(self.word("ptr", program), f.offset(frame, "i8", PROGRAM_OFFSET))
         f.store(self.word("ptr", State.CREW), f.offset(frame, "i8", CREW_OFFSET))
         thread = f.emit("ptr", f"call ptr {self.word('ptr', State.RELEASE_LOCK).name}()")
-        f.emit_void(f"call void {self.word('ptr', State.RUN).name}({frame})")
+        f.emit_void(f"call void {self.word('ptr', function).name}({frame})")
         f.emit_void(f"call void {self.word('ptr', State.TAKE_LOCK).name}({thread})")
 
     def row(self, table: Register, index: Register, width: int) -> list[Register]:

@@ -11,6 +11,7 @@ import torch
 
 from weft.codegen.library import version_of
 from weft.runtime.fast_call import Fast, FastCall, FastProgram, object_layout, refuse
+from weft.runtime.same_content import SameContent
 from weft.runtime.tensor_words import EVERY_BIT, Row, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
 from weft.runtime.weights import Packing, address_of, packed_weight, weight_of
@@ -26,18 +27,23 @@ class Binding:
     """
 
     def __init__(
-        self, lasting: Sequence[torch.Tensor], written: Collection[int], packings: Sequence[PackingOf]
+        self, lasting: Sequence[torch.Tensor], written: Collection[int], packings: Sequence[PackingOf], lanes: int = 1
     ) -> None:
         # The facts are taken before packing: what is written meanwhile is seen by the next call.
         self._changes = Changes.count()
         self._identities = list(map(id, lasting))
         self._facts = _Facts(lasting, written)
         rows = _rows(lasting, written)
+        # Inference tensors have no version: their bytes tell.
+        uncounted = [lasting[number] for number in sorted(written) if lasting[number].is_inference()]
+        self.content = SameContent(uncounted, lanes) if uncounted else None
         self._records = [weight_of(tensor) for tensor in lasting]  # they tell when a tensor has ended
         self.shared = [packed_weight(packing, tensors) for packing, tensors in packings]
         self.packed = [one.current(tensors) for one, (_, tensors) in zip(self.shared, packings, strict=True)]
         self.packed_addresses = [address for one in self.packed for address in one.addresses]
-        self._is_doubtful = any(weight.is_doubtful for one in self.shared for weight in one.weights)
+        compared = set(map(id, uncounted))
+        weights = (weight for one in self.shared for weight in one.weights)
+        self._is_doubtful = any(weight.is_doubtful and weight.identity not in compared for weight in weights)
         self.rows = rows
         self.words: tuple[int, ...] = ()
         self.fast: Fast = refuse
@@ -58,6 +64,7 @@ class Binding:
             and self._changes == Changes.count()
             and self._identities == [*map(id, lasting)]
             and self._facts.hold(lasting)
+            and (self.content is None or self.content.holds())
         )
 
 
@@ -66,7 +73,6 @@ class _Facts:
 
     def __init__(self, tensors: Sequence[torch.Tensor], written: Collection[int]) -> None:
         self._addresses = list(map(address_of, tensors))
-        # Inference tensors have no version; where theirs would matter they are always in doubt.
         self._written = [number for number in sorted(written) if not tensors[number].is_inference()]
         self._versions = [version_of(tensors[number]) for number in self._written]
 

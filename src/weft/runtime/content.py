@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from weft.codegen.content_hash import content_hash_module
+from weft.codegen.content_hash import CONTENT_HASH, content_hash_module
 from weft.runtime.shared_code import shared_library
 
 
@@ -23,19 +23,31 @@ def held_memory(tensor: torch.Tensor) -> tuple[int, torch.UntypedStorage]:
 
 def content_hash(tensor: torch.Tensor) -> int:
     """Hash all bytes from a tensor's first element to its last, also those in between that are not its own."""
-    if not tensor.numel():
-        return 0
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    found = ctypes.c_uint64()
     # SAFETY: the storage has every element, so also what lies between the first and the last, and is held until the
     # end of this call.
     address, storage = held_memory(tensor)
-    _function()(address, extent * tensor.element_size(), ctypes.addressof(found))
+    found = hash_of(address, byte_extent(tensor))
     del storage
+    return found
+
+
+def byte_extent(tensor: torch.Tensor) -> int:
+    """Count the bytes from a tensor's first element to its last."""
+    if not tensor.numel():
+        return 0
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return extent * tensor.element_size()
+
+
+def hash_of(address: int, size: int) -> int:
+    """Hash some bytes of memory; whoever asks holds it."""
+    found = ctypes.c_uint64()
+    if size:
+        _function()(address, size, ctypes.addressof(found))
     return found.value
 
 
 @cache
 def _function() -> Callable[[int, int, int], None]:
     kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    return kind(shared_library(content_hash_module).address("content_hash"))
+    return kind(shared_library(content_hash_module).address(CONTENT_HASH))

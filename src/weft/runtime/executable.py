@@ -125,7 +125,8 @@ class NativeExecutable:
     def _bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Binding:
         lasting = [inputs[index] for index in self.lasting]
         written = {self.lasting.index(index) for chain in self._chains for index in chain.inputs}
-        binding = Binding(lasting, written, [chain.of(inputs, self.constants) for chain in self._chains])
+        packings = [chain.of(inputs, self.constants) for chain in self._chains]
+        binding = Binding(lasting, written, packings, max(1, len(self.plan.lanes)))
         packed = [binding.packed_addresses[place] for place in self._packed_order]
         binding.words = (*map(address_of, lasting), *packed, *map(address_of, self.constants))
         program = FastProgram(
@@ -136,6 +137,7 @@ class NativeExecutable:
             input_count=len(inputs),
             changing=tuple((index, inputs[index].element_size()) for index in self._changing),
             outputs=tuple((index, output.element_size()) for index, output in enumerate(outputs)),
+            content=binding.content,
         )
         binding.make_fast(program, list(zip(self.lasting, lasting, strict=True)))
         return binding

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from weft.codegen.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
+from weft.runtime.same_content import SameContent
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import WORD, Row, probed, tensor_layout, word
 from weft.target import Target
@@ -42,8 +43,8 @@ class Method(ctypes.Structure):
 class FastProgram:
     """What a fast call needs of a program.
 
-    Its function, the one that checks a call before it (or 0), what describes it to a crew of workers, and (position,
-    bytes of an element) of changing tensors.
+    Its function, the one that checks a call before it (or 0), what describes it to a crew of workers, (position, bytes
+    of an element) of changing tensors, and what tells whether its weights have the same bytes, where nothing else does.
     """
 
     run: int
@@ -53,6 +54,12 @@ class FastProgram:
     input_count: int
     changing: tuple[tuple[int, int], ...]
     outputs: tuple[tuple[int, int], ...]
+    content: SameContent | None = None
+
+    def content_words(self) -> dict[State, int]:
+        """Give what tells of the weights' bytes, in a state's words."""
+        content = self.content
+        return {} if content is None else {State.SAME_CONTENT: content.run, State.CONTENT: content.description}
 
 
 class FastCall:
@@ -91,6 +98,7 @@ class FastCall:
             State.PROGRAM: program.description,
             State.CREW: program.crew,
             State.CHECK: program.check,
+            **program.content_words(),
         }
         state = pack(f"@{len(State)}Q", *(words[name] for name in State))
         self.call: Fast = make_function()(ctypes.addressof(_method()), state, None)

@@ -102,6 +102,7 @@ class WholeCall:
             State.PROGRAM: program.description,
             State.CREW: program.crew,
             State.CHECK: program.check,
+            **program.content_words(),
             State.INPUT_COUNT: len(arguments),
             State.ROW_COUNT: len(rows),
             State.MODE_COUNT: len(modes),
