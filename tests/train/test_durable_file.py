@@ -15,7 +15,7 @@ from tests.train.killing import kill_many
 
 from weft.errors import CheckpointError
 from weft.train import durable_file
-from weft.train.durable_file import interrupts_after, sweep_orphans, write_durably
+from weft.train.durable_file import sweep_orphans, write_durably
 
 
 class Usage(NamedTuple):
@@ -74,15 +74,6 @@ def test_ctrl_c_waits_for_the_rename(tmp_path: Path, monkeypatch: Any) -> None:
         write_durably(path, [b"new"])
     assert path.read_bytes() == b"new"
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_ignored_ctrl_c_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with interrupts_after():
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_orphans_are_swept_and_files_that_are_being_written_are_not(tmp_path: Path, monkeypatch: Any) -> None:

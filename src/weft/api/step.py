@@ -33,6 +33,7 @@ from weft.api.step_training import (
 )
 from weft.counted import counted
 from weft.errors import UnsupportedError, UsageError
+from weft.runtime.interrupts import interrupts_after
 from weft.trace.capture import (
     has_gradient_hooks,
     has_own_step,
@@ -116,11 +117,17 @@ class Step(Hybrid):
         current = self._next_round(covered=covered)
         if current.updates and not covered:
             self._before.take((*self._parameters(), *self._buffers()), self.optimizer.state)
-            found = by_library(self.optimizer, self._before, lambda: self._differentiate(current, arguments, keywords))
-        else:
-            found = self._differentiate(current, arguments, keywords)
-        self._calls = 0 if current.updates else self._calls + 1
-        return found
+            return all_or_nothing(
+                lambda: by_library(self.optimizer, lambda: self._differentiate(current, arguments, keywords)),
+                self._undo,
+                lambda _: None,
+            )
+        return self._differentiate(current, arguments, keywords)
+
+    def _undo(self) -> None:
+        self._before.restore()
+        if not self._calls:
+            self.optimizer.zero_grad()
 
     @property
     def peak_bytes(self) -> int:
@@ -146,8 +153,9 @@ class Step(Hybrid):
             return self._differentiate(self._next_round(covered=True), arguments, keywords)
         if not self._calls:
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
-        losses, gradients = found.program.run(inputs)
-        self._hand_out(current, gradients)
+        with interrupts_after():  # what is written, handed out and counted changes together
+            losses, gradients = found.program.run(inputs)
+            self._hand_out(current, gradients)
         self._steady = None if keywords else self._steady_step(current, found, arguments)
         return losses
 
@@ -159,11 +167,18 @@ class Step(Hybrid):
         if not self._calls:
             self.optimizer.zero_grad()
         kept = (tensor for entry in current.prepared.kept for tensor in entry.values())
-        losses, gradients = all_or_nothing(
-            [*self._buffers(), *current.prepared.parameters, *kept],
-            lambda: self._train(*arguments, *current.numbers.values(), current.form, **keywords),
-        )
-        self._hand_out(current, gradients)
+        before = Snapshot()
+        added_to = (gradient for gradient in current.before if gradient is not None)
+        before.take([*self._buffers(), *current.prepared.parameters, *kept, *added_to], {})
+
+        def train() -> tuple[Any, Gradients]:
+            with torch.inference_mode(False), torch.enable_grad():
+                found: tuple[Any, Gradients] = self._train(
+                    *arguments, *current.numbers.values(), current.form, **keywords
+                )
+            return found
+
+        losses, _ = all_or_nothing(train, before.restore, lambda found: self._hand_out(current, found[1]))
         self._steady = None
         return losses
 
@@ -228,6 +243,7 @@ class Step(Hybrid):
         if current.updates and self._kept is not None and prepared.form.buckets:
             self._kept.commit(prepared.parameters, [gradient is not None for gradient in gradients])
             note_step(self.optimizer)
+        self._calls = 0 if current.updates else self._calls + 1
 
     def _covered(self) -> bool:
         """Whether the optimizer's rule says all that its step would do."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from weft.runtime.interrupts import interrupts_after
 from weft.trace.capture import copy_all
 
 Result = TypeVar("Result")
@@ -20,27 +21,38 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
-def by_library(optimizer: torch.optim.Optimizer, before: Snapshot, differentiate: Callable[[], Any]) -> Any:
-    """Let `differentiate` compute losses and gradients and PyTorch update; gives the first losses.
-
-    If anything fails, the tensors of the snapshot and what the optimizer keeps are as they were.
-    """
+def by_library(optimizer: torch.optim.Optimizer, differentiate: Callable[[], Any]) -> Any:
+    """Let `differentiate` compute losses and gradients and PyTorch update; gives the first losses."""
     losses: list[Any] = []
 
     def closure() -> Any:
         losses.append(differentiate())
         return total(losses[-1])
 
-    try:
-        if needs_closure(optimizer):
-            optimizer.step(closure)
-        else:
-            closure()
-            optimizer.step()
-    except BaseException:
-        before.restore()
-        raise
+    if needs_closure(optimizer):
+        optimizer.step(closure)
+    else:
+        closure()
+        optimizer.step()
     return losses[0]
+
+
+def all_or_nothing(run: Callable[[], Result], undo: Callable[[], None], finish: Callable[[Result], None]) -> Result:
+    """Run something, then finish what it changes; if it fails or is interrupted, its changes are undone.
+
+    An interrupt that comes while all is finished or undone takes effect after that.
+    """
+    grad = torch.is_grad_enabled()
+    with interrupts_after() as whole:
+        try:
+            with whole.cut_short():
+                found = run()
+            finish(found)
+        except BaseException:
+            torch.set_grad_enabled(grad)  # an interrupt may cut short what was to set it back
+            undo()
+            raise
+    return found
 
 
 def total(losses: Any) -> Any:
@@ -65,11 +77,13 @@ class Snapshot:
         self._state = state
         self._entries = [(key, _copied(entry, kept)) for key, entry in state.items()]
         found = [*tensors, *kept]
-        if len(found) == len(self._tensors) and all(map(_is_as_before, found, self._tensors, self._copies)):
+        if len(found) == len(self._tensors) == len(self._copies) and all(
+            map(_is_as_before, found, self._tensors, self._copies)
+        ):
             copy_all(self._copies, found)
         else:
-            self._tensors = found
             self._copies = [tensor.detach().clone() for tensor in found]
+            self._tensors = found
 
     def restore(self) -> None:
         """Put it back."""
@@ -100,15 +114,3 @@ def _is_as_before(tensor: torch.Tensor, before: torch.Tensor, copied: torch.Tens
         and tensor.device == copied.device
         and tensor.layout is torch.strided
     )
-
-
-def all_or_nothing(tensors: Iterable[torch.Tensor], run: Callable[[], Result]) -> Result:
-    """Run something with gradients; if it fails, tensors are as they were before."""
-    before = Snapshot()
-    before.take(tensors, {})
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            return run()
-    except BaseException:
-        before.restore()
-        raise

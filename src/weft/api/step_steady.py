@@ -17,6 +17,7 @@ from weft.api.guarded import Guarded
 from weft.api.quick_call import quick_call
 from weft.api.step_optimizers import Rule
 from weft.api.step_state import Prepared
+from weft.runtime.interrupts import interrupts_after
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.tensor_words import place_rows, tensor_layout
 from weft.trace.capture import count_up, has_gradient_hooks, step_hooks
@@ -62,13 +63,14 @@ class SteadyStep:
         if inputs is None:
             return None
         parameters = self._ran.prepared.parameters
-        for parameter in self._every:
-            parameter.grad = None  # before the program runs, so that it may use the memory again
-        losses, gradients = self._ran.found.program.run(inputs)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        if self._steps:
-            count_up(self._steps)
+        with interrupts_after():  # what is written, handed out and counted changes together
+            for parameter in self._every:
+                parameter.grad = None  # before the program runs, so that it may use the memory again
+            losses, gradients = self._ran.found.program.run(inputs)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            if self._steps:
+                count_up(self._steps)
         return losses
 
     def ready(self, leaves: Sequence[torch.Tensor]) -> list[Any] | None:

@@ -12,16 +12,13 @@ import os
 import re
 import secrets
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from weft.api.program_writing import NEW_FILE, is_stream, resolved_target, write_into
 from weft.errors import CheckpointError
+from weft.runtime.interrupts import interrupts_after
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 YOUNGEST_ORPHAN = 5.0  # seconds: a file younger than this may belong to a writer that has not locked it yet
@@ -95,26 +92,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextmanager
-def interrupts_after() -> Iterator[None]:
-    """Let Ctrl-C take effect at the end of the block: only the main thread is ever told of it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    noticed: list[tuple[int, FrameType | None]] = []
-    before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # Ctrl-C is ignored, or somebody handles it outside of Python
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: noticed.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if noticed:
-            before(*noticed[-1])
 
 
 def sweep_orphans(folder: Path) -> list[Path]:
