@@ -16,6 +16,7 @@ from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
 from weft.api.program import Program
 from weft.api.quick_call import QuickCall, quick_call
+from weft.api.step_errors import hooked, with_loop
 from weft.api.step_library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.step_optimizers import RULES
 from weft.api.step_state import GradientPlace, OptimizerState, Prepared, UpdateForm
@@ -44,15 +45,10 @@ from weft.trace.capture import (
     tree_map_only,
 )
 from weft.trace.failure import trace_failure
-from weft.trace.refusals import KEEP_EAGER
 from weft.trace.state import Slot, State, find_state
 from weft.trace.traced import Traced
 
 MEMORY = ("normal", "low")
-IN_A_LOOP = (
-    'train in an ordinary loop with the parts hybridized that can be, or with hybridize(net, fallback="eager"), '
-    "loss.backward() and optimizer.step()"
-)
 MOST_QUICK_CALLS = 8
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
@@ -228,7 +224,7 @@ class Step(Hybrid):
         try:
             found = super()._traced(call)
         except UnsupportedError as error:
-            raise _with_loop(error) from error
+            raise with_loop(error) from error
         self._updated[found] = self._gradients_there
         return found
 
@@ -265,7 +261,7 @@ class Step(Hybrid):
             prepared = Prepared(parameters, [{} for _ in parameters], UpdateForm((), ()), [])
         for index, parameter in enumerate(prepared.parameters):
             if has_gradient_hooks(parameter):
-                raise _hooked(index)
+                raise hooked(index)
         before = [parameter.grad if self._calls else None for parameter in prepared.parameters]
         dtypes = dict.fromkeys(map(number_dtype, prepared.parameters)) if prepared.numbers else {}
         numbers = {dtype: torch.tensor(prepared.numbers, dtype=dtype) for dtype in dtypes}
@@ -400,17 +396,3 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
 
 def _name(thing: Any) -> str:
     return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", "a function")
-
-
-def _with_loop(error: UnsupportedError) -> UnsupportedError:
-    """What hybridize gives as the last way out, as it is done with a training step."""
-    fix = error.fix and error.fix.replace(KEEP_EAGER, IN_A_LOOP)
-    return UnsupportedError(error.fact, where=error.where, why=error.why, fix=fix)
-
-
-def _hooked(index: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"parameter {index} of the optimizer has a gradient hook",
-        why="gradients of a step are computed inside its program, where Python does not run",
-        fix="remove the hook (clip_norm= and clip_value= limit gradients), or train with hybridize and loss.backward()",
-    )
