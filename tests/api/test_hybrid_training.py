@@ -304,3 +304,64 @@ def test_mixed_precision_training_gives_the_gradients_of_eager() -> None:
     weft.hybridize(net)
     for ours, theirs in zip(found(), expected, strict=True):
         assert same_bits(theirs, ours)
+
+
+class Reversed(torch.autograd.Function):
+    """The gradient reversal of domain adaptation."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: Any, tangent: torch.Tensor) -> torch.Tensor:
+        return -tangent
+
+
+class Returned(Reversed):
+    """The same without a view: autograd makes one."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def hooked(view: torch.Tensor) -> torch.Tensor:
+    view.register_hook(lambda tangent: tangent * 5)
+    return view
+
+
+@pytest.mark.parametrize("kind", [Reversed, Returned])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda kind, x: kind.apply(x),
+        lambda kind, x: kind.apply(x * 2),
+        lambda kind, x: kind.apply(x * 2).view(1, 3).t(),
+        lambda kind, x: (y := x * 2, kind.apply(y), y.view(3, 1)),
+        lambda _, x: hooked((x * 2).view(1, 3)).view(3),
+        lambda _, x: hooked(x.view(1, 3)),
+    ],
+    ids=["argument", "result", "views of it", "beside it", "hook on a view", "hook on a view of an argument"],
+)
+def test_a_result_that_looks_into_other_memory_keeps_its_own_backward(form: Any, kind: Any) -> None:
+    def gradient(function: Any) -> torch.Tensor:
+        x = torch.arange(3.0).requires_grad_()
+        results = function(x)
+        total = sum(each.sum() for each in results) if isinstance(results, tuple) else results.sum()
+        return gradients(total, [x])[0]
+
+    assert torch.equal(gradient(weft.hybridize(lambda x: form(kind, x))), gradient(lambda x: form(kind, x)))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_backward_hooks_of_modules_inside_change_gradients(place: int) -> None:
+    def found(prepare: Any) -> list[Any]:
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        net[place].register_full_backward_pre_hook(lambda _, tangents: (tangents[0] * 0.5,))
+        net[place].register_full_backward_hook(lambda _, inputs, __: (inputs[0] * 3,))
+        x = torch.randn(5, 4, requires_grad=True)
+        return gradients(prepare(net)(x).square().sum(), [x, *net.parameters()])
+
+    torch.testing.assert_close(found(weft.hybridize), found(lambda net: net))

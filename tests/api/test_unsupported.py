@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from typing import Any
@@ -151,11 +152,14 @@ def test_each_thing_that_cannot_be_traced_has_its_error(kind: str, function: Any
         assert error.where.startswith("tests/api/test_unsupported.py:")
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensor_subclasses_and_sparse_arguments_are_refused() -> None:
     class Marked(torch.Tensor):
         pass
 
     assert "tensor subclass (Marked)" in refused(lambda x: x * 2, torch.ones(2).as_subclass(Marked)).fact
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    assert "(nested tensor)" in refused(lambda x: x * 2, nested).fact
     assert "not strided" in refused(lambda x: x * 2, torch.eye(2).to_sparse()).fact
 
 
@@ -329,3 +333,17 @@ def test_other_refusals_inside_distributions_keep_their_own_way_out(monkeypatch:
     monkeypatch.setattr(refusals, "library_place", lambda: place)
     assert "validate_args=False" in refusals.refusal("branch", None).fix
     assert refusals.refusal("layout", None).fix == REFUSALS["layout"][2]
+
+
+def test_an_observer_of_channels_has_to_have_seen_some() -> None:
+    quantization = torch.ao.quantization
+    observer = quantization.MovingAveragePerChannelMinMaxObserver
+    quantize = quantization.FusedMovingAvgObsFakeQuantize(
+        observer, quant_min=-128, quant_max=127, dtype=torch.qint8, qscheme=torch.per_channel_symmetric
+    )
+    error = refused(quantize, torch.randn(4, 3))
+    assert "call the module once before" in (error.fix or "")
+    weft.hybridize(quantize, False)
+    quantize(torch.randn(4, 3))
+    expected, x = copy.deepcopy(quantize), torch.randn(4, 3)
+    torch.testing.assert_close(weft.hybridize(quantize)(x), expected(x))

@@ -9,8 +9,11 @@ from typing import Any
 import torch
 
 from weft.trace.capture import Operator, is_stand_in, outside_tracing, tree_map_only
+from weft.trace.places import user_place
+from weft.trace.refusals import refuse
 
 NO_REDUCTION = 0
+PER_ROW = 11  # the place of the argument that says so
 
 
 def _multilabel_margin(result: Any, arguments: tuple[Any, ...]) -> Any:
@@ -27,6 +30,14 @@ def _log_sigmoid(result: Any, _arguments: tuple[Any, ...]) -> Any:
     return output.new_empty(output.shape), rest
 
 
+def _observer(result: Any, arguments: tuple[Any, ...]) -> Any:
+    """An observer of channels makes room for them when it meets its first values; the rule leaves it empty."""
+    running_min = arguments[3]
+    if len(arguments) > PER_ROW and arguments[PER_ROW] and not running_min.numel():
+        refuse("input resized", user_place())
+    return result
+
+
 def _view(result: Any, arguments: tuple[Any, ...]) -> Any:
     """Strides of dimensions of one element are PyTorch's own choice, which the rule for stand-ins makes otherwise."""
     base = arguments[0]
@@ -40,6 +51,7 @@ def _view(result: Any, arguments: tuple[Any, ...]) -> Any:
 
 CORRECTIONS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = MappingProxyType(
     {
+        "aten._fused_moving_avg_obs_fq_helper.default": _observer,
         "aten.view.default": _view,
         "aten._unsafe_view.default": _view,
         "aten.multilabel_margin_loss_forward.default": _multilabel_margin,

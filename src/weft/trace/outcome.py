@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 from weft.ir.calls import HOLE, ViewStep
 from weft.ir.graph import Result, Write
+from weft.trace.capture import has_gradient_hooks
 from weft.trace.memory import Memory, TensorState
 from weft.trace.recorder import Recorder
 
@@ -27,11 +29,46 @@ def outcome(recorder: Recorder, leaves: list[Any]) -> tuple[list[TracedResult | 
     """Describe what the function returned (tensors as TracedResult, other leaves as they are) and what it wrote."""
     states = {id(leaf): recorder.state_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
     owners = Counter(id(state.memory) for state in states.values())
-    described = [
-        _describe(recorder, states[id(leaf)], owners[id(states[id(leaf)].memory)]) if id(leaf) in states else leaf
-        for leaf in leaves
-    ]
+    own = {key for key, state in states.items() if _has_backward_of_its_own(recorder, state)}
+    described: list[TracedResult | Any] = []
+    for leaf in leaves:
+        state = states.get(id(leaf))
+        if state is None:
+            described.append(leaf)
+        elif id(leaf) in own:
+            described.append(_differentiated(recorder, state))
+        else:
+            described.append(_describe(recorder, state, owners[id(state.memory)]))
     return described, recorder.writes()
+
+
+def _has_backward_of_its_own(recorder: Recorder, state: TensorState) -> bool:
+    """Whether a gradient changes on its way from a view to the memory that it looks into.
+
+    Autograd, which takes views outside the program, would not know: of a function with a backward of the user's that
+    gives its argument (a reversed gradient, a module's hook), or of a hook on a view.
+    """
+    tensor, memory = state.tensor, state.memory
+    if not tensor.requires_grad or not (state.path or memory.inputs):
+        return False
+    starts = [entry.tensor.grad_fn for entry in (*memory.inputs, memory.first) if entry is not None]
+    node: Any = tensor.grad_fn
+    for _ in range(len(state.path) + 1):
+        if node is None or node in starts:
+            break
+        if isinstance(node, BackwardCFunction):
+            return True
+        node = node.next_functions[0][0] if node.next_functions else None
+    return any(
+        other.memory is memory and other not in memory.inputs and other is not memory.first
+        for other in recorder.states.values()
+        if has_gradient_hooks(other.tensor)
+    )
+
+
+def _differentiated(recorder: Recorder, state: TensorState) -> TracedResult:
+    """A result that its program differentiates: in memory of its own, as eager forbids writes to such views."""
+    return TracedResult(Result(recorder.copy(recorder.value_of(state.tensor))), True, state.tensor)
 
 
 def _describe(recorder: Recorder, state: TensorState, owners: int) -> TracedResult:

@@ -26,7 +26,7 @@ OURS = tuple(str(folder / layer) for folder in WEFT for layer in ("trace", "api"
 FOREIGN = (*map(str, TORCH), *OURS, random.__file__)
 # PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
 DISTRIBUTIONS = tuple(str(folder / "distributions") for folder in TORCH)
-LIBRARY = (*(str(folder / "nn") for folder in TORCH), *DISTRIBUTIONS)
+LIBRARY = (*(str(folder / name) for folder in TORCH for name in ("nn", "ao")), *DISTRIBUTIONS)
 MACHINERY = tuple(str(folder / "nn" / "modules" / "module.py") for folder in TORCH)
 
 
@@ -50,7 +50,7 @@ def user_stack_level() -> int:
 
 
 def library_place() -> Place | None:
-    """The innermost line of torch.nn or torch.distributions that the traced code is in, if it is in any."""
+    """The innermost line of torch.nn, torch.ao or torch.distributions that the traced code is in, if it is in any."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_of_user(frame) and not frame.f_code.co_filename.startswith(API):
         if is_of_library(frame):
@@ -78,7 +78,7 @@ def is_raised_by_weft(error: BaseException) -> bool:
 
 
 def is_of_library(frame: FrameType) -> bool:
-    """Whether a frame runs code of torch.nn or torch.distributions, and does not only call modules."""
+    """Whether a frame runs code of torch.nn, torch.ao or torch.distributions, and does not only call modules."""
     filename = frame.f_code.co_filename
     return filename.startswith(LIBRARY) and filename not in MACHINERY
 

@@ -11,6 +11,7 @@ from weft.ir.graph import Place
 from weft.trace.places import library_place
 
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
+SAME_SIZES = "an argument keeps its sizes over a call of a program"
 SIZES = "a program's sizes are fixed when it is traced"
 KEEP_EAGER = 'keep this function imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
 # Instead of a row's own way out, where PyTorch's own code looks at values: by folder or file, for which rows.
@@ -19,6 +20,12 @@ OF_LIBRARY: tuple[tuple[str, str, str], ...] = (
         "torch/distributions/",
         ONCE,
         "pass validate_args=False to the distribution, whose checks look at values, or " + KEEP_EAGER,
+    ),
+    (
+        "torch/ao/quantization/",
+        SAME_SIZES,
+        "call the module once before it is hybridized: observers then know how many channels there are; or "
+        + KEEP_EAGER,
     ),
     (
         "torch/nn/modules/batchnorm.py",
@@ -135,7 +142,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         ),
         "input resized": (
             "the program resizes a tensor that it is given",
-            "an argument keeps its sizes over a call of a program",
+            SAME_SIZES,
             "make a new tensor and return it",
         ),
         "input reshaped in place": (

@@ -59,6 +59,8 @@ def tensor_key(tensor: torch.Tensor) -> Key:
     """Everything about a tensor that a program depends on, apart from its elements."""
     if type(tensor) not in PLAIN_TYPES:
         refuse("subclass", None, detail=type(tensor).__name__)
+    if tensor.is_nested:
+        refuse("subclass", None, detail="nested tensor")
     if tensor.layout is not torch.strided or tensor.is_quantized:
         refuse("layout", None)
     lazy_bits = (tensor.is_conj(), tensor.is_neg()) if tensor.dtype.is_complex or tensor.is_neg() else None
