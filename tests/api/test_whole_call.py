@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import weakref
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
+from weft.api import guarded
 from weft.runtime.fast_call import object_layout
 from weft.runtime.steady import tensor_masks
 from weft.runtime.tensor_words import grad_layout, tensor_layout
@@ -340,3 +342,55 @@ def test_a_default_that_may_change_inside_is_looked_at(x):
         assert torch.equal(scaled(x), x * 2)
     scaled.function.__defaults__[0][0] = 3.0
     assert torch.equal(scaled(x), x * 3)
+
+
+FACTOR, COUNT = 2.0, 0
+
+
+def test_names_beside_those_that_code_mentions_may_change_at_every_call(x, monkeypatch):
+    @weft.hybridize
+    def scaled(y):
+        return y * FACTOR
+
+    whole = warm(scaled, x)
+    for number in range(3):
+        monkeypatch.setattr(sys.modules[__name__], "COUNT", number)
+        assert torch.equal(whole(x), x * 2)
+
+
+def test_tensors_in_names_lists_and_closures_are_inputs_of_a_whole_call(x):
+    layers = [torch.randn(16, 8), torch.randn(8)]
+    shift = torch.randn(8)
+
+    @weft.hybridize
+    def affine(y):
+        return torch.addmm(layers[1] + shift, y, layers[0])
+
+    whole = warm(affine, x)
+    assert torch.allclose(whole(x), torch.addmm(layers[1] + shift, x, layers[0]))
+    layers[1] = torch.randn(8)
+    assert whole(x) is False
+    assert torch.allclose(affine(x), torch.addmm(layers[1] + shift, x, layers[0]))
+    shift = torch.ones(8)
+    assert torch.allclose(affine(x), torch.addmm(layers[1] + shift, x, layers[0]))
+
+
+def test_what_is_an_equal_number_at_every_call_but_another_object_is_compared_in_python(x, monkeypatch):
+    monkeypatch.setattr(guarded, "MOST_ALARMS", 3)
+    scale = 1.5
+
+    @weft.hybridize
+    def scaled(y):
+        return y * scale
+
+    for number in range(12):
+        scale = float(f"1.5{'0' * number}")
+        assert torch.equal(scaled(x), x * 1.5)
+    assert scaled.traces == 1
+    (found,) = next(iter(scaled.programs.values()))
+    settled = found._settled
+    scale = float("1.50")
+    assert torch.equal(scaled(x), x * 1.5)
+    assert found._settled is settled  # nothing was looked up again
+    scale = 2.5
+    assert torch.equal(scaled(x), x * 2.5)

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from weft.api.program import Program
-from weft.runtime.steady import Steady, can_watch, container_rows, name_row
-from weft.runtime.tensor_words import Row
+from weft.runtime.object_words import Images, Rows, content_rows, place_rows, version_rows
+from weft.runtime.steady import Steady, can_watch
+from weft.runtime.tensor_words import Row, word
 from weft.runtime.whole_call import Likeness, Whole, whole_call
 from weft.trace.capture import PLAIN_TYPES
 from weft.trace.containers import Touched
@@ -21,6 +22,7 @@ from weft.trace.state import Fact, Slot, State
 from weft.trace.traced import Traced
 
 DICTIONARIES = (dict, OrderedDict)
+MOST_ALARMS = 8  # one after the other, until what gives them is compared in Python
 
 
 class Guarded:
@@ -41,6 +43,8 @@ class Guarded:
         tensors = [entry.tensor for entry in traced.inputs]
         self._memory = memory_key(tensors, self._written) if relies_on_memory else None
         self._may_settle = not traced.kept  # each run changes what a native comparison looks at
+        self._alarms = 0
+        self._restless: frozenset[int] = frozenset()
         self._settled = self._settle()
 
     def whole_call(self, arguments: Sequence[torch.Tensor]) -> Whole | None:
@@ -80,7 +84,10 @@ class Guarded:
     def _unchanged(self) -> Settled | None:
         """What held a moment ago, if a native comparison tells that it still does."""
         settled = self._settled
-        return settled if settled is not None and self._memory is None and settled.holds() else None
+        if settled is None or self._memory is not None or not settled.holds():
+            return None
+        self._alarms = 0
+        return settled
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""
@@ -102,40 +109,55 @@ class Guarded:
             if memory_key(tensors, self._written) != self._memory:
                 return "the tensors share memory in another way, or start at another place in it"
         # All holds: what the native comparison took for a change was none, so it starts again from here.
+        if self._settled is not None:
+            self._alarms += 1
+            if self._alarms > MOST_ALARMS:
+                self._restless |= self._settled.changed()
         self._settled = self._settle()
         return None
 
     def _settle(self) -> Settled | None:
         tensors = [slot.get() for slot in self.slots]
-        return Settled(self._facts, self.slots) if self._may_settle and can_watch(tensors) else None
+        return Settled(self._facts, self.slots, self._restless) if self._may_settle and can_watch(tensors) else None
 
 
 class Settled:
     """The facts as they held a moment ago, where a native comparison can tell that nothing has changed since."""
 
-    def __init__(self, facts: Sequence[Fact], slots: Sequence[Slot]) -> None:
-        modules = [fact.module for fact in facts if isinstance(fact, ModuleFacts)]
+    def __init__(self, facts: Sequence[Fact], slots: Sequence[Slot], restless: frozenset[int]) -> None:
+        images: Images = {}
         self._facts = tuple(facts)  # they hold what the rows are about
-        inside = {number: _inside(fact) for number, fact in enumerate(facts)}
-        loose = [fact for number, fact in enumerate(facts) if inside[number] is None]
-        dictionaries = [entry for module in modules for entry in _dictionaries(module)]
-        watched = {id(entry) for entry in dictionaries}
+        self._fact_rows = {
+            number: rows
+            for number, fact in enumerate(facts)
+            if number not in restless and (rows := _rows_of(fact, images)) is not None
+        }
+        self._loose = tuple(fact for number, fact in enumerate(facts) if number not in self._fact_rows)
+        modules = [
+            fact.module
+            for number, fact in enumerate(facts)
+            if number in self._fact_rows and isinstance(fact, ModuleFacts)
+        ]
+        watched = {id(entry) for module in modules for entry in _dictionaries(module)}
         self.tensors = [slot.get() for slot in slots]
-        self._loose = tuple(loose)
-        self._loose_slots = tuple(
-            (slot, tensor)
-            for slot, tensor in zip(slots, self.tensors, strict=True)
-            if id(slot.container) not in watched
-        )
-        self._steady = Steady(dictionaries, self.tensors, [row for rows in inside.values() for row in rows or ()])
+        places = [pair for pair in zip(slots, self.tensors, strict=True) if id(pair[0].container) not in watched]
+        found = [place_rows(slot.container, slot.key, tensor, images) for slot, tensor in places]
+        self._loose_slots = tuple(pair for pair, rows in zip(places, found, strict=True) if rows is None)
+        rows = [row for rows in (*self._fact_rows.values(), *found) for row in rows or ()]
+        self._steady = Steady([], self.tensors, list(dict.fromkeys(rows)))
 
     def rows(self) -> list[Row] | None:
         """All of it as words of memory, if that is possible."""
-        rows = None if self._loose_slots or not self.holds() else self._steady.rows()
-        for fact in self._loose:
-            row = name_row(fact.container, fact.value) if isinstance(fact, NameFact) and not fact.is_open else None
-            rows = None if rows is None or row is None else [*rows, row]
-        return rows
+        return None if self._loose or self._loose_slots or not self.holds() else self._steady.rows()
+
+    def changed(self) -> frozenset[int]:
+        """The numbers of the facts whose words have changed."""
+        # SAFETY: the facts hold what the words are of, and a word that leads to others comes before them.
+        return frozenset(
+            number
+            for number, rows in self._fact_rows.items()
+            if not all(word(place) & bits == before for place, bits, before in rows)
+        )
 
     def holds(self) -> bool:
         """Whether nothing has changed."""
@@ -154,20 +176,16 @@ def _rebound(traced: Traced) -> dict[int, frozenset[str]]:
     return {container: frozenset(keys) for container, keys in names.items()}
 
 
-def _inside(fact: Fact) -> list[Row] | None:
-    """The words that tell whether a module's containers hold what they held, or a class its attribute; or None."""
-    if isinstance(fact, NameFact) and fact.of_class and not fact.is_open:
-        row = name_row(fact.container, fact.value)
-        return None if row is None else [row]
-    if not isinstance(fact, ModuleFacts):
-        return None
-    attributes, rows = fact.module.__dict__, list[Row]()
-    for name in fact.containers:
-        found = container_rows(attributes[name], can_change)
-        if found is None:
-            return None
-        rows += found
-    return rows
+def _rows_of(fact: Fact, images: Images) -> Rows | None:
+    """The words that tell whether a fact holds; None where memory cannot tell."""
+    if isinstance(fact, NameFact):
+        parts = [place_rows(fact.container, fact.key, fact.value, images)]
+        inside = [fact.value] if fact.is_open else []
+    else:
+        parts = [version_rows(entry) for entry in _dictionaries(fact.module)]
+        inside = [fact.module.__dict__[name] for name in fact.containers]
+    parts += [content_rows(thing, can_change) for thing in inside]
+    return None if None in parts else [row for part in parts for row in part or ()]
 
 
 def _dictionaries(module: nn.Module) -> list[dict[Any, Any]]:
