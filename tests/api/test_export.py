@@ -128,3 +128,11 @@ def test_what_cannot_be_exported_is_named(function, reason: str, tmp_path: Path)
     with pytest.raises(UnsupportedError, match=reason):
         weft.export(program_of(function, torch.ones(3)), tmp_path / "net")
     assert not (tmp_path / "net").exists()
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["c", "m"])
+def test_a_folder_may_be_called_as_a_library_of_the_system(name: str, tmp_path: Path) -> None:
+    assert weft.export(program_of(nn.ReLU(), torch.randn(3)), tmp_path / name).checked
+    subprocess.run(["make", "-B", "test"], cwd=tmp_path / name, check=True, capture_output=True)

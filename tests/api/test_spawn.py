@@ -1,6 +1,7 @@
 """Spawned work runs in the background, in the order that its tensors ask for."""
 
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -171,3 +172,32 @@ def test_a_setting_changes_when_spawned_work_is_done():
     torch.set_default_dtype(torch.float32)
     assert weft.ready(found)
     assert found.result().dtype == torch.float32
+
+
+def test_what_one_call_writes_says_nothing_of_others_that_look_alike():
+    def timed(function):
+        def wrapper(*given):
+            return function(*given)
+
+        return wrapper
+
+    def run(module, x):
+        return module(x)
+
+    x, norm = torch.randn(5, 4), nn.BatchNorm1d(4)
+    pairs = [
+        (nn.Sequential(nn.Linear(4, 4)), nn.Sequential(norm)),
+        (partial(torch.mul, x), partial(norm)),
+        (timed(torch.relu), timed(norm)),
+        (partial(run, nn.Linear(4, 4)), partial(run, norm)),
+        (nn.Linear(4, 4).forward, norm.forward),
+    ]
+    for reads, writes in pairs:
+        weft.wait(weft.spawn(reads, x))
+        weft.wait(weft.spawn(writes, x))
+    assert norm.num_batches_tracked == len(pairs)
+
+
+def test_what_is_no_function_is_refused_at_once():
+    with pytest.raises(weft.UsageError, match="given a int"):
+        weft.spawn(5)

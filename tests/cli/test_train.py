@@ -24,6 +24,13 @@ def run(devices, checkpoints, lr=0.1):
 
 def other():
     return 3
+
+
+def needy(devices, depth):
+    return depth
+
+
+net = nn.Linear(4, 3)
 """
 
 
@@ -51,6 +58,8 @@ def test_the_code_that_it_shows_is_one_call(weft: Weft) -> None:
     "words, fact",
     [
         (["run.py:other"], "run.py:other gives int, which is no training run"),
+        (["run.py:net"], "net in run.py is a Linear, which is no training run"),
+        (["run.py:needy"], "run.py:needy needs depth"),
         (["run.py:nothing"], "run.py has no function or class 'nothing'"),
         (["absent.py:run"], "there is no file absent.py"),
         (["run.py:run", "--set", "size=3"], "run.py:run takes no 'size'"),

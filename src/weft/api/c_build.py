@@ -20,7 +20,7 @@ def makefile(name: str) -> str:
         f"lib{name}.so: {name}.c {name}.h {name}_kernels.o\n\t"
         f"$(CC) $(CFLAGS) -shared -fPIC -o $@ {name}.c {name}_kernels.o -lm\n\n"
         f"{name}_test: {name}_test.c lib{name}.so\n"
-        f"\t$(CC) $(CFLAGS) -o $@ {name}_test.c -L. -l{name} -Wl,-rpath,'$$ORIGIN'\n\n"
+        f"\t$(CC) $(CFLAGS) -o $@ {name}_test.c lib{name}.so -Wl,-rpath,'$$ORIGIN'\n\n"
         f"test: {name}_test\n\t./{name}_test\n"
     )
 
@@ -30,10 +30,11 @@ def build_and_compare(folder: Path, name: str) -> tuple[str, ...]:
     compiler = shutil.which(COMPILER)
     if compiler is None:
         return ()
+    # The library is linked by its file: `-lm` would be another where a folder is called m.
     library, test = f"lib{name}.so", f"{name}_test"
     commands = (
         (compiler, "-O2", "-shared", "-fPIC", "-o", library, f"{name}.c", f"{name}_kernels.o", "-lm"),
-        (compiler, "-O2", "-o", test, f"{test}.c", "-L.", f"-l{name}", "-Wl,-rpath,$ORIGIN"),
+        (compiler, "-O2", "-o", test, f"{test}.c", library, "-Wl,-rpath,$ORIGIN"),
         (str(folder.resolve() / test),),
     )
     for command in commands:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from weft.api.lazy_recording import place_text
 from weft.api.lazy_session import SESSION
 from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor
+from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.codegen.library import version_of
 from weft.engine import Placement, Var
@@ -26,8 +27,8 @@ from weft.trace.capture import storage_key, tree_map_only, without_functions
 from weft.trace.state import find_state
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
-# For each function's code: which of its tensors it has been seen to write, by place; and whether it was seen at all.
-_WRITES: dict[Any, set[int]] = {}
+# For each kind of call: which of its tensors it has been seen to write, by place; and whether it was seen at all.
+_WRITES: dict[Hashable, set[int]] = {}
 
 
 @contextmanager
@@ -76,6 +77,8 @@ def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
     and lazy work. It runs under the modes of this call, as of `torch.no_grad`. The first call of a
     function has its tensors to itself; later ones share those that it did not write.
     """
+    if not callable(function):
+        raise UsageError(f"weft.spawn was given a {type(function).__name__}", fix="weft.spawn(function, *arguments)")
     SESSION.settings.watch(SESSION.finish)
     with without_functions():
         return _spawn(function, args, kwargs)
@@ -85,7 +88,7 @@ def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     made = Spawned()
     tensors = list({id(tensor): tensor for tensor in _reached(function, args, kwargs)}.values())
     variables = [variable for tensor in tensors for variable in SESSION.variables(tensor)]
-    key = (_code(function), len(args), tuple(kwargs))
+    key = kind_of_call(function, args, kwargs)
     written = _WRITES.get(key)
     exclusive = range(len(tensors)) if written is None else written
     writes = {
@@ -109,7 +112,7 @@ class _Task:
 
     call: tuple[Any, Any, Any]
     made: Spawned
-    key: Any
+    key: Hashable
     tensors: Sequence[torch.Tensor]
     alone: bool  # placed on one core
     modes: ThreadModes
@@ -158,13 +161,6 @@ def _reached(function: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
         found = slot.get()
         if isinstance(found, torch.Tensor):
             yield found
-
-
-def _code(function: Any) -> Any:
-    function = getattr(function, "__func__", function)
-    if isinstance(function, nn.Module):
-        return (type(function), function.training)
-    return getattr(function, "__code__", None) or type(function)
 
 
 def _name(function: Any) -> str:

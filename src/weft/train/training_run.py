@@ -6,10 +6,12 @@ import dataclasses
 import difflib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from weft.api.user_file import run_file
 from weft.errors import UsageError
@@ -57,6 +59,13 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
             why=f"so it would not compute on {options.devices!r}",
             fix="give it a parameter devices, and give that to its Trainer",
         )
+    needed = [name for name in _needed(parameters) if name not in given and name not in options.values]
+    if needed:
+        raise UsageError(
+            f"{target} needs {', '.join(needed)}",
+            why="it is called with devices, checkpoints and what is set, where it has such parameters",
+            fix=f"--set {needed[0]}=..., or give the parameter a default",
+        )
     found = make(**{name: value for name, value in given.items() if name in parameters}, **options.values)
     if isinstance(found, Trainer):
         found = (found, getattr(found, "train_data", None), getattr(found, "test_data", None))
@@ -74,6 +83,12 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     return TrainingRun(*found)
 
 
+def _needed(parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
+    """Name the parameters that have no default."""
+    fixed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return (name for name, one in parameters.items() if one.default is one.empty and one.kind not in fixed)
+
+
 def _maker(target: str) -> Callable[..., Any]:
     if target in RUNS:
         return RUNS[target]
@@ -84,6 +99,11 @@ def _maker(target: str) -> Callable[..., Any]:
         raise UsageError(f"{target!r} names no training run", fix=guess)
     names = run_file(Path(file))
     make = names.get(name)
+    if isinstance(make, nn.Module):
+        raise UsageError(
+            f"{name} in {file} is a {type(make).__name__}, which is no training run",
+            fix="name a function that returns (trainer, train) or (trainer, train, test)",
+        )
     if not callable(make):
         known = [known for known, value in names.items() if callable(value) and not known.startswith("_")]
         raise UsageError(f"{file} has no function or class {name!r}", why="it has " + (", ".join(known) or "none"))
