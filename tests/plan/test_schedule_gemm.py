@@ -63,3 +63,13 @@ def test_few_rows_by_weights_larger_than_the_cache_are_shared_out_evenly_by_pane
 def test_one_row_by_weights_that_take_long_to_fetch_has_tiles_for_several_cores() -> None:
     schedule = choose_schedule("f32", (1, 688, 256), replace(TARGETS[0], l2_bytes=2 * 1024 * 1024))
     assert schedule.tile_panels * schedule.block_vectors * schedule.lanes <= 688 // 2
+
+
+@pytest.mark.parametrize("rows", [201, 256, 300, 420, 512, 700, 1000])
+@pytest.mark.parametrize("columns", [512, 768, 1024])
+def test_tiles_by_weights_larger_than_the_cache_are_about_as_high_as_each_other(rows, columns) -> None:
+    target = replace(TARGETS[0], cores=2, l2_bytes=1024 * 1024)
+    schedule = choose_schedule("f32", (rows, columns, 512), target)
+    blocks = -(-rows // schedule.block_rows)
+    last = (blocks - 1) % schedule.tile_row_blocks + 1
+    assert last >= 0.75 * schedule.tile_row_blocks

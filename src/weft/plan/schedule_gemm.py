@@ -51,7 +51,8 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
         tile_panels = _tile_panels(panels, most_panels, -(-row_blocks // least_row_blocks), target.cores)
         # Every tile reads its panels anew: no more tiles above each other than all cores need.
         tiles_down = -(-TILES_PER_CORE * target.cores // cut(panels, tile_panels).count)
-        tile_row_blocks = max(least_row_blocks, -(-row_blocks // tiles_down))
+        # As high as each other: lanes are given equally many.
+        tile_row_blocks = cut(row_blocks, max(least_row_blocks, -(-row_blocks // tiles_down))).size
     else:
         cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
         if row_blocks == 1:  # each number of a panel is used once: what takes time is to fetch it
