@@ -394,3 +394,49 @@ def test_what_is_an_equal_number_at_every_call_but_another_object_is_compared_in
     assert found._settled is settled  # nothing was looked up again
     scale = 2.5
     assert torch.equal(scaled(x), x * 2.5)
+
+
+class Called:
+    """Counts how often a hybridized function goes the long way."""
+
+    def __init__(self, hybrid, monkeypatch):
+        self.times, self._call = 0, hybrid._call
+        monkeypatch.setattr(hybrid, "_call", self)
+
+    def __call__(self, *call):
+        self.times += 1
+        return self._call(*call)
+
+
+def test_calls_with_names_and_constants_are_quick_and_whole(x, monkeypatch):
+    module = Masked()
+    mask = torch.randn(2, 8)
+    with torch.no_grad():
+        plain, masked = module(x), module(x, mask)
+        hybrid = weft.hybridize(module)
+        for _ in range(4):
+            hybrid(x=x, mask=None, times=2)
+        long = Called(hybrid.forward, monkeypatch)
+        assert torch.allclose(hybrid(x=x, mask=None, times=2), plain * 2)
+        assert hybrid.forward._quick._whole is not refuse_all
+        assert torch.allclose(hybrid(x=x + 0, mask=None, times=2), plain * 2)
+        assert long.times == 0
+        # Another order of names, another constant, a tensor in its place, fewer arguments: the long way.
+        assert torch.allclose(hybrid(mask=None, x=x, times=2), plain * 2)
+        assert torch.allclose(hybrid(mask=None, x=x, times=3), plain * 3)
+        assert torch.allclose(hybrid(x=x, mask=mask, times=1), masked)
+        assert torch.allclose(hybrid(x=x, mask=None, times=1), plain)
+        assert torch.allclose(hybrid(x), plain)
+        assert torch.allclose(hybrid(x, mask), masked)
+        assert long.times == 6
+
+
+def test_the_order_of_names_tells_tensors_apart(x):
+    @weft.hybridize
+    def difference(first, second):
+        return first - second
+
+    for _ in range(4):
+        assert torch.equal(difference(first=x, second=x * 2), -x)
+    assert torch.equal(difference(second=x, first=x * 2), x)
+    assert torch.equal(difference(x, second=x * 2), -x)

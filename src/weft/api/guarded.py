@@ -47,12 +47,15 @@ class Guarded:
         self._restless: frozenset[int] = frozenset()
         self._settled = self._settle()
 
-    def whole_call(self, arguments: Sequence[torch.Tensor]) -> Whole | None:
-        """A built-in function for calls like this one, if there can be one; see weft.runtime.whole_call."""
+    def whole_call(self, arguments: Sequence[torch.Tensor], places: Sequence[int]) -> Whole | None:
+        """A built-in function for calls like this one, if there can be one; see weft.runtime.whole_call.
+
+        It takes the tensors alone; `places` says where among the leaves of the call they are.
+        """
         settled = self._settled
         if settled is None or self._memory is not None or self.numbers:
             return None
-        found, guards = self.program.bound(self.arguments), settled.rows()
+        found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
         if found is None or guards is None:
             return None
         bound, result = found

@@ -85,11 +85,16 @@ class Hybrid:
             if result is not False:
                 return result
         quick = self._quick
-        if quick is not None and not keywords:
-            inputs = quick.inputs(arguments)
+        leaves = None if quick is None else quick.leaves(arguments, keywords)
+        if quick is not None and leaves is not None:
+            result = quick.run_whole(leaves)
+            if result is not False:
+                return result
+            inputs = quick.inputs(leaves)
             if inputs is not None:
                 result = quick.guarded.program.run(inputs)
-                self._whole = quick.whole_call(arguments)
+                found = quick.whole_call(leaves)
+                self._whole = found if quick.is_plain else refuse_all
                 return result
         return self._call(arguments, keywords)
 

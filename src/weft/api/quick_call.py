@@ -14,44 +14,79 @@ from weft.trace.modes import has_function_modes
 from weft.trace.signature import autocast_key
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
+CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 class QuickCall:
     """What a call must look like to run this program without a key being made of it."""
 
-    def __init__(self, guarded: Guarded, arguments: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.guarded = guarded
-        self._count = len(arguments)
-        self._looks = tuple(_look(argument) for argument in arguments)
+        self._names = tuple(keywords)
+        leaves = (*arguments, *keywords.values())
+        self._count = len(leaves)
+        tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        self._looks = tuple((place, _look(tensor)) for place, tensor in tensors.items())
+        self._constants = tuple((place, leaf) for place, leaf in enumerate(leaves) if place not in tensors)
         self._modes = _modes()
         self._attempts = EverFewer()
+        self._whole: Whole = refuse_all
 
-    def whole_call(self, arguments: tuple[Any, ...]) -> Whole:
-        """What may stand for this call from now on: tried at some calls, ever fewer, as it is costly to make."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether such a call has nothing but tensors, by position."""
+        return not self._names and not self._constants
+
+    def leaves(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The arguments in one row, if they have the same names, and those that are no tensors are the same."""
+        if keywords or self._names:
+            if tuple(keywords) != self._names:
+                return None
+            arguments = (*arguments, *keywords.values())
+        if len(arguments) != self._count:
+            return None
+        for place, constant in self._constants:
+            if arguments[place] is not constant:
+                return None
+        return arguments
+
+    def run_whole(self, leaves: tuple[Any, ...]) -> Any:
+        """What the built-in function gives, if there is one for such calls; else False."""
+        return False if self._whole is refuse_all else self._whole(*[leaves[place] for place, _ in self._looks])
+
+    def whole_call(self, leaves: tuple[Any, ...]) -> Whole:
+        """What may stand for such calls from now on: tried at some calls, ever fewer, as it is costly to make."""
         if autocast_key() is not None:
             return refuse_all  # it asks the thread's modes one by one, and not which dtype autocast casts to
-        return (self.guarded.whole_call(arguments) if self._attempts.is_due() else None) or refuse_all
+        places = [place for place, _ in self._looks]
+        found = (
+            self.guarded.whole_call([leaves[place] for place in places], places) if self._attempts.is_due() else None
+        )
+        self._whole = found or refuse_all
+        return self._whole
 
-    def inputs(self, arguments: tuple[Any, ...]) -> list[Any] | None:
+    def inputs(self, leaves: tuple[Any, ...]) -> list[Any] | None:
         """The program's inputs, if it may run."""
-        if len(arguments) != self._count or _modes() != self._modes or traced_elsewhere(()):
+        if _modes() != self._modes or traced_elsewhere(()):
             return None
-        for argument, look in zip(arguments, self._looks, strict=True):
-            if type(argument) not in PLAIN_ARGUMENTS or _look(argument) != look:
+        for place, look in self._looks:
+            leaf = leaves[place]
+            if type(leaf) not in PLAIN_ARGUMENTS or _look(leaf) != look:
                 return None
-        return self.guarded.ready(arguments)
+        return self.guarded.ready(leaves)
 
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
-    """The quick form of a call, if it has one: dense tensors by position, and no mode that is looked at closely."""
-    if keywords or has_function_modes():
+    """The quick form of a call, if it has one: dense tensors and constants, and no mode that is looked at closely."""
+    if has_function_modes() or not all(map(_is_quick, (*arguments, *keywords.values()))):
         return None
-    if any(
-        type(argument) not in PLAIN_ARGUMENTS or argument.dtype.is_complex or argument.is_neg()
-        for argument in arguments
-    ):
-        return None
-    return QuickCall(guarded, arguments)
+    return QuickCall(guarded, arguments, keywords)
+
+
+def _is_quick(leaf: Any) -> bool:
+    if type(leaf) not in PLAIN_ARGUMENTS:
+        return type(leaf) in CONSTANTS
+    return not leaf.dtype.is_complex and not leaf.is_neg()
 
 
 def _look(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -198,8 +198,9 @@ class Step(Hybrid):
         """
         given = (*arguments, *current.numbers.values())
         quick = self._quick_calls.get(current.form)
-        if quick is not None and not keywords:
-            inputs = quick.inputs(given)
+        if quick is not None:
+            row = quick.leaves(given, keywords)
+            inputs = None if row is None else quick.inputs(row)
             if inputs is not None:
                 return quick.guarded, inputs
         leaves, structure = tree_flatten(((*given, current.form), keywords))
@@ -217,7 +218,8 @@ class Step(Hybrid):
                 return None
         if len(self._quick_calls) >= MOST_QUICK_CALLS:
             self._quick_calls.clear()
-        self._quick_calls[current.form] = quick_call(found, given, keywords)
+        # The form of a round is a leaf behind its arguments: keywords would come behind that.
+        self._quick_calls[current.form] = None if keywords else quick_call(found, given, {})
         return found, found.inputs(leaves)
 
     def _traced(self, call: Call) -> Guarded:

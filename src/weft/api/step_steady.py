@@ -59,7 +59,9 @@ class SteadyStep:
         numbers = self._numbers() if self._quick is not None else None
         if self._quick is None or numbers is None:
             return None
-        inputs = self._quick.inputs((*arguments, *(torch.tensor(numbers, dtype=dtype) for dtype in self._ran.dtypes)))
+        tensors = (torch.tensor(numbers, dtype=dtype) for dtype in self._ran.dtypes)
+        leaves = self._quick.leaves((*arguments, *tensors), {})
+        inputs = None if leaves is None else self._quick.inputs(leaves)
         if inputs is None:
             return None
         parameters = self._ran.prepared.parameters
