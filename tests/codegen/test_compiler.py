@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
+import pytest
+
+from weft.codegen import compiler
 from weft.codegen.compiler import object_code, object_codes, optimized, target_machine
 from weft.codegen.module import Module
 from weft.target import host_target
@@ -45,3 +49,16 @@ def test_threads_that_compile_at_the_same_time_get_the_same_code() -> None:
     for thread in threads:
         thread.join()
     assert found == [expected] * 9
+
+
+def test_a_module_ends_before_its_context_whoever_looks_at_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def watched(text: str, machine: Any) -> Any:
+        made.append(optimized(text, machine))
+        return made[-1]
+
+    monkeypatch.setattr(compiler, "optimized", watched)
+    for make in (compiler.object_code, compiler.assembly, compiler.optimized_text):
+        assert make(module(), host_target())
+    assert [each.closed for each in made] == [True, True, True]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -36,3 +38,31 @@ def line_with_helper(work: Callable[[], object], ready: threading.Event, go: thr
         HELPERS.pop(own)
         go.set()
         helper.join()
+
+
+class Held:
+    """Something that a thread computes with."""
+
+
+def test_asking_for_a_line_keeps_nothing_that_threads_compute_with() -> None:
+    own, ready, go = threading.get_ident(), threading.Event(), threading.Event()
+    kept: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        held = Held()
+        kept.append(weakref.ref(held))
+        ready.set()
+        go.wait(10)
+
+    gc.disable()  # it would only find later what is in a circle
+    try:
+        helper = threading.Thread(target=work)
+        helper.start()
+        assert ready.wait(10)
+        line_of_thread(own)
+        line_of_thread(helper.ident or 0)
+        go.set()
+        helper.join()
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -52,8 +52,7 @@ def object_codes(texts: Sequence[str], target: Target) -> tuple[bytes, ...]:
 def object_code(module: str | ir.Module, target: Target) -> bytes:
     """Compile a module to a relocatable object file for any target."""
     machine = target_machine(target)
-    compiled = optimized(str(module), machine)
-    with ffi.OutputString() as problem, _loops_as_written():
+    with optimized(str(module), machine) as compiled, ffi.OutputString() as problem, _loops_as_written():
         # SAFETY: machine and module are this thread's alone, and live until the function has returned.
         memory = _beside_the_lock("LLVMPY_TargetMachineEmitToMemory")(machine, compiled, OBJECT, problem)
         if not memory:
@@ -69,18 +68,22 @@ def assembly(module: str | ir.Module, target: Target) -> str:
     """Compile a module to assembly text for any target: to read what became of it."""
     machine = target_machine(target)
     machine.set_asm_verbosity(False)
-    compiled = optimized(str(module), machine)
-    with _loops_as_written():
+    with optimized(str(module), machine) as compiled, _loops_as_written():
         return str(machine.emit_assembly(compiled))
 
 
 def optimized_text(module: str | ir.Module, target: Target) -> str:
     """Give a module's LLVM text after optimisation: to read what became of it."""
-    return str(optimized(str(module), target_machine(target)))
+    with optimized(str(module), target_machine(target)) as compiled:
+        return str(compiled)
 
 
 def optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """Parse, check and optimise module text; text that LLVM rejects is a mistake of an emitter."""
+    """Parse, check and optimise module text; text that LLVM rejects is a mistake of an emitter.
+
+    Whoever asks closes the module: whatever looks at frames, as debuggers and profilers do, may keep it for the
+    collector, which might end its context first, and the process crashes where a module ends after its context.
+    """
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
     except RuntimeError as error:
@@ -90,12 +93,12 @@ def optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
     except RuntimeError as error:
         module.close()  # now: the traceback holds it, and its context might be collected first
         raise InternalError(f"LLVM rejects the code of a kernel: {error}") from error
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=OPTIMIZATION))
-    passes = llvm.create_new_module_pass_manager()
-    for add in PASSES:
-        add(passes)
-    # SAFETY: all of these belong to one module, which is this thread's alone.
-    _beside_the_lock("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=OPTIMIZATION)
+    with llvm.create_pass_builder(machine, tuning) as builder, llvm.create_new_module_pass_manager() as passes:
+        for add in PASSES:
+            add(passes)
+        # SAFETY: all of these belong to one module, which is this thread's alone.
+        _beside_the_lock("LLVMPY_RunNewModulePassManager")(passes, module, builder)
     return module
 
 

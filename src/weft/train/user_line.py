@@ -30,9 +30,13 @@ def line_of_error(error: BaseException) -> str | None:
 
 def line_of_thread(identity: int) -> str | None:
     """Name the line of the user's that a thread is in now, or that whom it waits for is in."""
-    frames = sys._current_frames()
-    helped = _line(_walk_stack(frames.get(HELPERS.get(identity, identity))))
-    return helped or _line(_walk_stack(frames.get(identity)))
+    return _line_now(HELPERS.get(identity, identity)) or _line_now(identity)
+
+
+def _line_now(identity: int) -> str | None:
+    # Asked for in passing: the table has this very frame, and held by it would be a circle of all that threads compute
+    # with, which the collector would take apart in any order, or keep for long.
+    return _line(_walk_stack(sys._current_frames().get(identity)))
 
 
 def _walk_stack(frame: FrameType | None) -> Iterable[tuple[FrameType, int]]:
