@@ -1,7 +1,8 @@
 """What hybridizing costs or gains in an ordinary training loop: `python -m bench.loops [--seconds 6] [ROW ...]`.
 
 Eager, the same loop with hybridized networks, and `weft.step`, in one process: losses of the first steps are compared,
-then turns of a few steps each. Prints the fastest tenth and the median, and eager's time over ours of both. Claim: a
+then turns of a fifth of a second
+each; a turn in which other processes used the cores does not count. Prints the fastest tenth and the median, and eager's time over ours of both. Claim: a
 hybridized network is not slower than eager in any row.
 """
 
@@ -22,11 +23,13 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from bench.machine import describe
+from bench.machine import describe, foreign_cores, load
 from bench.models import chapter, sequence, tables
 from bench.models.subject import SEED
 
-TURN, UNCOUNTED = 8, 2  # steps of a turn, and how many of them only warm up
+TURN, UNCOUNTED = 0.2, 2  # seconds of a turn, and how many of its steps only warm up
+FOREIGN = 0.15  # of a core that others may use in a turn
+PATIENCE = 4  # so many times longer than wanted it goes on where others disturb it
 CHECKED = 4  # steps whose losses are compared
 TOLERANCE = 2e-3  # of a loss after as many steps, in which roundings have grown
 Step = Callable[[], torch.Tensor]
@@ -196,17 +199,30 @@ def compare(name: str, contestants: dict[str, Step]) -> None:
 
 def in_turn(contestants: dict[str, Step], seconds: float) -> dict[str, list[float]]:
     """Give the times of single steps, sorted."""
-    found: dict[str, list[float]] = {who: [] for who in contestants}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    quiet: dict[str, list[float]] = {who: [] for who in contestants}
+    disturbed: dict[str, list[float]] = {who: [] for who in contestants}
+    start = time.perf_counter()
+    while True:
         for who, step in contestants.items():
-            times = []
-            for _ in range(TURN):
-                start = time.perf_counter()
-                step()
-                times.append(time.perf_counter() - start)
-            found[who] += times[UNCOUNTED:]
-    return {who: sorted(times) for who, times in found.items()}
+            before = load(())
+            times = turn(step)
+            foreign = foreign_cores(before, load(()))
+            (quiet if foreign is None or foreign < FOREIGN else disturbed)[who] += times[UNCOUNTED:]
+        gone, counted = time.perf_counter() - start, min(map(sum, quiet.values()))
+        if counted > seconds / len(contestants) or gone > PATIENCE * seconds:
+            return {who: sorted(quiet[who] or disturbed[who]) for who in contestants}
+
+
+def turn(step: Step) -> list[float]:
+    """Give the times of the steps of one turn."""
+    times: list[float] = []
+    start = before = time.perf_counter()
+    while before < start + TURN or len(times) <= UNCOUNTED:
+        step()
+        now = time.perf_counter()
+        times.append(now - before)
+        before = now
+    return times
 
 
 def measure(loop: Loop, seconds: float) -> str:
@@ -221,7 +237,7 @@ def measure(loop: Loop, seconds: float) -> str:
     middle = {who: statistics.median(found) for who, found in times.items()}
     parts = [f"{loop.name:14}"]
     for who in contestants:
-        parts.append(f"{who} {1e3 * best[who]:7.3f} {1e3 * middle[who]:7.3f}")
+        parts.append(f"{who} {len(times[who])} x {1e3 * best[who]:7.3f} {1e3 * middle[who]:7.3f}")
         if who != "eager":
             parts[-1] += f" ({best['eager'] / best[who]:4.2f} {middle['eager'] / middle[who]:4.2f})"
     return "  ".join(parts)
