@@ -1,9 +1,9 @@
 """What hybridizing costs or gains in an ordinary training loop: `python -m bench.loops [--seconds 6] [ROW ...]`.
 
 Eager, the same loop with hybridized networks, and `weft.step`, in one process: losses of the first steps are compared,
-then turns of a fifth of a second
-each; a turn in which other processes used the cores does not count. Prints the fastest tenth and the median, and eager's time over ours of both. Claim: a
-hybridized network is not slower than eager in any row.
+then turns of a fifth of a second each; one in which other processes used the cores does not count. Prints how many
+steps, the fastest tenth and the median, and eager's time over ours of both. Claim: a hybridized network is not slower
+than eager in any row.
 """
 
 from __future__ import annotations

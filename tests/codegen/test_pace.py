@@ -10,7 +10,7 @@ import pytest
 from weft.codegen import pace
 from weft.codegen.module import Module
 from weft.codegen.native import compile_native
-from weft.codegen.pace import LONGEST_REST, REST, SHORTEST_REST, UNIT, USUAL, WORDS, WORTH_WAKING, Pace
+from weft.codegen.pace import COMPARED, LONGEST_REST, REST, SHORTEST_REST, SOLO, UNIT, USUAL, WORDS, WORTH_WAKING, Pace
 from weft.target import host_target
 
 MILLISECOND = 1_000_000
@@ -21,12 +21,12 @@ class Paced:
 
     def __init__(self) -> None:
         module = Module(host_target())
-        for name in ("rests", "short", "note"):
+        for name in ("rests", "short", "note", "note_alone"):
             f = module.function(name, ["ptr", "ptr"])
             memory, result = f.parameters
             written = Pace(f, memory)
-            if name == "note":
-                written.note(f.binary("sub", written.now(), f.load("i64", result)))
+            if name.startswith("note"):
+                getattr(written, name)(f.binary("sub", written.now(), f.load("i64", result)))
                 continue
             found = written.rests() if name == "rests" else (written.short(),)
             for place, value in enumerate(found):
@@ -46,6 +46,10 @@ class Paced:
         """A call on lanes that took so long."""
         self._call("note", nanoseconds)
 
+    def call_alone(self, nanoseconds: int) -> None:
+        """A call on the calling thread that took so long."""
+        self._call("note_alone", nanoseconds)
+
     def rest(self) -> int:
         """Count the calls that are made alone now, the last one with an eye to the next."""
         count = 0
@@ -64,8 +68,21 @@ def paced() -> Paced:
     return Paced()
 
 
+def test_one_call_is_made_alone_after_the_first_that_did_not_take_very_long(paced: Paced) -> None:
+    paced.call(100 * MILLISECOND)
+    assert paced.rest() == 0
+    paced.call(MILLISECOND)
+    assert paced.rest() == COMPARED
+    paced.call_alone(MILLISECOND)
+    paced.call(MILLISECOND)
+    assert paced.rest() == 0
+
+
 def test_calls_of_usual_length_are_never_followed_by_a_rest(paced: Paced) -> None:
-    for length in (1.0, 1.2, 0.8, 2.5, 1.0):
+    paced.call(MILLISECOND)
+    paced.rest()
+    paced.call_alone(int(1.5 * MILLISECOND))
+    for length in (1.2, 0.8, 2.5, 1.0):
         paced.call(int(length * MILLISECOND))
         assert paced.rest() == 0
     assert paced.words[USUAL] == pytest.approx(MILLISECOND, rel=0.2)
@@ -98,7 +115,37 @@ def test_rests_grow_with_every_stall_up_to_a_limit_and_shrink_with_calls_that_ar
     assert paced.words[REST] == SHORTEST_REST
 
 
+def test_lanes_that_were_slow_from_the_first_call_rest_because_calls_alone_are_faster(paced: Paced) -> None:
+    paced.call(12 * MILLISECOND)
+    rests = [paced.rest()]
+    for _ in range(10):
+        paced.call_alone(MILLISECOND)
+        paced.call(12 * MILLISECOND)
+        rests.append(paced.rest())
+    assert rests[1] > 0
+    assert rests[-1] > 8 * rests[1]
+
+
+def test_lanes_that_gain_nothing_rest_and_work_again_when_they_do(paced: Paced) -> None:
+    paced.call(int(1.3 * MILLISECOND))
+    for _ in range(10):
+        paced.call_alone(MILLISECOND)
+        paced.call(int(1.3 * MILLISECOND))
+    assert paced.rest() >= 10
+    paced.call(int(0.6 * MILLISECOND))
+    assert paced.rest() == 0
+
+
+def test_one_slow_call_alone_says_little_and_one_fast_one_much(paced: Paced) -> None:
+    paced.call_alone(MILLISECOND)
+    paced.call_alone(100 * MILLISECOND)
+    assert paced.words[SOLO] < 1.2 * MILLISECOND
+    paced.call_alone(MILLISECOND // 2)
+    assert paced.words[SOLO] < 0.9 * MILLISECOND
+
+
 def test_a_program_that_became_slower_for_good_is_not_taken_for_stalled_for_ever(paced: Paced) -> None:
+    paced.call_alone(8 * MILLISECOND)
     paced.call(MILLISECOND)
     rests = []
     for _ in range(60):

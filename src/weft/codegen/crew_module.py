@@ -178,7 +178,7 @@ class _Dispatch:
         self.pace.note(start)
         f.branch(end)
         f.begin_block(alone)
-        self._call(SERIAL_SLOT)
+        self._call_alone()
         f.branch(end)
         f.begin_block(end)
         f.store(self.pace.now(), f.offset(self.crew, "i8", LAST_CALL_OFFSET))
@@ -186,6 +186,11 @@ class _Dispatch:
     def _call(self, slot: int) -> None:
         function = self.f.load("ptr", self.f.offset(self.program, "ptr", slot))
         self.f.emit_void(f"call void {function.name}({self.frame})")
+
+    def _call_alone(self) -> None:
+        start = self.pace.now()
+        self._call(SERIAL_SLOT)
+        self.pace.note_alone(start)
 
     def _reserve(self, alone: str) -> None:
         """Take as many workers as are needed; where there are fewer, give them back and go on alone."""
@@ -262,10 +267,9 @@ class _Dispatch:
         # Reserved, they stay awake until this call is over; the next finds them spinning.
         with f.loop(0, self.needed) as loop, f.only_if(words.is_state(self._before(loop.index), ASLEEP)):
             wake(f, self._mailbox(loop.index))
-        self._call(SERIAL_SLOT)
+        self._call_alone()
         with f.loop(0, self.needed) as loop:
             words.set_state(self._mailbox(loop.index), IDLE)
-        self.pace.end_alone()
         f.branch(end)
         f.begin_block(on)
 

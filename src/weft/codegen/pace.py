@@ -3,7 +3,8 @@
 Lanes are worth their workers only where these have their cores. A call that takes much longer than usual was stalled:
 something else ran on a worker's core. Then calls run alone for about as long as the stall took: so what a single one
 costs is little more than itself, and where stall follows on stall, rests become longer, and the odd call that looks
-whether lanes work again costs little. A short program does not wait for a worker that sleeps.
+whether lanes work again costs little. What calls alone take is noted too: where lanes were slow from the start, that is
+what tells. A short program does not wait for a worker that sleeps.
 """
 
 from weft.codegen.module import FunctionWriter
@@ -22,10 +23,15 @@ SMOOTHING = 4  # a power of two: how many calls make what is usual
 FORGETTING = 8  # likewise: how many calls without a stall make the next rest shorter
 MONOTONIC = 1
 SECOND = 1_000_000_000  # nanoseconds
+# After the first call that takes no longer, one runs alone, to know what that takes.
+WORTH_COMPARING = 50_000_000
+COMPARED = 2  # the last call of a rest may run on the caller's team
+SLOWER, FASTER = 3, 1  # powers of two: of what calls alone take, one that took longer counts less than a faster one
 # Several callers change these numbers at once; whichever of them comes last is as good as the others.
-WORDS = 4
-# How long a call takes, 0 before the first; calls left to run alone; the next rest; when the last call ended.
-USUAL, ALONE, REST, LAST = range(WORDS)
+WORDS = 5
+# How long a call on lanes takes, 0 before the first; calls left to run alone; the next rest; when the last call ended;
+# how long a call alone takes, 0 before the first.
+USUAL, ALONE, REST, LAST, SOLO = range(WORDS)
 
 
 class Pace:
@@ -61,9 +67,16 @@ class Pace:
         worth = f.compare("icmp sgt", self._number(USUAL), f.integer(WORTH_TEAM))
         return f.binary("and", awake, worth)
 
-    def end_alone(self) -> None:
-        """Note when a call has ended that did not run on lanes."""
-        self._set_number(LAST, self.now())
+    def note_alone(self, start: Register) -> None:
+        """Learn from a call that has just ended and did not run on lanes."""
+        f = self.f
+        now = self.now()
+        self._set_number(LAST, now)
+        taken, solo = f.binary("sub", now, start), self._number(SOLO)
+        more = f.binary("sub", f.minimum(taken, f.multiply(solo, 2)), solo)
+        faster = f.compare("icmp slt", more, f.integer(0))
+        learned = f.add(solo, f.select(faster, self._part(more, FASTER), self._part(more, SLOWER)))
+        self._set_number(SOLO, f.select(f.compare("icmp eq", solo, f.integer(0)), taken, learned))
 
     def now(self) -> Register:
         """Read the clock, in nanoseconds."""
@@ -78,30 +91,43 @@ class Pace:
         now = self.now()
         self._set_number(LAST, now)
         taken = f.binary("sub", now, start)
-        usual, rest = self._number(USUAL), self._number(REST)
+        usual, rest, solo = self._number(USUAL), self._number(REST), self._number(SOLO)
         first, known, stalled, well, done = (f.label(stem) for stem in ("first", "known", "stalled", "well", "done"))
         f.branch_if(f.compare("icmp eq", usual, f.integer(0)), first, known)
         f.begin_block(first)
         self._set_number(USUAL, taken)
         self._set_number(REST, f.integer(SHORTEST_REST))
+        self._compare_once(taken, solo)
         f.branch(done)
         f.begin_block(known)
-        limit = f.add(f.multiply(usual, STALLED), STALL)
-        f.branch_if(f.compare("icmp sgt", taken, limit), stalled, well)
+        is_known = f.compare("icmp ne", solo, f.integer(0))
+        least = f.select(is_known, f.minimum(usual, solo), usual)
+        is_stalled = f.compare("icmp sgt", taken, f.add(f.multiply(least, STALLED), STALL))
+        # Lanes that do not pay: this call and most before it were slower than calls alone.
+        pays = f.compare("icmp sle", f.minimum(taken, usual), f.select(is_known, solo, usual))
+        f.branch_if(f.binary("or", is_stalled, f.binary("xor", pays, constant("i1", 1))), stalled, well)
         f.begin_block(stalled)
-        counted = f.minimum(taken, f.add(usual, LONGEST_STALL))
-        self._set_number(ALONE, f.binary("sdiv", f.binary("mul", counted, rest), f.multiply(usual, UNIT)))
+        counted = f.minimum(taken, f.add(least, LONGEST_STALL))
+        self._set_number(ALONE, f.binary("sdiv", f.binary("mul", counted, rest), f.multiply(least, UNIT)))
         self._set_number(REST, f.minimum(f.multiply(rest, 2), f.integer(LONGEST_REST)))
         # What is usual may have changed for good: then a call like this is no stall after a few.
-        self._set_number(USUAL, f.add(usual, self._part(usual, SMOOTHING)))
+        more = f.minimum(f.binary("sub", taken, usual), usual)
+        self._set_number(USUAL, f.add(usual, self._part(more, SMOOTHING)))
         f.branch(done)
         f.begin_block(well)
         least = f.integer(SHORTEST_REST)
         self._set_number(USUAL, f.add(usual, self._part(f.binary("sub", taken, usual), SMOOTHING)))
         shorter = f.binary("sub", rest, self._part(f.add(rest, (1 << FORGETTING) - 1), FORGETTING))
         self._set_number(REST, f.select(f.compare("icmp sgt", shorter, least), shorter, least))
+        self._compare_once(taken, solo)
         f.branch(done)
         f.begin_block(done)
+
+    def _compare_once(self, taken: Register, solo: Register) -> None:
+        f = self.f
+        unknown = f.compare("icmp eq", solo, f.integer(0))
+        with f.only_if(f.binary("and", unknown, f.compare("icmp slt", taken, f.integer(WORTH_COMPARING)))):
+            self._set_number(ALONE, f.integer(COMPARED))
 
     def _part(self, number: Register, power: int) -> Register:
         return self.f.binary("ashr", number, self.f.integer(power))
