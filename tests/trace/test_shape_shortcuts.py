@@ -49,3 +49,40 @@ def test_a_training_batch_norm_or_wrong_parameters_are_left_to_the_rule():
     assert SHAPE_SHORTCUTS[NAME](given(values, training=True)) is None
     assert SHAPE_SHORTCUTS[NAME](given(values, size=7)) is None
     assert SHAPE_SHORTCUTS[NAME]((values, None, None, *given(values)[3:])) is None
+
+
+ENDS = torch.tensor([3, 7, 10], dtype=torch.int32)
+GROUPED = {
+    "rows of groups": ((10, 16), (3, 16, 8), ENDS),
+    "groups of columns": ((3, 5, 16), (16, 12), torch.tensor([4, 8, 12], dtype=torch.int32)),
+    "groups as they are": ((3, 5, 16), (3, 16, 8), None),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_products_with_a_matrix_for_each_group_are_eagers(name):
+    first, second, ends = GROUPED[name]
+    operands = torch.randn(first), torch.randn(second)
+    eager = torch.nn.functional.grouped_mm(*operands, offs=ends)
+    found = weft.hybridize(lambda *tensors: torch.nn.functional.grouped_mm(*tensors, offs=ends))(*operands)
+    assert (found.shape, found.stride(), found.dtype) == (eager.shape, eager.stride(), eager.dtype)
+    torch.testing.assert_close(found, eager)
+
+
+def test_gradients_of_products_of_groups_are_eagers():
+    def of(function):
+        operands = torch.ones(10, 16).requires_grad_(), torch.linspace(-1, 1, 384).view(3, 16, 8).requires_grad_()
+        function(*operands).square().sum().backward()
+        return [operand.grad for operand in operands]
+
+    def product(x, w):
+        return torch.nn.functional.grouped_mm(x, w, offs=ENDS)
+
+    for ours, theirs in zip(of(weft.hybridize(product)), of(product), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_products_of_groups_that_do_not_fit_are_left_to_the_rule():
+    name = "aten._grouped_mm.default"
+    assert SHAPE_SHORTCUTS[name]((torch.ones(10, 16), torch.ones(3, 8, 8), ENDS)) is None
+    assert SHAPE_SHORTCUTS[name]((torch.ones(10, 16), torch.ones(3, 16, 8).double(), ENDS)) is None

@@ -1,4 +1,4 @@
-"""Operators whose shape rule in PyTorch computes in many small steps -> stand-ins for their results in one.
+"""Operators whose shape rule in PyTorch is slow, or only knows of GPUs -> stand-ins for their results.
 
 A shortcut covers the usual case alone; of any other it gives nothing, and PyTorch's rule is asked.
 """
@@ -33,6 +33,25 @@ def _is_plain(parameter: Any, size: int, device: torch.device) -> bool:
     return tuple(parameter.shape) == (size,) and parameter.dtype is torch.float32 and parameter.device == device
 
 
+def _grouped_product(arguments: tuple[Any, ...]) -> Any:
+    """Products with a matrix for each group of rows, as layers of experts compute them; the rule knows bf16 alone."""
+    first, second, *rest = arguments
+    ends, *options = rest or (None,)
+    plain = first.device.type == "cpu" and first.dtype is second.dtype and first.shape[-1] == second.shape[-2]
+    if not plain or any(option is not None for option in options):
+        return None
+    groups = tuple(ends.shape) if isinstance(ends, torch.Tensor) else ()
+    rows, columns = first.shape[-2], second.shape[-1]
+    # By the dimensions of both: of matrices that are cut along what is summed, along columns or rows, or not at all.
+    sizes = {
+        (2, 2): (*groups, rows, columns),
+        (2, 3): (rows, columns),
+        (3, 2): (rows, columns),
+        (3, 3): (first.shape[0], rows, columns),
+    }.get((first.dim(), second.dim()))
+    return None if sizes is None else first.new_empty(sizes)
+
+
 SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Any]] = MappingProxyType(
-    {"aten.native_batch_norm.default": _batch_norm}
+    {"aten.native_batch_norm.default": _batch_norm, "aten._grouped_mm.default": _grouped_product}
 )
