@@ -178,7 +178,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",
-            "return the tensor, or assign it to an attribute of the module (self.last = y)",
+            "return the tensor, assign it to an attribute of the module (self.last = y), or " + KEEP_EAGER,
         ),
         "subclass": (
             "the program is given a tensor subclass",
