@@ -252,3 +252,14 @@ def test_a_file_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
     with pytest.raises(weft.CheckpointError, match="its format has version 2"):
         weft.load(path, verify=False)
+
+
+def test_a_file_of_what_held_the_model_loads_into_the_model(tmp_path: Path) -> None:
+    net, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    state = {f"model.{name}": tensor for name, tensor in net.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 4}, tmp_path / "last.ckpt")
+    assert weft.load(tmp_path / "last.ckpt", other)["epoch"] == 4
+    assert torch.equal(other.weight, net.weight)
+    torch.save({**state, "head.weight": net.weight}, tmp_path / "more.pt")
+    with pytest.raises(weft.CheckpointError, match="does not fit"):
+        weft.load(tmp_path / "more.pt", other)

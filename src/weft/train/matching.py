@@ -92,6 +92,9 @@ def _ways(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[dict
         yield _pairs(stored, wanted, partial(_without_leading, depth))
     yield _pairs(stored, wanted, without_wrappers)
     yield _pairs(stored, wanted, without_wrappers, without_wrappers)
+    heads = {name.partition(".")[0] for name in stored}
+    if len(heads) == 1:  # what was saved held the model as its only part with tensors, as trainers of others do
+        yield _pairs(stored, wanted, lambda name: name.partition(".")[2])
 
 
 def _pairs(
