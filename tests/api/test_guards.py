@@ -13,7 +13,7 @@ from torch import nn
 
 import weft
 from weft.api.guarded import Guarded
-from weft.api.hybrid import MOST_PROGRAMS
+from weft.api.hybrid import MOST_PROGRAMS, Hybrid
 
 pytestmark = pytest.mark.usefixtures("by_library")
 
@@ -367,6 +367,60 @@ def test_nested_arguments_see_a_replaced_parameter() -> None:
         net(torch.ones(1, 4), cache)
     net.layer.weight = nn.Parameter(torch.zeros(4, 4))
     assert torch.equal(net(torch.ones(1, 4), cache), Decodes.forward(net, torch.ones(1, 4), cache))
+
+
+def test_a_call_with_nested_arguments_like_the_one_before_makes_no_key(monkeypatch) -> None:
+    net = weft.hybridize(Decodes())
+    x = torch.ones(1, 4)
+    net(x, decoded(2))
+    monkeypatch.setattr(Hybrid, "_call", lambda *_: pytest.fail("a long call"))
+    for _ in range(3):
+        cache = [(torch.rand(1, 2, 4), torch.rand(1, 2, 4)) for _ in range(2)]
+        torch.testing.assert_close(net(x, cache), Decodes.forward(net, x, cache))
+
+
+def decoded(length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.rand(1, length, 4), torch.rand(1, length, 4)) for _ in range(2)]
+
+
+def test_nested_arguments_that_look_otherwise_are_told_apart() -> None:
+    net = weft.hybridize(Decodes())
+    x = torch.ones(1, 4)
+    first, second = decoded(2)
+    calls: list[Any] = [
+        [first, second],
+        (first, second),
+        [list(first), second],
+        [first],
+        [],
+        decoded(3),
+        [first, (second[0].double(), second[1])],
+        [first, (second[0].transpose(1, 2).contiguous().transpose(1, 2), second[1])],
+        [first, (second[0], 2.0)],
+        [first, (second[0].clone().requires_grad_(), second[1])],
+        [first, second],
+    ]
+    for cache in calls:
+        for _ in range(2):
+            found, expected = net(x, cache), Decodes.forward(net, x, cache)
+            assert found.dtype == expected.dtype
+            assert found.requires_grad == expected.requires_grad
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_function_of_one_container_tells_its_tensors_from_arguments() -> None:
+    @weft.hybridize
+    def total(*parts: Any) -> torch.Tensor:
+        flat = [part if isinstance(part, torch.Tensor) else 10 * sum(part) for part in parts]
+        return sum(flat)
+
+    one, two = torch.ones(3), torch.full((3,), 2.0)
+    for _ in range(2):
+        assert total((one, two)).tolist() == [30.0] * 3
+        assert total(one, two).tolist() == [3.0] * 3
+        assert total((one,), two).tolist() == [12.0] * 3
+        assert total(one, (two,)).tolist() == [21.0] * 3
+        assert total((one,), (two,)).tolist() == [30.0] * 3
 
 
 class Decodes(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from weft.trace.signature import autocast_key
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
+CONTAINERS = (tuple, list)
 
 
 class QuickCall:
@@ -23,8 +25,10 @@ class QuickCall:
     def __init__(self, guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.guarded = guarded
         self._names = tuple(keywords)
-        leaves = (*arguments, *keywords.values())
-        self._count = len(leaves)
+        given = (*arguments, *keywords.values())
+        self._count = len(given)
+        self._nesting = _nesting(given) if _has_containers(given) else None
+        leaves = _leaves(given)
         tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         self._looks = tuple((place, _look(tensor)) for place, tensor in tensors.items())
         self._constants = tuple((place, leaf) for place, leaf in enumerate(leaves) if place not in tensors)
@@ -35,16 +39,20 @@ class QuickCall:
     @property
     def is_plain(self) -> bool:
         """Whether such a call has nothing but tensors, by position."""
-        return not self._names and not self._constants
+        return not self._names and not self._constants and self._nesting is None
 
     def leaves(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...] | None:
-        """The arguments in one row, if they have the same names, and those that are no tensors are the same."""
+        """The arguments and what is in them in one row, if names, containers and what is no tensor are the same."""
         if keywords or self._names:
             if tuple(keywords) != self._names:
                 return None
             arguments = (*arguments, *keywords.values())
         if len(arguments) != self._count:
             return None
+        if self._nesting is not None:
+            if _nesting(arguments) != self._nesting:
+                return None
+            arguments = tuple(_leaves(arguments))
         for place, constant in self._constants:
             if arguments[place] is not constant:
                 return None
@@ -77,10 +85,30 @@ class QuickCall:
 
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
-    """The quick form of a call, if it has one: dense tensors and constants, and no mode that is looked at closely."""
-    if has_function_modes() or not all(map(_is_quick, (*arguments, *keywords.values()))):
+    """The quick form of a call, if it has one: dense tensors, constants, tuples and lists of them, in usual modes."""
+    if has_function_modes() or not all(map(_is_quick, _leaves((*arguments, *keywords.values())))):
         return None
     return QuickCall(guarded, arguments, keywords)
+
+
+def _has_containers(things: Iterable[Any]) -> bool:
+    return any(type(thing) in CONTAINERS for thing in things)
+
+
+def _leaves(things: Iterable[Any]) -> list[Any]:
+    """What is in containers of one another, in the order of PyTorch's own trees."""
+    found: list[Any] = []
+    for thing in things:
+        if type(thing) in CONTAINERS:
+            found += _leaves(thing)
+        else:
+            found.append(thing)
+    return found
+
+
+def _nesting(things: Iterable[Any]) -> list[Any]:
+    """Which containers hold which: of each its type and what is inside, and nothing of what is none."""
+    return [(type(thing), _nesting(thing)) if type(thing) in CONTAINERS else None for thing in things]
 
 
 def _is_quick(leaf: Any) -> bool:
