@@ -44,12 +44,17 @@ WITH_RULE: dict[str, Make] = {
         optim.Adagrad, lr=0.1, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.5
     ),
     "adagrad maximizing": partial(optim.Adagrad, lr=0.01, maximize=True),
+    "adamax": partial(optim.Adamax, lr=0.01),
+    "adamax with decay": partial(optim.Adamax, lr=0.01, weight_decay=0.1, betas=(0.5, 0.7), eps=1e-3),
+    "adamax maximizing": partial(optim.Adamax, lr=0.01, maximize=True),
+    "radam": partial(optim.RAdam, lr=0.01),
+    "radam adaptive": partial(optim.RAdam, lr=0.01, betas=(0.5, 0.9), weight_decay=0.1),
+    "radam decoupled": partial(optim.RAdam, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True, maximize=True),
+    "adadelta": optim.Adadelta,
+    "adadelta with decay": partial(optim.Adadelta, lr=0.5, rho=0.7, weight_decay=0.1, maximize=True),
 }
 WITHOUT_RULE: dict[str, Make] = {
-    "adamax": partial(optim.Adamax, lr=0.01),
     "nadam": partial(optim.NAdam, lr=0.01),
-    "radam": partial(optim.RAdam, lr=0.01),
-    "adadelta": optim.Adadelta,
     "rprop": optim.Rprop,
     "asgd": optim.ASGD,
 }
@@ -68,6 +73,11 @@ def batches(count: int = 3) -> list[tuple[torch.Tensor, ...]]:
 @pytest.mark.parametrize("name", WITH_RULE)
 def test_an_optimizer_with_a_rule_trains_as_eager_does(name: str) -> None:
     assert_trains_alike(mlp(), functional.cross_entropy, WITH_RULE[name], batches())
+
+
+def test_radam_begins_to_adapt_as_eager_does() -> None:
+    """At the sixth step with the usual decays."""
+    assert_trains_alike(mlp(), functional.cross_entropy, WITH_RULE["radam"], batches(9))
 
 
 @pytest.mark.parametrize("name", WITHOUT_RULE)
@@ -220,7 +230,7 @@ def test_a_scheduler_leaves_the_update_in_the_program() -> None:
     assert len(step.program(batches()[1], {}).graph.writes) == 2  # weight and bias
 
 
-@pytest.mark.parametrize("make", [optim.Adamax, partial(optim.LBFGS, max_iter=3), optim.ASGD])
+@pytest.mark.parametrize("make", [optim.NAdam, partial(optim.LBFGS, max_iter=3), optim.ASGD])
 def test_what_an_optimizer_of_pytorch_keeps_is_as_before_after_a_failure(make: Callable[..., optim.Optimizer]) -> None:
     net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
     optimizer = make(net.parameters())

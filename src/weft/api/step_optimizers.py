@@ -41,6 +41,10 @@ def _form(group: Group, *options: str) -> Form:
     return tuple(option for option in options if group[option])
 
 
+def _plain_form(group: Group) -> Form:
+    return _form(group, "maximize", "weight_decay")
+
+
 # -- SGD ---------------------------------------------------------------------------------------------------------------
 
 
@@ -154,10 +158,6 @@ def _adagrad_kept(group: Group) -> tuple[str, ...]:
     return ("sum",)
 
 
-def _adagrad_form(group: Group) -> Form:
-    return _form(group, "maximize", "weight_decay")
-
-
 def _adagrad_numbers(group: Group, count: float) -> tuple[float, ...]:
     rate = float(group["lr"]) / (1 + (count - 1) * group["lr_decay"])
     return (-rate, float(group["weight_decay"]), float(group["eps"]))
@@ -174,6 +174,100 @@ def _adagrad_update(
     return parameter + minus_rate * gradient / (total.sqrt() + epsilon), {"sum": total}
 
 
+# -- Adamax ------------------------------------------------------------------------------------------------------------
+
+
+def _adamax_kept(group: Group) -> tuple[str, ...]:
+    del group
+    return ("exp_avg", "exp_inf")
+
+
+def _adamax_numbers(group: Group, count: float) -> tuple[float, ...]:
+    first, second = (float(beta) for beta in group["betas"])
+    minus_rate = -float(group["lr"]) / (1 - first**count)
+    return (minus_rate, float(group["weight_decay"]), 1 - first, second, float(group["eps"]))
+
+
+def _adamax_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    minus_rate, decay, take, keep, epsilon = numbers
+    gradient = -gradient if "maximize" in form else gradient
+    if "weight_decay" in form:
+        gradient = gradient + parameter * decay
+    mean = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take
+    largest = torch.maximum(kept["exp_inf"] * keep, gradient.abs() + epsilon)
+    return parameter + minus_rate * mean / largest, {"exp_avg": mean, "exp_inf": largest}
+
+
+# -- RAdam -------------------------------------------------------------------------------------------------------------
+
+
+def _radam_kept(group: Group) -> tuple[str, ...]:
+    del group
+    return ("exp_avg", "exp_avg_sq")
+
+
+def _radam_form(group: Group) -> Form:
+    return _form(group, "maximize", "weight_decay", "decoupled_weight_decay")
+
+
+def _radam_numbers(group: Group, count: float) -> tuple[float, ...]:
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    first, second = (float(beta) for beta in group["betas"])
+    decay = 1 - rate * decay if group["decoupled_weight_decay"] else decay
+    correction = 1 - second**count
+    longest = 2 / (1 - second) - 1
+    length = longest - 2 * count * second**count / correction
+    adaptive = 0.0  # at the first steps the second moment says too little to be used
+    if length > 5:
+        adaptive = sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
+        adaptive *= sqrt(correction)
+    return (-rate / (1 - first**count), decay, 1 - first, second, 1 - second, adaptive, float(group["eps"]))
+
+
+def _radam_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    minus_rate, decay, take_first, keep_second, take_second, adaptive, epsilon = numbers
+    gradient = -gradient if "maximize" in form else gradient
+    if {"weight_decay", "decoupled_weight_decay"} <= set(form):
+        parameter = parameter * decay
+    elif "weight_decay" in form:
+        gradient = gradient + parameter * decay
+    first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
+    second = kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
+    scale = torch.where(adaptive > 0, adaptive / (second.sqrt() + epsilon), 1.0)
+    return parameter + minus_rate * first * scale, {"exp_avg": first, "exp_avg_sq": second}
+
+
+# -- Adadelta ----------------------------------------------------------------------------------------------------------
+
+
+def _adadelta_kept(group: Group) -> tuple[str, ...]:
+    del group
+    return ("square_avg", "acc_delta")
+
+
+def _adadelta_numbers(group: Group, count: float) -> tuple[float, ...]:
+    del count
+    rho = float(group["rho"])
+    return (-float(group["lr"]), float(group["weight_decay"]), rho, 1 - rho, float(group["eps"]))
+
+
+def _adadelta_update(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Tensors]:
+    minus_rate, decay, keep, take, epsilon = numbers
+    gradient = -gradient if "maximize" in form else gradient
+    if "weight_decay" in form:
+        gradient = gradient + parameter * decay
+    square = kept["square_avg"] * keep + take * gradient * gradient
+    change = (kept["acc_delta"] + epsilon).sqrt() / (square + epsilon).sqrt() * gradient
+    changes = kept["acc_delta"] * keep + take * change * change
+    return parameter + minus_rate * change, {"square_avg": square, "acc_delta": changes}
+
+
 # Exactly these classes: a subclass may have another rule.
 RULES: Mapping[type, Rule] = MappingProxyType(
     {
@@ -181,6 +275,9 @@ RULES: Mapping[type, Rule] = MappingProxyType(
         torch.optim.Adam: Rule(_adam_kept, True, _adam_form, _adam_numbers, _adam_update),
         torch.optim.AdamW: Rule(_adam_kept, True, _adam_form, _adam_numbers, _adam_update),
         torch.optim.RMSprop: Rule(_rmsprop_kept, True, _rmsprop_form, _rmsprop_numbers, _rmsprop_update),
-        torch.optim.Adagrad: Rule(_adagrad_kept, True, _adagrad_form, _adagrad_numbers, _adagrad_update),
+        torch.optim.Adagrad: Rule(_adagrad_kept, True, _plain_form, _adagrad_numbers, _adagrad_update),
+        torch.optim.Adamax: Rule(_adamax_kept, True, _plain_form, _adamax_numbers, _adamax_update),
+        torch.optim.RAdam: Rule(_radam_kept, True, _radam_form, _radam_numbers, _radam_update),
+        torch.optim.Adadelta: Rule(_adadelta_kept, True, _plain_form, _adadelta_numbers, _adadelta_update),
     }
 )
