@@ -17,6 +17,7 @@ from functools import partial
 import torch
 
 import weft
+from bench.asynchronous_looks import looks
 from bench.asynchronous_memory import bounded_memory
 from bench.machine import describe
 from bench.rounds import Times, compare, in_turn, ratio_text
@@ -324,7 +325,8 @@ def training() -> str:
 ROWS: dict[str, Callable[[], str]] = {
     row.__name__: row
     for row in (
-        queued_and_finished, stages, front_end, bounded_memory, two_lanes, independent, dependencies, copies, training,
+        queued_and_finished, stages, front_end, looks, bounded_memory, two_lanes, independent, dependencies, copies,
+        training,
     )
 }  # fmt: skip
 

@@ -5,8 +5,21 @@ from collections.abc import Iterator
 import pytest
 
 import weft
+from weft.api import lazy_pauses, lazy_plan
 from weft.api.lazy_tasks import engine
 from weft.config import overrides
+
+
+@pytest.fixture(autouse=True)
+def compiled_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let short segments be compiled from the second time on, too: programs are what most tests ask about."""
+    monkeypatch.setattr(lazy_plan, "COMPILED_AFTER", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let lazy code never pause, however often a test looks at something: the tests of pauses end this."""
+    monkeypatch.setattr(lazy_pauses, "MOST_LOST", float("inf"))
 
 
 @pytest.fixture

@@ -8,14 +8,12 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 
 from weft.api.lazy_modes import MODE_COUNT, ONE_MODE, modes_by_questions
-from weft.runtime.lazy_calls import native_modes, placeholder_maker, slot_offset
+from weft.runtime.lazy_calls import native_modes, placeholder_maker
 from weft.trace.capture import make_placeholder
 
 
 class Dispatched(torch.Tensor):
-    """A tensor without memory, with a slot."""
-
-    __slots__ = ("mark",)
+    """A tensor without memory."""
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -82,7 +80,7 @@ def test_one_more_function_mode_adds_one_to_their_count(modes):
 @pytest.mark.parametrize(("shape", "strides"), [((3, 4), (1, 3)), ((), ()), ((0, 2), (2, 1)), ((5, 2), (0, 7))])
 def test_a_copied_placeholder_looks_like_its_template_and_holds_its_value(shape, strides, dtype):
     template = placeholder(shape, strides, dtype)
-    make = placeholder_maker(template, slot_offset(Dispatched, "mark"))
+    make = placeholder_maker(template, "mark")
     assert make is not None
     mark = object()
     made = make(mark)
@@ -93,13 +91,13 @@ def test_a_copied_placeholder_looks_like_its_template_and_holds_its_value(shape,
 
 
 def test_operators_on_a_copied_placeholder_come_to_its_class():
-    make = placeholder_maker(placeholder(), slot_offset(Dispatched, "mark"))
+    make = placeholder_maker(placeholder(), "mark")
     assert make is not None
     assert torch.ops.aten.neg(make(None)).item() == 7
 
 
 def test_a_value_is_held_as_long_as_its_placeholder():
-    make = placeholder_maker(placeholder(), slot_offset(Dispatched, "mark"))
+    make = placeholder_maker(placeholder(), "mark")
     assert make is not None
     mark = object()
     before = sys.getrefcount(mark)
@@ -110,5 +108,13 @@ def test_a_value_is_held_as_long_as_its_placeholder():
     assert sys.getrefcount(mark) == before
 
 
-def test_without_a_known_slot_there_is_no_native_maker():
-    assert placeholder_maker(placeholder(), None) is None
+def test_an_attribute_that_cannot_be_set_is_an_error_that_leaves_nothing_behind():
+    make = placeholder_maker(placeholder(), "is_leaf")
+    assert make is not None
+    mark = object()
+    before = sys.getrefcount(mark)
+    for _ in range(10):
+        with pytest.raises(AttributeError):
+            make(mark)
+    gc.collect()
+    assert sys.getrefcount(mark) == before

@@ -53,6 +53,7 @@ def engine_statistics() -> Statistics:
 
 def trace_to(path: str | os.PathLike[str]) -> Timeline:
     """Record every task from now on; closing what this gives, or the end of the process, writes the file."""
+    SESSION.pauses.end()
     return engine().trace_to(os.fspath(path))
 
 
@@ -60,6 +61,7 @@ def trace_to(path: str | os.PathLike[str]) -> Timeline:
 def on(device: str | torch.device | devices.Device) -> Iterator[devices.Device]:
     """Place the work of a block on a device by hand: `with weft.on("cpu:1"):`."""
     SESSION.end_recording()
+    SESSION.pauses.end()
     try:
         with devices.on(device) as place, placed(str(place)):
             yield place

@@ -16,6 +16,7 @@ from weft.api.lazy_operators import MISSED, queued, shorten
 from weft.api.lazy_outside import install
 from weft.api.lazy_session import SESSION
 from weft.errors import UsageError
+from weft.trace.modes import remove_function_mode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -26,6 +27,7 @@ class _LazyMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:
             kwargs = {}
+        SESSION.pauses.calls += 1
         result = queued(func, args, kwargs, modes())
         return SESSION.call(func, args, kwargs) if result is MISSED else result
 
@@ -65,6 +67,7 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         if _OWN.depth == 0 and _OWN.lasting is None:
             mode = _LazyMode()
             mode.__enter__()  # type: ignore[no-untyped-call]
+            SESSION.pauses.begin(mode)
         _OWN.depth += 1
         self._modes.append(mode)
 
@@ -74,8 +77,7 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         _OWN.depth -= 1
         mode = self._modes.pop()
         if mode is not None:
-            mode.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-            SESSION.finish()
+            _leave(mode)
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function: its body is a lazy block."""
@@ -92,7 +94,17 @@ def _set_lasting(active: bool) -> None:
     if active and _OWN.lasting is None:
         _OWN.lasting = _LazyMode()
         _OWN.lasting.__enter__()  # type: ignore[no-untyped-call]
+        SESSION.pauses.begin(_OWN.lasting)
     elif not active and _OWN.lasting is not None:
         mode, _OWN.lasting = _OWN.lasting, None
+        _leave(mode)
+
+
+def _leave(mode: _LazyMode) -> None:
+    paused = SESSION.pauses.here()
+    SESSION.pauses.begin(None)
+    if paused:
+        remove_function_mode(mode)  # which an interrupted pause may have left there
+    else:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        SESSION.finish()
+    SESSION.finish()

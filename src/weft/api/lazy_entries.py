@@ -34,7 +34,10 @@ def intercept_entries(kind: type) -> None:
         if not has_function_modes() and not any(
             tensor.__class__ is LazyTensor for tensor in tensors_in((args, kwargs))
         ):
-            return function(*args, **kwargs)
+            if not SESSION.pauses.here():
+                return function(*args, **kwargs)
+            with SESSION.pauses.held():
+                return function(*args, **kwargs)
         SESSION.finish()  # that code may read or write what is queued
         with without_modes(kind):
             return SESSION.now(function, args, kwargs, changes=True)
@@ -52,7 +55,7 @@ def intercept_entries(kind: type) -> None:
         setattr(owner, "__new__", staticmethod(_around(owner.__new__, _settled)))  # noqa: B010
     for module, name in TRANSFORMS:
         setattr(module, name, _around(getattr(module, name), _settled))
-    compile_nothing_under(kind)
+    compile_nothing_under(kind, SESSION.pauses.here)
 
 
 def _around(function: Callable[..., Any], caller: Callable[[Callable[..., Any], Any, Any], Any]) -> Callable[..., Any]:

@@ -37,6 +37,9 @@ class Queue(Protocol):
     def flush_all(self) -> None:
         """Push everything that was recorded."""
 
+    def recording(self) -> Recording:
+        """The recording of this thread."""
+
     def now(self, function: Callable[..., Any], args: Any, kwargs: Any, *, changes: bool) -> Any:
         """Run a call at once."""
 
@@ -147,9 +150,11 @@ class Gradients:
 
     def _record(self, loss: LazyTensor) -> bool:
         """Make the backward a step of the recording, if all that it goes through is recorded there."""
-        leaves = tuple(self.leaves(loss))
-        # The order decides the structure of the segment: that of a set is another in each run.
-        leaves = tuple(sorted(leaves, key=id))
+        known = self._queue.recording().known
+        if any(id(leaf) not in known for leaf in self.leaves(loss)):
+            return False
+        # The order decides the structure of the segment: that of a set is another in each run, and for each module.
+        leaves = tuple(sorted(self.leaves(loss), key=lambda leaf: ~known[id(leaf)]))
         if any(self._get(_plain_gradient, (leaf,), {}) is not None for leaf in leaves):
             return False
         looks = tuple(look_of(leaf.detach()) for leaf in leaves)
@@ -181,9 +186,11 @@ class Gradients:
         cleared, self._cleared = self._cleared, []
         return cleared
 
-    def flush(self) -> None:
-        """Push what was asked for and not yet pushed."""
-        if self._cleared:
+    def flush(self, *, here: bool = False) -> None:
+        """Push what was asked for and not yet pushed, or do it: here, where nothing is queued."""
+        if self._cleared and here:
+            _Clear(self._take_cleared())()
+        elif self._cleared:
             push_task(_Clear(self._take_cleared()), (), (self.order,), "clear gradients")
 
     def forget(self) -> None:

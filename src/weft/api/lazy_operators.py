@@ -9,6 +9,7 @@ the call. Everything else goes the usual way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from sys import _getframe
 from typing import Any
 from weakref import ref
@@ -34,12 +35,30 @@ OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("__truediv__", torch.Tensor.div),
     ("__matmul__", torch.Tensor.matmul),
 )
+# What looks at elements; where a pause is due, it begins behind one of them.
+LOOKS = (
+    "__array__", "__bool__", "__complex__", "__float__", "__format__", "__index__", "__int__", "__repr__", "item",
+    "numpy", "tolist",
+)  # fmt: skip
 
 
 def shorten(mode: type) -> None:
     """Give lazy tensors these operators; `mode` is what intercepts PyTorch's functions in a lazy block."""
+    for look in LOOKS:
+        setattr(LazyTensor, look, _look(getattr(torch.Tensor, look)))
     for name, function in OPERATORS:
         setattr(LazyTensor, name, _operator(function, getattr(torch.Tensor, name), mode))
+
+
+def _look(usual: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(usual)
+    def look(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
+        result = usual(self, *args, **kwargs)
+        if SESSION.pauses.wanted:
+            SESSION.pauses.turn(_getframe(1))
+        return result
+
+    return look
 
 
 def _operator(function: Callable[..., Any], usual: Callable[..., Any], mode: type) -> Callable[..., Any]:

@@ -23,6 +23,8 @@ def install() -> None:
 def _function(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if function in LOOKING:
         return look_at(function, args, kwargs)
+    if SESSION.make_ordinary(args, kwargs):
+        return function(*args, **kwargs)
     return SESSION.now(function, args, kwargs, changes=function not in READING and function not in QUEUED)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,7 +23,9 @@ from weft.errors import ExecutionError, UnsupportedError
 from weft.runtime.refused import IN_PLACE
 
 logger = logging.getLogger("weft")
-COMPILED_FROM = 2  # the run of a structure, counted from 1, before which it is compiled
+COMPILED_FROM = 2  # the run of a structure, counted from 1, before which it is compiled at the earliest
+COMPILED_AFTER = 1e-3  # seconds of runs: to compile takes a hundred times as long
+MEASURED = 8  # runs by operators of a structure that is compiled later than at the earliest: the first are slower
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made at each call, and that would take twice as long
@@ -62,6 +65,11 @@ class Plan:
         self._connected = _connected(self.steps, self.results)
         self._changed = _changed(self.steps)
         self.runs = 0
+        self.seconds = sum(step.form.seconds for step in self.steps)  # of estimated work
+        self.operator_seconds = 0.0  # the least that a run took by PyTorch's operators, and as a program
+        self.program_seconds = 0.0
+        self.compiled = False
+        self.loses = False  # to queue it takes longer than its operators
         self._freed: tuple[int, ...] = ()
         self._programs: dict[int, LazyPrograms] = {}  # by the cores that they are made for
         self._refused = False
@@ -91,14 +99,38 @@ class Plan:
         self._refused = any(self.results[place] not in used for place in carrying)
         self._detach = True
 
+    def by_operators(self) -> bool:
+        """Whether the next run goes operator by operator."""
+        early = self.runs + 1 < COMPILED_FROM or (not self._programs and self._is_short())
+        return early or self._refused or not self.steps
+
+    def _is_short(self) -> bool:
+        """Whether it is not yet worth a compilation."""
+        if self.seconds >= COMPILED_AFTER or COMPILED_AFTER == 0.0:
+            return False
+        return self.loses or self.runs < MEASURED or self.runs * self.operator_seconds < COMPILED_AFTER
+
+    def takes_long(self) -> bool:
+        """Whether the next run may have to compile."""
+        return not self.by_operators() and not self.compiled
+
     def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
         """Run it; what fails is told as the failure of one operator."""
+        by_operators = self.by_operators()
         self.runs += 1
-        if self.runs < COMPILED_FROM or self._refused or not self.steps:
-            return self._by_operators(inputs, numbers)
+        if by_operators:
+            start = perf_counter()
+            results: Sequence[Any] = self._by_operators(inputs, numbers)
+            self.operator_seconds = _least(self.operator_seconds, perf_counter() - start)
+            return results
         before = self._written(inputs)
         try:
-            return self._as_program(inputs, numbers)
+            start = perf_counter()
+            results = self._as_program(inputs, numbers)
+            if self.compiled:  # else this run has compiled it
+                self.program_seconds = _least(self.program_seconds, perf_counter() - start)
+            self.compiled = True
+            return results
         except Exception as error:
             if self._written(inputs) != before:
                 raise ExecutionError(
@@ -161,6 +193,10 @@ class Plan:
         if lost is not None:
             raise lost.failure([made.get(index) for index in self.results], self.results)
         return [made[index] for index in self.results]
+
+
+def _least(known: float, found: float) -> float:
+    return min(known, found) if known else found
 
 
 def _call(step: Step, made: dict[int, Any], inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:

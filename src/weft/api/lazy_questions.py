@@ -8,13 +8,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch import is_autocast_enabled, is_inference_mode_enabled
 
 from weft.api.lazy_learning import flat
 from weft.api.lazy_table import LOOKING
 from weft.api.lazy_tensor import LazyTensor
 from weft.engine.base import PACKAGE
 from weft.engine.workers import WORKING
-from weft.trace.capture import tree_map_only, without_functions
+from weft.trace.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
 
 TORCH_FILES = torch.__path__[0]
 _USERS: dict[str, bool] = {}  # whether the code of a file is the user's
@@ -34,7 +35,10 @@ def called(function: Callable[..., Any], args: Any, kwargs: Any, given: Any, rea
     """Call a function with these tensors in the place of those given."""
     if any(tensor.__class__ is LazyTensor for tensor in given):
         by_id = {id(tensor): real for tensor, real in zip(given, reals, strict=True)}
-        args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
+        if not kwargs and len(given) == len(args):  # as most calls are: tensors, and nothing else
+            args = reals
+        else:
+            args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
     return as_given(function(*args, **kwargs), reals, given)
 
 
@@ -70,16 +74,21 @@ def user_place() -> tuple[CodeType, int]:
     return place_of(_getframe(2))  # whoever asks is of Weft itself
 
 
+def is_users(code: CodeType) -> bool:
+    """Whether code is the user's: neither Weft's own nor PyTorch's."""
+    users = _USERS.get(code.co_filename)
+    if users is None:
+        if len(_USERS) >= MOST_USERS:
+            _USERS.clear()  # code that is made again and again
+        users = _USERS[code.co_filename] = not code.co_filename.startswith((PACKAGE, TORCH_FILES))
+    return users
+
+
 def place_of(frame: FrameType) -> tuple[CodeType, int]:
     """The code and instruction of the user's that this frame belongs to, or was called from."""
     while True:
         code = frame.f_code
-        users = _USERS.get(code.co_filename)
-        if users is None:
-            if len(_USERS) >= MOST_USERS:
-                _USERS.clear()  # code that is made again and again
-            users = _USERS[code.co_filename] = not code.co_filename.startswith((PACKAGE, TORCH_FILES))
-        if users or frame.f_back is None:
+        if is_users(code) or frame.f_back is None:
             return code, frame.f_lasti
         frame = frame.f_back
 
@@ -87,6 +96,13 @@ def place_of(frame: FrameType) -> tuple[CodeType, int]:
 def in_task() -> bool:
     """Whether this code runs in a task of the engine."""
     return getattr(WORKING, "worker", None) is not None
+
+
+def is_like_a_worker() -> bool:
+    """Whether operators do on this thread, which runs no task, what they would do on one of the engine's."""
+    if is_autocast_enabled("cpu") or is_inference_mode_enabled() or running_autograd_number() is not None:
+        return False
+    return not traced_elsewhere(()) and not in_task()
 
 
 def each_tensor(change: Callable[[torch.Tensor], torch.Tensor], thing: Any) -> Any:

@@ -20,6 +20,7 @@ from weft.engine.failures import PartialFailure
 from weft.errors import InternalError, source_line
 
 MOST_PLANS = 64  # that end at one point
+MOST_SECONDS_HERE = 1e-3  # of estimated work that the thread that waits for it does itself, while others cannot link
 
 
 Place = tuple[CodeType, int]  # a function's code, and an instruction in it
@@ -134,27 +135,27 @@ class Segment:
         "_memories",
         "_numbers",
         "_places",
-        "_plan",
-        "_seconds",
         "bytes",
         "changes",
         "device",
         "gives_gradients",
+        "plan",
         "reads",
+        "seconds",
         "writes",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, recording: Recording, alive: list[Value]) -> None:
         self.device = recording.device
         self.bytes = recording.size()
-        self._seconds = recording.point.seconds
+        self.seconds = recording.point.seconds
         self._flushes = recording.flushes
         self.changes = bool(recording.written)
         self.gives_gradients = bool(recording.gradients)
         made = {value.maker or value.memory: None for value in alive}
         self.reads = [memory for memory in recording.memories if memory not in recording.written]
         self.writes = [*recording.written, *made]
-        self._plan = plan
+        self.plan = plan
         held = [(leaf, reference()) for leaf, reference in recording.gradients]
         self._gradients = [(leaf, value) for leaf, value in held if value is not None]
         self._alive = alive
@@ -164,12 +165,16 @@ class Segment:
         self._places = recording.places
         self.__name__ = f"{len(plan.steps)} operators"
 
+    def is_short(self) -> bool:
+        """Whether it will soon be done."""
+        return self.seconds < MOST_SECONDS_HERE and not self.plan.takes_long()
+
     def __call__(self) -> None:
         """Run it."""
         inputs = [_real(item) for item in self._externals]
         try:
-            with segment_cores(self._seconds), flushing_denormals(self._flushes):
-                results = self._plan.run(inputs, self._numbers)
+            with segment_cores(self.seconds), flushing_denormals(self._flushes):
+                results = self.plan.run(inputs, self._numbers)
         except OperatorFailure as failure:
             self._store(failure.results)
             raise self._explained(failure) from failure.error
@@ -188,7 +193,7 @@ class Segment:
             leaf.grad = value.real
 
     def _explained(self, failure: OperatorFailure) -> PartialFailure:
-        step = self._plan.all_steps[failure.position]
+        step = self.plan.all_steps[failure.position]
         lost = [
             value.maker or value.memory
             for value, real in zip(self._alive, failure.results, strict=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,42 +16,36 @@ from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
 from weft.api.lazy_modes import modes
 from weft.api.lazy_points import MOST_STEPS, TINY, Point
-from weft.api.lazy_questions import as_given, called, each_tensor, in_task, look_at, tensors_in, user_place
+from weft.api.lazy_questions import (
+    as_given,
+    called,
+    each_tensor,
+    look_at,
+    tensors_in,
+    user_place,
+)
 from weft.api.lazy_random import Dropout
 from weft.api.lazy_recording import Place, Recording
 from weft.api.lazy_results import results_of
-from weft.api.lazy_settings import Settings, flushes_denormals
+from weft.api.lazy_sending import MOST_SECONDS, Recordings
+from weft.api.lazy_settings import Settings
 from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
-from weft.api.lazy_tasks import after_readers, engine, idle, lane, push_segment
-from weft.api.lazy_tensor import LazyTensor, lazy_tensor
-from weft.api.lazy_values import CPU, Memories, Memory, Value, device_of
-from weft.engine import SerialEngine, Var
+from weft.api.lazy_tasks import engine
+from weft.api.lazy_tensor import LazyTensor, become_ordinary, lazy_tensor
+from weft.api.lazy_values import CPU, Memory, Value, device_of
+from weft.engine import Var
 from weft.trace.capture import storage_key, traced_elsewhere
 from weft.trace.modes import function_mode_count, others_intercept
 
-FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
-MOST_SECONDS = 1.0
 
-
-class _Own(threading.local):
-    """What each thread has for itself."""
-
-    recording: Recording | None = None
-    patience: float = FIRST_SECONDS
-
-
-class Session:
+class Session(Recordings):
     """What is queued and not yet done, for all threads of the process."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.forms: dict[Any, Form] = {}
-        self.memories = Memories()
         self.settings = Settings()
         self.gradients = Gradients(self)
-        self.own: _Own = _Own()
-        # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
-        self.lock: AbstractContextManager[Any] = threading.RLock()
-        self._recordings: dict[Recording, None] = {}
         self._copies = Copies(self)
         self._special: dict[Callable[..., Any], Callable[..., Any]] = {
             **dict(self.gradients.functions()),
@@ -245,68 +237,6 @@ class Session:
         # Once it is real, an ordinary tensor may share its memory.
         return value.memory if value.real is None else self.memories.bind(value.real, value.memory)
 
-    def recording(self) -> Recording:
-        """The recording of this thread."""
-        found = self.own.recording
-        if found is None or found.closed:
-            runner = engine()
-            # The engine to debug with runs each operator at its call.
-            most = -1.0 if isinstance(runner, SerialEngine) else runner.limits.bytes / 4
-            found = Recording(lane(), most, self.own.patience, self.gradients.epoch)
-            found.flushes = flushes_denormals()
-            self.own.recording = found
-            self._recordings[found] = None
-        return found
-
-    def end_recording(self) -> None:
-        """Push what this thread has recorded: what follows belongs to another device."""
-        if self.own.recording is not None:
-            self.flush(self.own.recording)
-
-    def flush(self, recording: Recording) -> None:
-        """Push what a recording holds."""
-        with self.lock:
-            size = 0 if recording.closed else recording.size()
-        engine().make_room(size)  # not under the lock, which tasks may need to make room
-        with self.lock:
-            if recording.closed:
-                return
-            recording.closed = True
-            self._recordings.pop(recording, None)
-            if recording.places:
-                if recording.gradients:
-                    self.gradients.flush()
-                alive = recording.alive()
-                self.gradients.note_leaves(recording, alive)
-                push_segment(recording.segment(alive), self.gradients.order)
-
-    def flush_all(self) -> None:
-        """Push everything that was recorded, by any thread."""
-        for recording in list(self._recordings):
-            self.flush(recording)
-        self.gradients.flush()
-        self._be_impatient()
-
-    def _be_impatient(self) -> None:
-        """Somebody waits: begin anew with small tasks."""
-        self.own.patience = FIRST_SECONDS
-        if self.own.recording is not None:
-            self.own.recording.most_seconds = FIRST_SECONDS
-
-    def finish(self) -> None:
-        """Wait until everything queued is done, failed or not."""
-        self.flush_all()
-        if in_task():
-            after_readers(self.memories.all())  # not everything: that includes this task itself
-            return
-        with waiting():
-            engine().finish_all()
-        with self.lock:
-            # Another thread may have queued something since: what it names is still to be known.
-            if not self._recordings and idle():
-                self.memories.forget()
-                self.gradients.forget()
-
     def variables(self, tensor: torch.Tensor) -> list[Var]:
         """What orders tasks that take this tensor, which other than lazy code will push; what it needs is pushed."""
         memory = self._memory(tensor)
@@ -336,8 +266,9 @@ class Session:
         if memory is None:
             return
         if memory.recording is not None:
-            self.flush(memory.recording)
+            self.flush(memory.recording, waits=True)
             self._be_impatient()
+            self.pauses.waited()
         self.gradients.flush()
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:
@@ -368,6 +299,14 @@ class Session:
             for real in reals:
                 self.memories.export(real)
         return called(function, args, kwargs, given, reals)
+
+    def make_ordinary(self, args: Any, kwargs: Any) -> bool:
+        """Make ordinary tensors of lazy ones, where nothing is queued; tell whether none is lazy any more."""
+        if self._recordings or not engine().is_quiet():
+            return False
+        found = [tensor for tensor in tensors_in((args, kwargs)) if tensor.__class__ is LazyTensor]
+        # None, if they are where only PyTorch finds them.
+        return bool(found) and all(list(map(become_ordinary, found)))
 
     def settled(self, thing: Any, own: frozenset[int] = frozenset()) -> Any:
         """Nested values with the ordinary tensor in the place of each lazy one, all of them finished.

@@ -8,7 +8,7 @@ from weft.api.lazy_questions import user_place
 from weft.api.lazy_recording import Segment, place_text
 from weft.api.lazy_values import Memory
 from weft.devices import cpu_count, placed
-from weft.engine import BaseEngine, Placement, Var, current_engine
+from weft.engine import BaseEngine, Engine, Placement, Var, current_engine
 from weft.engine.base import nothing
 
 
@@ -26,6 +26,15 @@ def lane() -> str:
     """The lane of work on tensors of the CPU, wherever new tensors are made."""
     place = placed()
     return "cpu:0" if place is None or place.kind != "cpu" else str(place)
+
+
+def run_here(runner: Engine, segment: Segment) -> None:
+    """Run a segment on this thread, which has the turn of an engine where nothing is queued."""
+
+    def writes() -> list[Var]:
+        return [memory.variable() for memory in segment.writes]
+
+    runner.perform_here(segment, writes, segment.__name__)
 
 
 def push_segment(segment: Segment, gradients: Var) -> None:

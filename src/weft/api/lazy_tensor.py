@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 
 from weft.api.lazy_values import CPU, Look, Value
-from weft.runtime.lazy_calls import placeholder_maker, slot_offset
-from weft.runtime.tensor_words import probed
-from weft.trace.capture import make_placeholder, without_functions
+from weft.runtime.lazy_calls import placeholder_maker
+from weft.trace.capture import (
+    has_gradient_hooks,
+    make_placeholder,
+    references_of_pytorch,
+    swap_tensors,
+    without_functions,
+)
 
 
 class LazyTensor(torch.Tensor):
@@ -20,8 +26,7 @@ class LazyTensor(torch.Tensor):
     arrives at `__torch_dispatch__`, and gets the finished tensor in its place.
     """
 
-    __slots__ = ("value",)
-    value: Value
+    value: Value  # no slot: a finished one becomes an ordinary tensor, whose objects have none
     on_function: ClassVar[Callable[[Any, Any, Any], Any]]
     on_operator: ClassVar[Callable[[Any, Any, Any], Any]]
 
@@ -50,9 +55,25 @@ def lazy_tensor(value: Value) -> LazyTensor:
     return make(value)  # type: ignore[no-any-return]
 
 
-@probed
-def _value_offset() -> int | None:
-    return slot_offset(LazyTensor, "value")
+OWN_REFERENCES = 3  # to a tensor: of its value, of the function below, and of what counts them
+
+
+def become_ordinary(tensor: LazyTensor) -> bool:
+    """Let a lazy tensor be the ordinary one that it stands for, which only its value may hold; tell whether it is."""
+    value = tensor.value
+    real = value.real
+    if real is None or real.__class__ is not torch.Tensor:
+        return False
+    with without_functions():
+        if sys.getrefcount(real) > OWN_REFERENCES + references_of_pytorch(real):
+            return False
+        if vars(real) or has_gradient_hooks(real):
+            return False  # what others have noted of the object would be lost
+        swap_tensors(tensor, real)
+        value.real = tensor
+        tensor.__class__ = torch.Tensor  # type: ignore[assignment]
+        del tensor.value
+    return True
 
 
 def _maker(look: Look) -> Callable[[Value], Any]:
@@ -70,4 +91,4 @@ def _maker(look: Look) -> Callable[[Value], Any]:
         return made
 
     with without_functions():
-        return (placeholder_maker(empty(), _value_offset()) if look.device == CPU else None) or with_value
+        return (placeholder_maker(empty(), "value") if look.device == CPU else None) or with_value

@@ -80,6 +80,7 @@ def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
     if not callable(function):
         raise UsageError(f"weft.spawn was given a {type(function).__name__}", fix="weft.spawn(function, *arguments)")
     SESSION.settings.watch(SESSION.finish)
+    SESSION.pauses.end()
     with without_functions():
         return _spawn(function, args, kwargs)
 

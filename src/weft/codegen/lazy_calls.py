@@ -1,7 +1,7 @@
 """The text of the two native functions that queuing an operator rests on: `modes` and `placeholder`.
 
 `modes()` gives the modes of the thread as one small number: one call in the place of eight. `placeholder(value)` makes
-another tensor like a template and puts the value into its slot: a copy of a tensor without memory has none either, and
+another tensor like a template, with the value as an attribute: a copy of a tensor without memory has none either, and
 takes a third of the time that PyTorch needs to read sizes, strides and a type from Python.
 Both get `self`: `modes` a bytes object with words, `placeholder` a tuple that begins with one.
 """
@@ -23,10 +23,11 @@ class Words(IntEnum):
     WRAP = 5
     TYPE = 6
     DELETE = 7
-    ADD_REFERENCE = 8
-    NO_MEMORY = 9
-    SLOT = 10  # offset of the value in a placeholder's object
-    KEYS = 11  # offset of the dispatch keys in a tensor
+    SET = 8  # PyObject_SetAttr
+    NAME = 9  # of the attribute
+    DROP_REFERENCE = 10
+    NO_MEMORY = 11
+    KEYS = 12  # offset of the dispatch keys in a tensor
 
 
 def lazy_calls_module(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
@@ -58,14 +59,14 @@ def _modes(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
 
 
 def _placeholder(layout: ObjectLayout) -> str:
-    # SAFETY: Python holds `self` and the value during the call; the tuple holds the template and the tables. The new
-    # object is of the type whose slot the offset was found in, and the slot of a new object is empty. A copied tensor
-    # lacks the key by which operators come to Python's class; nobody else has it yet when it gets the template's keys.
+    # SAFETY: Python holds `self` and the value during the call; the tuple holds the template, the tables and the name.
+    # A copied tensor lacks the key by which operators come to Python's class; nobody else has it yet when it gets the
+    # template's keys.
     loads = "\n".join(
         f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
         f"  %{word.name} = load {kind}, ptr %place.{word.name}"
         for word in Words
-        for kind in ("i64" if word in (Words.DIMENSIONS, Words.SLOT, Words.KEYS) else "ptr",)
+        for kind in ("i64" if word in (Words.DIMENSIONS, Words.KEYS) else "ptr",)
     )
     return f"""
 define ptr @placeholder(ptr %self, ptr %args, i64 %count) nounwind {{
@@ -91,10 +92,14 @@ copied:
   br i1 %missing, label %nothing, label %wrapped
 wrapped:
   %value = load ptr, ptr %args
-  call void %ADD_REFERENCE(ptr %value)
-  %slot = getelementptr i8, ptr %object, i64 %SLOT
-  store ptr %value, ptr %slot
+  %refused = call i32 %SET(ptr %object, ptr %NAME, ptr %value)
+  %unset = icmp ne i32 %refused, 0
+  br i1 %unset, label %dropped, label %done
+done:
   ret ptr %object
+dropped:
+  call void %DROP_REFERENCE(ptr %object)
+  ret ptr null
 failure:
   %raised = call ptr %NO_MEMORY()
   ret ptr null

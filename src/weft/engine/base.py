@@ -70,6 +70,10 @@ class BaseEngine(ABC):
     def stop(self) -> None:
         """Give back what runs the tasks; nothing is queued any more."""
 
+    def is_quiet(self) -> bool:
+        """Tell whether nothing is in flight, and nothing has failed."""
+        return False
+
     def make_room(self, size: int = 0) -> None:  # noqa: B027  # an engine that runs tasks at once has nothing in flight
         """Wait until a task of this size has room within the limit: for pushes that are not bounded themselves."""
 
@@ -113,8 +117,8 @@ class BaseEngine(ABC):
         """Count what the engine did so far."""
         limits = self.limits
         return Statistics(
-            pushed=limits.pushed,
-            done=limits.done,
+            pushed=limits.pushed + limits.here,
+            done=limits.done + limits.here,
             in_flight=limits.pushed - limits.done,
             bytes_in_flight=limits.bytes_pushed - limits.bytes_done,
             most_in_flight=limits.most_tasks,

@@ -18,7 +18,7 @@ from weft.engine import lifetime
 from weft.engine.base import BaseEngine, mark_place
 from weft.engine.crew import Crew
 from weft.engine.deadlock import refuse_circular_wait
-from weft.engine.failures import execute
+from weft.engine.failures import execute, forget_frames
 from weft.engine.ordering import link, retire
 from weft.engine.task import UNLINKED, Barrier, Inbox, Placement, Task, Var
 from weft.engine.workers import WORKING, Worker
@@ -159,6 +159,39 @@ class Engine(BaseEngine):
                 self.crew.replace(worker, task)
         finally:
             self.advance()  # what others left in the inbox while we held the lock
+
+    def is_quiet(self) -> bool:
+        """Tell whether nothing is in flight, and nothing has failed; for long only to who holds `turn`."""
+        limits = self.limits
+        failures = self.failures
+        return not (limits.done != limits.pushed or self.inbox or failures.known or failures.closed or self.timeline)
+
+    @property
+    def turn(self) -> LockType:
+        """What to hold while a task that would be waited for at once runs on the thread that would wait.
+
+        While it is held, what others push stays in the inbox, so that it comes after; `advance` follows. The task must
+        be short, and wait for no other. A KeyboardInterrupt finds no graph of tasks half changed, as there is none.
+        """
+        return self._link_lock
+
+    def perform_here(self, call: Callable[[], object], writes: Callable[[], Iterable[Var]], name: str) -> None:
+        """Run a task on this thread, which holds `turn`, while the engine is quiet; `writes` is asked if it fails."""
+        try:
+            call()
+        except BaseException as error:
+            task = self.make_task(call, (), writes(), self.crew.find("cpu"))
+            task.name = name
+            with self._push_lock:
+                limits = self.limits
+                task.number = limits.pushed + 1
+                limits.pushed = limits.done = task.number
+            forget_frames(error)
+            self.failures.record(task, error)
+            task.call = None
+            if not isinstance(error, Exception):
+                raise
+        self.limits.here += 1
 
     def finish_all(self) -> None:
         """Block until every task pushed before this call is done, failed or not."""

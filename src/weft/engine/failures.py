@@ -8,7 +8,7 @@ decided by the order of pushes, not by which worker was faster, so a program fai
 import sys
 import traceback
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Literal, NoReturn, cast
 
@@ -46,14 +46,28 @@ class PartialFailure(Exception):  # noqa: N818  # what a task raises to say more
 
 def let_go_of_values(error: BaseException) -> None:
     """Empty the frames of an error: a failure that kept what it poisons alive would be raised by waits for ever."""
+    for link in _linked(error):
+        traceback.clear_frames(link.__traceback__)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Forget the frames of an error that was raised on a thread of the user's: they lead to those of its callers."""
+    for link in _linked(error):
+        link.__traceback__ = None
+
+
+def _linked(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came from."""
     links: list[BaseException | None] = [error]
     seen: set[int] = set()
     while links:
         link = links.pop()
         if link is not None and id(link) not in seen:
             seen.add(id(link))
-            traceback.clear_frames(link.__traceback__)
             links += (link.__cause__, link.__context__)
+            if isinstance(link, PartialFailure):
+                links.append(link.error)
+            yield link
 
 
 class Failure:

@@ -36,6 +36,7 @@ class Limit:
         self.most_tasks = 0
         self.most_bytes = 0
         self.waits = 0
+        self.here = 0  # tasks that ran on the thread that would have waited for them, and were never in flight
         self.gates: deque[LockType] = deque()
 
     def change(self, tasks: Bound, size: Bound) -> None:

@@ -6,6 +6,7 @@ Where they cannot be had (another Python, another PyTorch) others in Python do t
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from functools import cache
 from struct import pack
@@ -42,20 +43,6 @@ def native_modes() -> Modes | None:
     return found
 
 
-def slot_offset(kind: type, slot: str) -> int | None:
-    """Find where objects of a class of tensors have what one of its slots holds."""
-    size = kind.__basicsize__
-    places: set[int] | None = None
-    for _ in range(3):
-        mark = object()
-        thing: Any = torch.empty(0).as_subclass(kind)
-        setattr(thing, slot, mark)
-        # SAFETY: the object is held here, and is as long as its class says.
-        here = {at for at in range(0, size, WORD) if word(id(thing) + at) == id(mark)}
-        places = here if places is None else places & here
-    return places.pop() if places is not None and len(places) == 1 else None
-
-
 @probed
 def _keys_offset() -> int | None:
     """Find where a tensor has its dispatch keys."""
@@ -74,14 +61,14 @@ def _keys_offset() -> int | None:
     return places[0] if len(places) == 1 and len(set(keys)) > 1 else None
 
 
-def placeholder_maker(template: torch.Tensor, offset: int | None) -> Maker | None:
-    """Give a function that makes tensors like a template, of its class, with what it is given in the slot at an offset.
+def placeholder_maker(template: torch.Tensor, name: str) -> Maker | None:
+    """Give a function that makes tensors like a template, of its class, with what it is given as an attribute.
 
     None where there is none. A template without memory has tensors without memory.
     """
-    kind = type(template)
+    kind, name = type(template), sys.intern(name)
     layout, functions, keys = object_layout(), copy_functions(), _keys_offset()
-    if layout is None or functions is None or offset is None or keys is None:
+    if layout is None or functions is None or keys is None:
         return None
     copy, wrap, delete = functions
     sizes, strides = table_of([tuple(template.shape)], signed=True), table_of([template.stride()], signed=True)
@@ -94,13 +81,14 @@ def placeholder_maker(template: torch.Tensor, offset: int | None) -> Maker | Non
         Words.WRAP: wrap,
         Words.TYPE: id(kind),
         Words.DELETE: delete,
-        Words.ADD_REFERENCE: python_address("Py_IncRef"),
+        Words.SET: python_address("PyObject_SetAttr"),
+        Words.NAME: id(name),
+        Words.DROP_REFERENCE: python_address("Py_DecRef"),
         Words.NO_MEMORY: python_address("PyErr_NoMemory"),
-        Words.SLOT: offset,
         Words.KEYS: keys,
     }
     state = pack(f"@{len(Words)}Q", *(words[name] for name in Words))
-    kept = (template, sizes, strides)
+    kept = (template, sizes, strides, name)
     found: Maker = make_function()(ctypes.addressof(_method("placeholder")), (state, kept), None)
     return found
 

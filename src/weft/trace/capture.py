@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -331,6 +332,27 @@ def running_autograd_number() -> int | None:
 def graph_is_retained() -> bool:
     """Whether the backward that is running keeps what another one would need."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+@cache
+def _counts_as_reference() -> int:
+    """How many references PyTorch holds to the object of a tensor that others of its own (views, graphs) hold."""
+    tensor = torch.zeros(2)
+    before = sys.getrefcount(tensor)
+    view = tensor[:1]
+    found = sys.getrefcount(tensor) - before
+    del view
+    return found
+
+
+def references_of_pytorch(tensor: torch.Tensor) -> int:
+    """How many references PyTorch itself holds to the object of a tensor."""
+    return _counts_as_reference() if tensor._use_count() > 1 else 0  # type: ignore[attr-defined]
+
+
+def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Let each of two objects stand for the tensor that the other one stood for."""
+    torch._C._swap_tensor_impl(one, other)
 
 
 @contextmanager

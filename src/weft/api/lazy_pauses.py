@@ -1,0 +1,220 @@
+"""Looks at values that come too often for lazy code to gain anything -> pauses, in which operators run as without it.
+
+To queue an operator, and to be shown it at all, takes longer than most operators take on a few numbers. Where each
+look waits for little work, that is a loss. What is lost is added up; past a bound the mode that intercepts functions is
+taken off the stack, and after a while put back to see whether the code still looks so often.
+
+Only the main thread pauses. No interceptor is there in a pause to end it, so a thread that watches the clock asks the
+interpreter to call `_Turn` between two instructions, as it calls handlers of signals: for no other thread it does so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Protocol
+
+from weft.api.lazy_plan import Plan
+from weft.api.lazy_questions import is_users
+from weft.trace.capture import running_autograd_number, traced_elsewhere
+from weft.trace.modes import insert_function_mode, place_of_function_mode, remove_function_mode
+
+NOTING_SECONDS = 5e-6  # what an operator takes to be intercepted and noted
+SENDING_SECONDS = 1e-4  # what it takes to send a segment off and to wait for it
+EAGER_SECONDS = 2e-6  # what an operator takes of its own, where no run has told
+OURS_SECONDS = 1e-6  # what Python adds to it in a segment that runs by operators
+WORTH_IT = 1.1  # so much longer than without it lazy code may take
+MOST_LOST = 6e-4  # before a pause
+FEW_SEGMENTS = 2  # between two looks; where there are more, Python and the engine work side by side
+SHORTEST, LONGEST = 0.01, 0.16  # pauses; each that was right is followed by one of twice its length
+AGAIN = 1e-3  # after which a turn that came at a bad moment is tried again
+
+
+class Queue(Protocol):
+    """What pauses need of the session."""
+
+    def settle(self) -> bool:
+        """Wait for everything that is queued; tell whether nothing is left that operators would have to wait for."""
+
+    def resumed(self) -> None:
+        """Operators are queued again."""
+
+
+class Pauses:
+    """Whether the lazy block of the main thread pauses, and what looks in it have cost so far."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self.paused = False
+        self._mode: Any = None  # that of the main thread's lazy block
+        self._place = 0  # of the mode among others
+        self._lost = 0.0
+        self.calls = 0  # that were intercepted since the last look
+        self._sent: list[tuple[Plan, int, float]] = []  # since then: plans, their operators, and their estimated work
+        self._length = SHORTEST
+        self.wanted = False
+        self._held = 0  # calls of code that must not be interrupted by a turn
+        self._watch = _Watch(self)
+
+    def begin(self, mode: Any) -> None:
+        """A lazy block of this thread has begun, or ended where there is no mode."""
+        if self._is_mine():
+            self.paused = self.wanted = False
+            self._mode = mode
+            self._lost, self._length = 0.0, SHORTEST
+            self._sent.clear()
+        elif mode is not None:
+            self.end()
+
+    def sent(self, plan: Plan, count: int, seconds: float) -> None:
+        """A segment of so many operators, with so much estimated work, was sent off."""
+        if self._mode is None or len(self._sent) > FEW_SEGMENTS or not self._is_mine():
+            return
+        self._sent.append((plan, count, seconds))
+
+    def waited(self) -> None:
+        """Somebody looked at something that had to be sent off first."""
+        if not self._sent or not self._is_mine():
+            return
+        few = len(self._sent) <= FEW_SEGMENTS
+        self._lost = max(self._lost + self._loss(), 0.0) if few else 0.0
+        self._sent.clear()
+        self.calls = 0
+        if self._lost > MOST_LOST:
+            if not self.wanted:
+                self.wanted = True
+                self._watch.ask(0.0)
+        elif self._lost == 0.0:
+            self._length = SHORTEST
+
+    def _loss(self) -> float:
+        """How much longer all since the last look has taken than it would have without lazy code."""
+        notes = max(self.calls, sum(count for _, count, _ in self._sent)) * NOTING_SECONDS + SENDING_SECONDS
+        eager = ours = 0.0
+        for plan, count, seconds in self._sent:
+            measured = plan.operator_seconds - count * OURS_SECONDS
+            alone = measured if measured > 0.0 else seconds + count * EAGER_SECONDS
+            eager += alone
+            ours += plan.program_seconds or alone
+        for plan, _, _ in self._sent:
+            plan.loses = notes > eager * WORTH_IT
+        return notes + ours - eager * WORTH_IT
+
+    def end(self) -> None:
+        """Work is queued in another way than by operators: they have to be ordered with it again."""
+        if self.paused:
+            if self._is_mine():
+                self._resume()
+            else:
+                self._watch.ask(0.0)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No turn in the block, of the thread that pauses: what runs there takes ordinary tensors alone."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
+    def here(self) -> bool:
+        """Whether this thread's lazy block pauses."""
+        return self.paused and self._is_mine()
+
+    def _is_mine(self) -> bool:
+        return threading.get_ident() == threading.main_thread().ident
+
+    def turn(self, frame: FrameType | None) -> None:
+        """Begin or end a pause, if the code that was interrupted is the user's; else a little later."""
+        if self._mode is None or not (self.paused or self.wanted) or not self._is_mine():
+            return
+        usual = frame is not None and is_users(frame.f_code) and not self._held
+        if not usual or traced_elsewhere(()) or running_autograd_number() is not None or not self._turned():
+            self._watch.ask(AGAIN)
+
+    def _turned(self) -> bool:
+        if self.paused:
+            self._resume()
+            return True
+        place = place_of_function_mode(self._mode)
+        if place is None:
+            return False  # a call is being handled, or runs without it
+        self.wanted = False
+        if not self._queue.settle():
+            self._lost = 0.0  # others have work in flight that operators must be ordered with
+            return True
+        self._place = place
+        self.paused = True
+        remove_function_mode(self._mode)
+        self._watch.ask(self._length)
+        self._length = min(2 * self._length, LONGEST)
+        return True
+
+    def _resume(self) -> None:
+        insert_function_mode(self._mode, self._place)
+        self.paused = False
+        self._queue.resumed()
+        self._sent.clear()
+        self.calls = 0
+        self._lost = MOST_LOST / 2
+
+
+class _Watch:
+    """A thread that lets the main thread take a turn at some time."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._turn = _Turn(pauses)
+        self._due: float | None = None
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, seconds: float) -> None:
+        """Ask for a turn in so many seconds, and for none that was asked for before."""
+        self._due = time.monotonic() + seconds
+        if self._thread is None or not self._thread.is_alive():  # a child process has none
+            self._thread = threading.Thread(target=self._run, name="weft pauses", daemon=True)
+            self._thread.start()
+        # On the other side: the thread that watches, which holds nothing. It looks at `_due` after it has passed.
+        with suppress(RuntimeError):  # it is open already
+            self._gate.release()
+
+    def _run(self) -> None:
+        done: float | None = None
+        while True:
+            due = self._due
+            rest = 0.0 if due is None or due == done else due - time.monotonic()
+            if due is None or due == done:
+                self._gate.acquire()
+            elif rest > 0:
+                self._gate.acquire(timeout=rest)
+            elif _add_pending_call(_IS_TRUE, self._turn) == 0:
+                done = due
+            else:
+                time.sleep(AGAIN)  # others have asked for so much that there is no room
+
+
+class _Turn:
+    """What the interpreter calls in the main thread, between two of its instructions."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+
+    def __bool__(self) -> bool:
+        """Take the turn; a KeyboardInterrupt in it goes to the code that was interrupted."""
+        self._pauses.turn(sys._getframe(1))
+        return False
+
+
+# SAFETY: the interpreter calls the function with the object in the main thread, which has the interpreter's lock then.
+# It takes one object and gives 0, or -1 with an exception set, as such a function must. The session holds the object
+# for as long as the process lives.
+_add_pending_call: Any = ctypes.pythonapi.Py_AddPendingCall
+_add_pending_call.argtypes = (ctypes.c_void_p, ctypes.py_object)
+_add_pending_call.restype = ctypes.c_int
+_IS_TRUE = ctypes.cast(ctypes.pythonapi.PyObject_IsTrue, ctypes.c_void_p)
