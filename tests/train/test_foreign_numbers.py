@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +133,23 @@ def test_a_path_below_a_file_is_an_error_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(weft.CheckpointError, match="could not be written"):
         weft.save(tmp_path / "file" / "model.safetensors", model())
+
+
+def test_threads_that_read_at_the_same_time_leave_no_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"model": model().state_dict(), "best": np.float64(0.5)}, tmp_path / "net.pt")
+    before, load, both = torch.serialization.get_safe_globals(), torch.load, threading.Barrier(2)
+    met: list[int] = []
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        with suppress(threading.BrokenBarrierError):
+            met.append(both.wait(0.2))  # whoever is in here too comes
+        return load(*given, **named)
+
+    monkeypatch.setattr(torch, "load", slowly)
+    threads = [threading.Thread(target=weft.load, args=(tmp_path / "net.pt",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert met == []
+    assert torch.serialization.get_safe_globals() == before

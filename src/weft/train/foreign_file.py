@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import threading
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, a
 READ_SIZE = 2**20
 # Where people put the state_dict of a model among other things.
 USUAL_PLACES = ("state_dict", "model_state_dict", "model_state", "model", "net", "module")
+_reading = threading.Lock()
 
 
 def is_foreign(path: Path) -> bool:
@@ -51,7 +53,9 @@ def read_foreign(path: Path, *, verify: bool) -> tuple[dict[str, Any], dict[str,
     elif verify:
         raise no_checksum(path, "it carries no checksum", "PyTorch wrote pickles without an archive before version 1.6")
     try:
-        with torch.serialization.safe_globals(STAND_INS):
+        # PyTorch's list is the process's: two threads in it would take each other's entries away, or leave them there.
+        # Nobody waits here for anything but a file.
+        with _reading, torch.serialization.safe_globals(STAND_INS):
             content = plain(torch.load(path, map_location="cpu", weights_only=True))
     except UsageError as error:
         raise _not_tensors(path, error.fact, error.why) from error
