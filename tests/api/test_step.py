@@ -240,6 +240,41 @@ def test_without_a_loss_function_the_module_gives_its_loss() -> None:
     torch.testing.assert_close(loss, functional.cross_entropy(eager(x), y).detach())
 
 
+class Answer(dict[str, torch.Tensor]):
+    """Results that are also attributes, as models of transformers give them."""
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        return self[name]
+
+
+class WithAnswer(nn.Module):
+    """Gives its loss among other results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Answer:
+        """Loss and scores."""
+        scores = self.layer(x)
+        return Answer(loss=functional.cross_entropy(scores, labels), scores=scores)
+
+
+def test_a_net_may_give_its_loss_among_other_results() -> None:
+    net = WithAnswer()
+    other = copy.deepcopy(net)
+    batch = {"x": torch.randn(5, 4), "labels": torch.tensor([0, 1, 2, 0, 1])}
+    step, optimizer = weft.step(net, None, SGD(net.parameters())), SGD(other.parameters())
+    for _ in range(3):
+        loss = step(**batch)
+        optimizer.zero_grad()
+        expected = other(**batch).loss
+        expected.backward()
+        optimizer.step()
+        torch.testing.assert_close(loss, expected.detach())
+    torch.testing.assert_close(net.state_dict(), other.state_dict())
+
+
 @pytest.mark.parametrize("limits", [{"clip_norm": 0.1}, {"clip_value": 0.01}, {"clip_norm": 0.1, "clip_value": 0.02}])
 def test_gradients_are_clipped_as_by_pytorch(limits: dict[str, float]) -> None:
     net, eager = mlp().double(), mlp().double()

@@ -43,9 +43,14 @@ class Task:
 
 
 def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Forward and loss: the last argument is the target, all others are the net's."""
+    """Forward and loss: the last argument is the target, all others are the net's.
+
+    A net that gives its loss itself may give it among other results, as their attribute `loss`.
+    """
     if task.loss is None:
-        return task.net(*arguments, **keywords)
+        found = task.net(*arguments, **keywords)
+        loss = getattr(found, "loss", None)
+        return loss if isinstance(loss, torch.Tensor) else found
     *inputs, target = arguments
     return task.loss(task.net(*inputs, **keywords), target)
 
