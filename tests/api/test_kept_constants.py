@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 from typing import Any, ClassVar
 
 import pytest
@@ -185,3 +186,75 @@ def test_a_result_kept_in_an_attribute_of_a_class_is_refused_and_the_class_is_as
         weft.hybridize(Keeps())(torch.ones(2))
     assert Scaled.last is None
     assert Keeps().last is None
+
+
+class Last:
+    """Somewhere to keep what was computed last."""
+
+    pair: Any = None
+
+
+features: dict[str, Any] = {}
+recent: deque[torch.Tensor] = deque(maxlen=4)
+seen: set[torch.Tensor] = set()
+outputs: list[Any] = []
+
+
+def keeps_pair_in_dictionary(x: torch.Tensor) -> torch.Tensor:
+    features["pair"] = (x, x * 2)
+    return x + 1
+
+
+def keeps_list_in_dictionary(x: torch.Tensor) -> torch.Tensor:
+    features.setdefault("outputs", []).append(x * 2)
+    return x + 1
+
+
+def keeps_pairs_in_list(x: torch.Tensor) -> torch.Tensor:
+    outputs.append((x, x * 2))
+    return x + 1
+
+
+def keeps_in_queue(x: torch.Tensor) -> torch.Tensor:
+    recent.append(x * 2)
+    return x + 1
+
+
+def keeps_in_set(x: torch.Tensor) -> torch.Tensor:
+    seen.add(x * 2)
+    return x + 1
+
+
+def keeps_in_class(x: torch.Tensor) -> torch.Tensor:
+    Last.pair = (x, x * 2)
+    return x + 1
+
+
+KEEPING = [
+    keeps_pair_in_dictionary,
+    keeps_list_in_dictionary,
+    keeps_pairs_in_list,
+    keeps_in_queue,
+    keeps_in_set,
+    keeps_in_class,
+]
+
+
+@pytest.mark.parametrize("function", KEEPING, ids=[function.__name__ for function in KEEPING])
+def test_tensors_inside_of_what_is_kept_are_refused_and_taken_back(function: Any) -> None:
+    with pytest.raises(weft.UnsupportedError, match="keeps a tensor that it computed"):
+        weft.hybridize(function)(torch.ones(2))
+    assert (features, outputs, list(recent), seen, Last.pair) == ({}, [], [], set(), None)
+
+
+def test_a_pair_kept_by_a_closure_is_refused_and_taken_back() -> None:
+    pair: Any = None
+
+    def keeps(x: torch.Tensor) -> torch.Tensor:
+        nonlocal pair
+        pair = (x, x * 2)
+        return x + 1
+
+    with pytest.raises(weft.UnsupportedError, match="keeps a tensor that it computed"):
+        weft.hybridize(keeps)(torch.ones(2))
+    assert pair is None

@@ -267,6 +267,14 @@ def test_code_that_only_runs_on_real_elements_says_what_it_raised_and_where() ->
 # -- fallback ---------------------------------------------------------------------------------------------------------
 
 
+def test_fallback_takes_arguments_that_no_program_takes() -> None:
+    dense = weft.hybridize(lambda x: x.to_dense() * 2, fallback="eager")
+    with pytest.warns(
+        UserWarning, match="runs imperatively from now on: the program uses a tensor that is not strided"
+    ):
+        assert torch.equal(dense(torch.eye(2).to_sparse()), torch.eye(2) * 2)
+
+
 def test_fallback_warns_once_at_the_callers_line_and_runs_imperatively() -> None:
     net = weft.hybridize(Branches(), fallback="eager")
     with pytest.warns(UserWarning, match="runs imperatively") as seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dis
 import functools
 import threading
 import types
@@ -16,6 +17,7 @@ import pytest
 import torch
 
 import weft
+from weft.trace.mentioned import global_names
 
 
 @dataclass(slots=True)
@@ -205,3 +207,46 @@ def test_names_of_the_standard_library_are_not_looked_into() -> None:
     assert torch.equal(hybrid(torch.ones(1)), torch.full((1,), 5.0))
     (group,) = hybrid.programs.values()
     assert not [fact.path for fact in group[0]._facts if fact.path.startswith("types.")]
+
+
+A = 1.0
+
+
+def test_a_global_name_is_none_of_an_attribute_that_is_called_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = Holder(torch.ones(2))
+    holder.A = torch.ones(3)  # type: ignore[attr-defined]
+
+    @weft.hybridize
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * holder.A  # type: ignore[attr-defined, no-any-return]
+
+    for value in (2.0, 3.0, 4.0):
+        monkeypatch.setitem(globals(), "A", value)
+        assert doubled(torch.ones(3)).tolist() == [1.0] * 3
+    assert doubled.traces == 1  # type: ignore[attr-defined]
+
+
+def test_a_global_name_that_is_asked_for_by_text_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    @weft.hybridize
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * globals()["A"]  # type: ignore[no-any-return]
+
+    for value in (2.0, 3.0):
+        monkeypatch.setitem(globals(), "A", value)
+        assert scaled(torch.ones(1)).item() == value
+
+
+def test_global_names_are_those_that_instructions_read() -> None:
+    for function in (
+        argparse.ArgumentParser.parse_known_args,
+        functools.singledispatch,
+        torch.nn.functional.layer_norm,
+    ):
+        codes, expected = [function.__code__], set[str]()
+        while codes:
+            code = codes.pop()
+            codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+            instructions = dis.get_instructions(code)
+            expected |= {found.argval for found in instructions if found.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        assert expected
+        assert set(global_names(function.__code__)) == expected

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from weft.api.program import Program
+from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.object_words import Images, Rows, content_rows, place_rows, version_rows
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.tensor_words import Row, word
@@ -45,6 +46,7 @@ class Guarded:
         self._may_settle = not traced.kept  # each run changes what a native comparison looks at
         self._alarms = 0
         self._restless: frozenset[int] = frozenset()
+        self._pauses: EverFewer | None = None
         self._settled = self._settle()
 
     def whole_call(self, arguments: Sequence[torch.Tensor], places: Sequence[int]) -> Whole | None:
@@ -112,12 +114,22 @@ class Guarded:
             if memory_key(tensors, self._written) != self._memory:
                 return "the tensors share memory in another way, or start at another place in it"
         # All holds: what the native comparison took for a change was none, so it starts again from here.
-        if self._settled is not None:
+        self._settle_again()
+        return None
+
+    def _settle_again(self) -> None:
+        settled = self._settled
+        if settled is not None:
             self._alarms += 1
             if self._alarms > MOST_ALARMS:
-                self._restless |= self._settled.changed()
+                changed = settled.changed() - self._restless
+                self._restless |= changed
+                if not changed:  # tensors come and go: comparing natively costs more than it saves
+                    self._settled, self._pauses = None, EverFewer()
+                    return
+        elif self._pauses is not None and not self._pauses.is_due():
+            return
         self._settled = self._settle()
-        return None
 
     def _settle(self) -> Settled | None:
         tensors = [slot.get() for slot in self.slots]

@@ -103,11 +103,16 @@ class Hybrid:
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)
-        found = self._find(self._key(leaves, structure), leaves)
+        try:
+            key = self._key(leaves, structure)
+        except UnsupportedError as error:
+            if self.fallback is None:
+                raise
+            self._go_imperative(error)  # an argument that no program takes
+            return self.function(*arguments, **keywords)
+        found = self._find(key, leaves) or self._trace(Call(arguments, keywords, leaves, structure), always=False)
         if found is None:
-            found = self._trace(Call(arguments, keywords, leaves, structure), always=False)
-            if found is None:
-                return self.function(*arguments, **keywords)
+            return self.function(*arguments, **keywords)
         self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
         return found.program.run(found.inputs(leaves))
 

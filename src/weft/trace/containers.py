@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -60,6 +61,13 @@ def slots(kind: type) -> tuple[str, ...]:
     found = kind.__dict__.get("__slots__", ())
     names = (found,) if isinstance(found, str) else tuple(found)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def class_dictionary(kind: type) -> dict[str, Any]:
+    """The dictionary of a class, which shows it through a proxy: comparing and watching need the dictionary itself."""
+    (found,) = gc.get_referents(vars(kind))
+    own: dict[str, Any] = found
+    return own
 
 
 def identity(container: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import is_
 from types import CellType
@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from weft.trace.containers import MISSING, Slotted, Touched, identity, look
+from weft.trace.capture import is_stand_in, tree_flatten
+from weft.trace.containers import MISSING, Slotted, Touched, class_dictionary, identity, look
 from weft.trace.facts import BUFFERS, small_buffer
+from weft.trace.opened import opened
 from weft.trace.rebound import Rebound, take_back
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
@@ -25,6 +27,7 @@ class Left:
     """What tracing had left in objects: the place, the stand-in there, what had been there before."""
 
     entries: tuple[tuple[Slot, Any, Any], ...]
+    nested: tuple[str, ...] = ()  # containers that were given things with stand-ins in them
 
     def settle(self, real: Mapping[int, torch.Tensor], constant: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
         """Put tensors that are the same at every run where they were kept; refuse a program that keeps another.
@@ -32,6 +35,8 @@ class Left:
         `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
         is no change. `constant` computes one that depends on no input: `masks[length] = torch.ones(length).tril()`.
         """
+        for path in self.nested:
+            refuse("kept tensor", None, detail=path)
         found: list[tuple[Slot, torch.Tensor]] = []
         for slot, stand_in, before in self.entries:
             given = real.get(id(stand_in))
@@ -68,7 +73,11 @@ class Kept:
         for cache, misses in self._caches:
             if cache.cache_info().misses != misses:
                 cache.cache_clear()
-        return Left(tuple((slot, slot.get(), self._put_back(slot)) for slot in reversed(state.stand_ins)))
+        owners = {id(class_dictionary(kind)): kind for kind in state.classes}
+        found = (_emptied(container, before, owners) for container, before in self._before.values())
+        nested = tuple(path for path in found if path is not None)
+        slots = [slot for slot in reversed(state.stand_ins) if not isinstance(slot.container, tuple)]
+        return Left(tuple((slot, slot.get(), self._put_back(slot)) for slot in slots), nested)
 
     def _put_back(self, slot: Slot) -> Any:
         _, copied = self._before.get(identity(slot.container), (None, None))
@@ -90,6 +99,29 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
         return frozenset()
     names = {**container}.keys() | before.keys()
     return frozenset(name for name in names if look(container, name) is not look(before, name))
+
+
+def _emptied(container: Any, before: Any, owners: Mapping[int, type]) -> str | None:
+    """Put back what a container held, if it was given things with stand-ins in them; tells where."""
+    changed = _difference(container, before)
+    if changed is None and isinstance(container, GROWING):
+        if not _has_stand_in(container, apart=isinstance(container, list)):
+            return None
+        container.clear()
+        fill = container.update if isinstance(container, set) else container.extend
+        fill(before)
+        return f"a {type(container).__name__}"
+    for key in changed or ():
+        if _has_stand_in([look(container, key)], apart=True):
+            Slot(container, key, "", owner=owners.get(id(container))).put(look(before, key))
+            return "a closure" if key is None else f"{key!r} of a dictionary"
+    return None
+
+
+def _has_stand_in(things: Iterable[Any], *, apart: bool) -> bool:
+    """Whether there are stand-ins in these things; those that are tensors themselves may count apart."""
+    others = [thing for thing in things if not (apart and isinstance(thing, torch.Tensor))]
+    return any(map(is_stand_in, tree_flatten(opened(others))[0]))
 
 
 def _copied(container: Any) -> Any:

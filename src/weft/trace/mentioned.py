@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 import sysconfig
 import types
@@ -13,13 +14,16 @@ from weft.trace.containers import MISSING, look
 
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
 INSTALLED = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
+NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})
+# By instruction: how many low bits of its argument are flags, and not the number of the name.
+_READS_NAME = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
 
 
 def reached(function: types.FunctionType) -> Iterator[Place]:
     """The global and closed-over names that a function mentions, and what it mentions of Python modules."""
     names = set(mentioned(function.__code__))
-    for name in sorted(names & function.__globals__.keys()):
+    for name in sorted(set(global_names(function.__code__)) & function.__globals__.keys()):
         value = function.__globals__[name]
         yield function.__globals__, name, name, value
         if isinstance(value, types.ModuleType):
@@ -58,6 +62,20 @@ def mentioned(code: types.CodeType) -> Iterator[str]:
             yield from mentioned(constant)
         elif isinstance(constant, str) and constant.isidentifier():
             yield constant
+
+
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """The global names that a piece of code reads; all that it mentions, if it asks for the dictionary of them."""
+    argument, extended, read = 0, 0, set[str]()
+    for kind, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument = low | extended
+        extended = argument << 8 if kind == dis.EXTENDED_ARG else 0
+        if kind in _READS_NAME:
+            read.add(code.co_names[argument >> _READS_NAME[kind]])
+    yield from mentioned(code) if read & NAMESPACES else read
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from global_names(constant)
 
 
 def is_library(thing: Callable[..., Any] | Any) -> bool:

@@ -7,7 +7,6 @@ attributes of plain objects and of the user's classes that it mentions) is remem
 
 from __future__ import annotations
 
-import gc
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 
 from weft.trace.capture import is_stand_in
-from weft.trace.containers import MISSING, Touched, attributes, has_attributes, identity, look
+from weft.trace.containers import MISSING, Touched, attributes, class_dictionary, has_attributes, identity, look
 from weft.trace.facts import (
     APART,
     BUFFERS,
@@ -146,17 +145,15 @@ def _add_class(state: State, kind: type) -> None:
 
 def _visit_class(state: State, kind: type) -> None:
     """Visit what code mentions of a class's attributes: values of any kind, and methods."""
-    # A class shows its dictionary through a proxy; comparing and watching need the dictionary itself.
-    (own,) = gc.get_referents(vars(kind))
+    own = class_dictionary(kind)
+    _add_containers(state, own)
     for name in sorted(state.mentioned & own.keys()):
         value, path = own[name], f"{kind.__name__}.{name}"
         if isinstance(value, torch.Tensor):
-            _add_containers(state, own)
             _visit_tensor(state, Slot(own, name, path, owner=kind), value)
             continue
         state.names.setdefault((id(own), name), name_fact((own, name, path, value), of_class=True))
         if type(value) in SIMPLE or container_kind(value):
-            _add_containers(state, own)
             _visit_container(state, (own, name, path, value), 1)
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
