@@ -20,6 +20,7 @@ from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
 from tests.conformance.report import page, passed, table
 
+from weft.api.lazy_plan import Plan
 from weft.config import overrides
 
 OVERLAP = torch.randn(4).expand(3, 4)
@@ -88,6 +89,15 @@ def test_eager_equals_itself(function):
 @pytest.mark.parametrize("fault", CAUGHT_ON)
 def test_each_deliberate_fault_is_caught(fault):
     assert status_of(trial_of(CAUGHT_ON[fault], torch.randn(3, 4)), fault) is Status.WRONG
+
+
+def test_samples_of_lazy_code_are_run_by_programs(monkeypatch):
+    by_operators = []
+    plain = Plan.by_operators
+    monkeypatch.setattr(Plan, "by_operators", lambda plan: by_operators.append(plain(plan)) or by_operators[-1])
+    found = CONTESTANTS["lazy"](lambda x: torch.sin(x) + x * 2)(torch.ones(300))
+    assert torch.equal(found, torch.sin(torch.ones(300)) + 2)
+    assert not by_operators[-1]
 
 
 def test_native_code_may_round_otherwise_but_not_by_much():

@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from tests.conformance.cases import Contestant
@@ -11,6 +12,7 @@ from tests.conformance.fresh import fresh
 from torch.utils import _pytree as pytree
 
 import weft
+from weft.api import lazy_pauses, lazy_plan
 from weft.errors import ExecutionError, UnsupportedError
 
 REHEARSALS = 3
@@ -97,6 +99,15 @@ def hybridize(target: Any) -> Any:
     return weft.hybridize(target)
 
 
+@contextlib.contextmanager
+def lazy_throughout() -> Iterator[None]:
+    """Let lazy code never pause, and compile short segments too: samples are small, and are looked at all the time."""
+    never = mock.patch.object(lazy_pauses, "MOST_LOST", float("inf"))
+    with never, mock.patch.object(lazy_plan, "COMPILED_AFTER", 0.0):
+        yield
+
+
+@lazy_throughout()
 def lazily(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call it as lazy code, after calls on copies by which its operators are learned and compiled."""
     random_state = torch.get_rng_state()
