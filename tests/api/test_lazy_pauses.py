@@ -1,5 +1,7 @@
 """Code that looks at values all the time runs as if it were not lazy, with the order and the answers of eager code."""
 
+import contextlib
+import functools
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ from torch.nn import functional
 
 import weft
 from weft.api import lazy_pauses, lazy_plan, lazy_recording
+from weft.api.lazy_questions import is_called_by_user
 from weft.api.lazy_session import SESSION
 from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor
@@ -364,3 +367,45 @@ def test_threads_that_look_at_once_neither_mix_their_answers_nor_wait_for_ever(m
         thread.join(60)
         assert not thread.is_alive()
     assert not wrong
+
+
+def caller_in(filename: str) -> Callable[[Callable[[], Any]], Any]:
+    """A function that calls another, in code that seems to be of a file."""
+    scope: dict[str, Any] = {}
+    text = "def caller(function):\n    return function()\n"
+    exec(compile(text, filename, "exec"), scope)
+    found: Callable[[Callable[[], Any]], Any] = scope["caller"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("callers", "users"),
+    [
+        ([], True),
+        ([contextlib.__file__], True),
+        ([torch.overrides.__file__], False),
+        # PyTorch takes the mode off the stack in a generator that the standard library runs.
+        ([torch.overrides.__file__, contextlib.__file__], False),
+        ([torch.overrides.__file__, contextlib.__file__, "<frozen abc>"], False),
+        ([torch.nn.modules.module.__file__, "model.py"], True),
+        ([torch.nn.modules.module.__file__, "model.py", contextlib.__file__], True),
+    ],
+)
+def test_turns_are_taken_in_code_that_the_user_runs(callers: list[str], users: bool) -> None:
+    def work() -> bool:
+        return is_called_by_user(sys._getframe(1))
+
+    call: Callable[[], Any] = work
+    for filename in reversed(callers):
+        call = functools.partial(caller_in(filename), call)
+    assert call() is users
+
+
+def test_turns_cut_no_call_of_a_module_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    switched_often(monkeypatch)
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 1)), torch.ones(4, 8)
+    expected = functional.mse_loss(net(x), torch.zeros(4, 1)).item()
+    last = time.monotonic() + 3
+    with weft.lazy():
+        while time.monotonic() < last:
+            assert functional.mse_loss(net(x), torch.zeros(4, 1)).item() == pytest.approx(expected)

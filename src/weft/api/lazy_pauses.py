@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from weft.api.lazy_plan import Plan
-from weft.api.lazy_questions import is_users
+from weft.api.lazy_questions import is_called_by_user
 from weft.trace.capture import running_autograd_number, traced_elsewhere
 from weft.trace.modes import insert_function_mode, place_of_function_mode, remove_function_mode
 
@@ -133,7 +133,7 @@ class Pauses:
         """Begin or end a pause, if the code that was interrupted is the user's; else a little later."""
         if self._mode is None or not (self.paused or self.wanted) or not self._is_mine():
             return
-        usual = frame is not None and is_users(frame.f_code) and not self._held
+        usual = is_called_by_user(frame) and not self._held
         if not usual or traced_elsewhere(()) or running_autograd_number() is not None or not self._turned():
             self._watch.ask(AGAIN)
 

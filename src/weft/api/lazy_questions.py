@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from sys import _getframe
 from types import CodeType, FrameType
@@ -18,6 +19,7 @@ from weft.engine.workers import WORKING
 from weft.trace.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
 
 TORCH_FILES = torch.__path__[0]
+STANDARD = (sysconfig.get_path("stdlib"), "<frozen")
 _USERS: dict[str, bool] = {}  # whether the code of a file is the user's
 MOST_USERS = 100_000
 
@@ -82,6 +84,20 @@ def is_users(code: CodeType) -> bool:
             _USERS.clear()  # code that is made again and again
         users = _USERS[code.co_filename] = not code.co_filename.startswith((PACKAGE, TORCH_FILES))
     return users
+
+
+def is_called_by_user(frame: FrameType | None) -> bool:
+    """Whether a frame is of the user's code, or of the standard library's where the user's code called that.
+
+    PyTorch calls the standard library too, between looking whether there is a mode and taking it off the stack.
+    """
+    while frame is not None and _is_standard(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code)
+
+
+def _is_standard(filename: str) -> bool:
+    return filename.startswith(STANDARD) and "-packages" not in filename
 
 
 def place_of(frame: FrameType) -> tuple[CodeType, int]:
