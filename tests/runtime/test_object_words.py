@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.object_words import Rows, content_rows, place_rows, versions_count
+from weft.runtime.object_words import Rows, content_rows, held_rows, versions_count
 from weft.runtime.tensor_words import word
 from weft.trace.facts import can_change
 
@@ -47,7 +47,7 @@ PLACES: Sequence[tuple[str, Callable[[], Any], Any, Callable[[Any], None]]] = (
 @pytest.mark.parametrize(("make", "key", "change"), [row[1:] for row in PLACES], ids=[row[0] for row in PLACES])
 def test_a_place_that_holds_another_thing_is_seen(make, key, change):
     container = make()
-    rows = place_rows(container, key, SECOND, {})
+    rows = held_rows(container, key, SECOND, {})
     assert holds(rows)
     change(container)
     assert not holds(rows)
@@ -55,7 +55,7 @@ def test_a_place_that_holds_another_thing_is_seen(make, key, change):
 
 def test_changes_of_other_names_are_no_changes_of_a_name():
     names = {"a": FIRST, "b": SECOND}
-    rows = place_rows(names, "b", SECOND, {})
+    rows = held_rows(names, "b", SECOND, {})
     names["a"] = OTHER
     names["c"] = OTHER
     assert holds(rows)
@@ -67,7 +67,7 @@ def test_attributes_that_objects_of_a_class_share_the_names_of_are_watched_toget
             self.a, self.b = FIRST, SECOND
 
     settings = [Settings() for _ in range(3)]
-    rows = place_rows(vars(settings[1]), "b", SECOND, {})
+    rows = held_rows(vars(settings[1]), "b", SECOND, {})
     settings[0].b = OTHER
     assert holds(rows)
     settings[1].b = OTHER
@@ -105,4 +105,4 @@ def test_a_container_that_holds_other_things_is_seen(thing, change):
 def test_what_cannot_be_told_from_memory_has_no_words():
     assert content_rows(bytearray(8), can_change) is None
     assert content_rows([bytearray(8)], can_change) is None
-    assert place_rows(Derived(a=FIRST), "a", FIRST, {}) is None
+    assert held_rows(Derived(a=FIRST), "a", FIRST, {}) is None

@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.api.program import Program
 from weft.runtime.ever_fewer import EverFewer
-from weft.runtime.object_words import Images, Rows, content_rows, place_rows, version_rows
+from weft.runtime.object_words import Images, Rows, content_rows, held_rows, version_rows
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.tensor_words import Row, word
 from weft.runtime.whole_call import Likeness, Whole, whole_call
@@ -156,7 +156,7 @@ class Settled:
         watched = {id(entry) for module in modules for entry in _dictionaries(module)}
         self.tensors = [slot.get() for slot in slots]
         places = [pair for pair in zip(slots, self.tensors, strict=True) if id(pair[0].container) not in watched]
-        found = [place_rows(slot.container, slot.key, tensor, images) for slot, tensor in places]
+        found = [held_rows(slot.container, slot.key, tensor, images) for slot, tensor in places]
         self._loose_slots = tuple(pair for pair, rows in zip(places, found, strict=True) if rows is None)
         rows = [row for rows in (*self._fact_rows.values(), *found) for row in rows or ()]
         self._steady = Steady([], self.tensors, list(dict.fromkeys(rows)))
@@ -194,7 +194,7 @@ def _rebound(traced: Traced) -> dict[int, frozenset[str]]:
 def _rows_of(fact: Fact, images: Images) -> Rows | None:
     """The words that tell whether a fact holds; None where memory cannot tell."""
     if isinstance(fact, NameFact):
-        parts = [place_rows(fact.container, fact.key, fact.value, images)]
+        parts = [held_rows(fact.container, fact.key, fact.value, images)]
         inside = [fact.value] if fact.is_open else []
     else:
         parts = [version_rows(entry) for entry in _dictionaries(fact.module)]

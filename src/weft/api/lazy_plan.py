@@ -106,7 +106,7 @@ class Plan:
 
     def _is_short(self) -> bool:
         """Whether it is not yet worth a compilation."""
-        if self.seconds >= COMPILED_AFTER or COMPILED_AFTER == 0.0:
+        if self.seconds >= COMPILED_AFTER:
             return False
         return self.loses or self.runs < MEASURED or self.runs * self.operator_seconds < COMPILED_AFTER
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sysconfig
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any
@@ -19,7 +20,7 @@ from weft.engine.workers import WORKING
 from weft.trace.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
 
 TORCH_FILES = torch.__path__[0]
-STANDARD = (sysconfig.get_path("stdlib"), "<frozen")
+STANDARD = (str(Path(contextlib.__file__).parent), "<frozen")  # as frames name its files
 _USERS: dict[str, bool] = {}  # whether the code of a file is the user's
 MOST_USERS = 100_000
 

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from weft.trace.containers import look
+
 BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 DEEPEST = 4  # functions in functions; a function that refers to itself has no end
 _numbers = itertools.count()
@@ -44,15 +46,8 @@ def _kind(thing: Any, depth: int = 0) -> Any:
 
 def _captured(function: types.FunctionType) -> list[Any]:
     """What may be called among what a function has from around it."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            content = cell.cell_contents
-        except ValueError:  # nothing was assigned yet
-            continue
-        if callable(content) and not isinstance(content, type):
-            found.append(content)
-    return found
+    found = (look(cell, None) for cell in function.__closure__ or ())
+    return [thing for thing in found if callable(thing) and not isinstance(thing, type)]
 
 
 def _token(thing: Any) -> Any:

@@ -45,6 +45,34 @@ def _plain_form(group: Group) -> Form:
     return _form(group, "maximize", "weight_decay")
 
 
+def _decayed(
+    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, decay: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The parameter and its gradient, turned around and decayed as the group says."""
+    gradient = -gradient if "maximize" in form else gradient
+    if "weight_decay" not in form:
+        return parameter, gradient
+    if "decoupled_weight_decay" in form:
+        return parameter * decay, gradient
+    return parameter, gradient + parameter * decay
+
+
+def _decay_and_moments(group: Group) -> tuple[float, float, float, float]:
+    """The rate, what decays, and how much of the first and the second moment stays."""
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    first, second = (float(beta) for beta in group["betas"])
+    return rate, 1 - rate * decay if group["decoupled_weight_decay"] else decay, first, second
+
+
+def _moments(
+    kept: Tensors, gradient: torch.Tensor, parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The moving means of a gradient and of its square."""
+    take_first, keep_second, take_second = parts
+    first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
+    return first, kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
+
+
 # -- SGD ---------------------------------------------------------------------------------------------------------------
 
 
@@ -67,9 +95,7 @@ def _sgd_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, momentum, keep, take = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if "weight_decay" in form:
-        gradient = gradient + parameter * decay
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
     if "momentum" not in form:
         return parameter + gradient * minus_rate, {}
     buffer = kept["momentum_buffer"] * keep + gradient * take
@@ -89,9 +115,7 @@ def _adam_form(group: Group) -> Form:
 
 
 def _adam_numbers(group: Group, count: float) -> tuple[float, ...]:
-    rate, decay = float(group["lr"]), float(group["weight_decay"])
-    first, second = (float(beta) for beta in group["betas"])
-    decay = 1 - rate * decay if group["decoupled_weight_decay"] else decay
+    rate, decay, first, second = _decay_and_moments(group)
     step_size, correction = rate / (1 - first**count), sqrt(1 - second**count)
     return (-step_size, decay, 1 - first, second, 1 - second, correction, float(group["eps"]))
 
@@ -100,13 +124,8 @@ def _adam_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_step_size, decay, take_first, keep_second, take_second, correction, epsilon = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if {"weight_decay", "decoupled_weight_decay"} <= set(form):
-        parameter = parameter * decay
-    elif "weight_decay" in form:
-        gradient = gradient + parameter * decay
-    first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
-    second = kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
+    first, second = _moments(kept, gradient, (take_first, keep_second, take_second))
     new = {"exp_avg": first, "exp_avg_sq": second}
     if "amsgrad" in form:
         second = new["max_exp_avg_sq"] = torch.maximum(kept["max_exp_avg_sq"], second)
@@ -136,9 +155,7 @@ def _rmsprop_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, keep, take, epsilon, momentum = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if "weight_decay" in form:
-        gradient = gradient + parameter * decay
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
     square = kept["square_avg"] * keep + take * gradient * gradient
     new = {"square_avg": square}
     if "centered" in form:
@@ -167,9 +184,7 @@ def _adagrad_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, epsilon = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if "weight_decay" in form:
-        gradient = gradient + parameter * decay
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
     total = kept["sum"] + gradient * gradient
     return parameter + minus_rate * gradient / (total.sqrt() + epsilon), {"sum": total}
 
@@ -192,9 +207,7 @@ def _adamax_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, take, keep, epsilon = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if "weight_decay" in form:
-        gradient = gradient + parameter * decay
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
     mean = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take
     largest = torch.maximum(kept["exp_inf"] * keep, gradient.abs() + epsilon)
     return parameter + minus_rate * mean / largest, {"exp_avg": mean, "exp_inf": largest}
@@ -213,9 +226,7 @@ def _radam_form(group: Group) -> Form:
 
 
 def _radam_numbers(group: Group, count: float) -> tuple[float, ...]:
-    rate, decay = float(group["lr"]), float(group["weight_decay"])
-    first, second = (float(beta) for beta in group["betas"])
-    decay = 1 - rate * decay if group["decoupled_weight_decay"] else decay
+    rate, decay, first, second = _decay_and_moments(group)
     correction = 1 - second**count
     longest = 2 / (1 - second) - 1
     length = longest - 2 * count * second**count / correction
@@ -230,13 +241,8 @@ def _radam_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, take_first, keep_second, take_second, adaptive, epsilon = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if {"weight_decay", "decoupled_weight_decay"} <= set(form):
-        parameter = parameter * decay
-    elif "weight_decay" in form:
-        gradient = gradient + parameter * decay
-    first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
-    second = kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
+    first, second = _moments(kept, gradient, (take_first, keep_second, take_second))
     scale = torch.where(adaptive > 0, adaptive / (second.sqrt() + epsilon), 1.0)
     return parameter + minus_rate * first * scale, {"exp_avg": first, "exp_avg_sq": second}
 
@@ -259,9 +265,7 @@ def _adadelta_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, keep, take, epsilon = numbers
-    gradient = -gradient if "maximize" in form else gradient
-    if "weight_decay" in form:
-        gradient = gradient + parameter * decay
+    parameter, gradient = _decayed(form, parameter, gradient, decay)
     square = kept["square_avg"] * keep + take * gradient * gradient
     change = (kept["acc_delta"] + epsilon).sqrt() / (square + epsilon).sqrt() * gradient
     changes = kept["acc_delta"] * keep + take * change * change

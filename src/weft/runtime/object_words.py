@@ -32,7 +32,7 @@ Images = dict[int, tuple[int, bytes]]  # of dictionaries: where the keys begin, 
 Rows = list[Row]
 
 
-def place_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | None:
+def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | None:
     """Give the words that say that a place still holds a value: in a closure, a list, a dictionary; None if unknown.
 
     Where entries of a dictionary cannot be told apart, its version is given: it changes with any of them. Each
