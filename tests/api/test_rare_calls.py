@@ -87,7 +87,7 @@ def test_each_program_beyond_is_logged_as_before(worn, caplog):
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, 0.01),
-    "NAdam": lambda parameters: torch.optim.NAdam(parameters, 0.1),  # runs by PyTorch's own step
+    "Adafactor": lambda parameters: torch.optim.Adafactor(parameters, 0.1),  # runs by PyTorch's own step
 }
 
 

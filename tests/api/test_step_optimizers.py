@@ -52,11 +52,26 @@ WITH_RULE: dict[str, Make] = {
     "radam decoupled": partial(optim.RAdam, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True, maximize=True),
     "adadelta": optim.Adadelta,
     "adadelta with decay": partial(optim.Adadelta, lr=0.5, rho=0.7, weight_decay=0.1, maximize=True),
-}
-WITHOUT_RULE: dict[str, Make] = {
     "nadam": partial(optim.NAdam, lr=0.01),
-    "rprop": optim.Rprop,
+    "nadam with decay": partial(optim.NAdam, lr=0.05, betas=(0.5, 0.9), eps=1e-3, weight_decay=0.1, momentum_decay=0.3),
+    "nadam decoupled": partial(optim.NAdam, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True, maximize=True),
+    "nadam of lists": partial(optim.NAdam, lr=0.01, weight_decay=0.1, foreach=True),
     "asgd": optim.ASGD,
+    "asgd with decay": partial(optim.ASGD, lr=0.1, lambd=0.05, alpha=0.5, weight_decay=0.1, maximize=True),
+    "asgd averaging": partial(optim.ASGD, lr=0.1, lambd=0.01, t0=1),
+    "rprop": optim.Rprop,
+    "rprop maximizing": partial(optim.Rprop, lr=0.1, etas=(0.3, 1.5), step_sizes=(0.09, 0.12), maximize=True),
+    "rprop of lists": partial(optim.Rprop, foreach=True),
+}
+
+
+class AdamOfAnotherName(optim.Adam):
+    """It may have another step."""
+
+
+WITHOUT_RULE: dict[str, Make] = {
+    "adafactor": partial(optim.Adafactor, lr=0.01),
+    "a subclass": partial(AdamOfAnotherName, lr=0.01),
 }
 
 
@@ -78,6 +93,63 @@ def test_an_optimizer_with_a_rule_trains_as_eager_does(name: str) -> None:
 def test_radam_begins_to_adapt_as_eager_does() -> None:
     """At the sixth step with the usual decays."""
     assert_trains_alike(mlp(), functional.cross_entropy, WITH_RULE["radam"], batches(9))
+
+
+@pytest.mark.parametrize("name", ["nadam", "asgd averaging", "rprop"])
+def test_what_an_optimizer_keeps_in_numbers_goes_on_as_in_eager(name: str) -> None:
+    """Sixty steps, and parameters of both widths beside numbers in float32."""
+    torch.manual_seed(3)
+    net = mlp()
+    many = [(torch.randn(5, 6), torch.randint(0, 3, (5,))) for _ in range(6)]
+    assert_trains_alike(net, functional.cross_entropy, WITH_RULE[name], many, steps=60)
+    eager, eager_optimizer, _ = trained(net, functional.cross_entropy, WITH_RULE[name], many, 20)
+    ours, optimizer, _ = stepped(net, functional.cross_entropy, WITH_RULE[name], many, 20)
+    torch.testing.assert_close(ours.state_dict(), eager.state_dict(), rtol=2e-4, atol=2e-5)
+    torch.testing.assert_close(optimizer.state_dict(), eager_optimizer.state_dict(), rtol=2e-4, atol=2e-5)
+
+
+def test_asgd_of_lists_computes_its_rates_in_float32() -> None:
+    make = partial(optim.ASGD, lr=0.1, lambd=0.01, t0=1, foreach=True)
+    eager, eager_optimizer, _ = trained(mlp(), functional.cross_entropy, make, batches(), 10)
+    ours, optimizer, _ = stepped(mlp(), functional.cross_entropy, make, batches(), 10)
+    torch.testing.assert_close(ours.state_dict(), eager.state_dict())
+    torch.testing.assert_close(optimizer.state_dict(), eager_optimizer.state_dict())
+
+
+@pytest.mark.parametrize("make", [optim.ASGD, optim.Rprop])
+def test_a_rate_changed_before_the_first_step_is_what_is_kept_begins_with(make: Any) -> None:
+    net, eager = mlp(), mlp()
+    [batch] = batches(1)
+    optimizer, eager_optimizer = make(net.parameters(), lr=0.01), make(eager.parameters(), lr=0.01)
+    step = weft.step(net, functional.cross_entropy, optimizer)
+    with pytest.raises((IndexError, RuntimeError)):
+        step(batch[0], torch.full((5,), 9))
+    for group in (*optimizer.param_groups, *eager_optimizer.param_groups):
+        group["lr"] = 0.2
+    for _ in range(2):
+        step(*batch)
+        eager_step(eager, functional.cross_entropy, eager_optimizer, batch)
+    torch.testing.assert_close(net.state_dict(), eager.state_dict())
+    torch.testing.assert_close(optimizer.state_dict(), eager_optimizer.state_dict())
+
+
+@pytest.mark.parametrize("make", [optim.NAdam, optim.ASGD, optim.Rprop])
+def test_rare_optimizers_update_within_the_program_and_exchange_their_state_with_eager(make: Any) -> None:
+    data = [(x.double(), y) for x, y in batches()]
+    half, half_optimizer, _ = trained(mlp().double(), functional.cross_entropy, make, data, 3)
+    ours, eager = copy.deepcopy(half), copy.deepcopy(half)
+    optimizer, eager_optimizer = make(ours.parameters()), make(eager.parameters())
+    for loaded in (optimizer, eager_optimizer):
+        loaded.load_state_dict(copy.deepcopy(half_optimizer.state_dict()))
+    step = weft.step(ours, functional.cross_entropy, optimizer)
+    for batch in data:
+        step(*batch)
+        eager_step(eager, functional.cross_entropy, eager_optimizer, batch)
+    assert_same_state(optimizer, eager_optimizer)
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        close(mine, theirs)
+    kept = sum(len(entry) - 1 for entry in optimizer.state.values())  # all but the count of steps
+    assert len(step.program(data[0], {}).graph.writes) == 4 + kept
 
 
 @pytest.mark.parametrize("name", WITHOUT_RULE)
@@ -230,7 +302,7 @@ def test_a_scheduler_leaves_the_update_in_the_program() -> None:
     assert len(step.program(batches()[1], {}).graph.writes) == 2  # weight and bias
 
 
-@pytest.mark.parametrize("make", [optim.NAdam, partial(optim.LBFGS, max_iter=3), optim.ASGD])
+@pytest.mark.parametrize("make", [optim.Adafactor, partial(optim.LBFGS, max_iter=3), optim.NAdam])
 def test_what_an_optimizer_of_pytorch_keeps_is_as_before_after_a_failure(make: Callable[..., optim.Optimizer]) -> None:
     net = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
     optimizer = make(net.parameters())

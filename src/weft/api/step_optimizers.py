@@ -1,77 +1,26 @@
-"""The classes of torch.optim -> their update rules, written as pure functions of tensors.
-
-A rule says which tensors the optimizer keeps for a parameter, what of a parameter group is part of a program
-(`form`), which numbers change from call to call (`numbers`: rates, decays, and what the count of steps makes of them),
-and how new elements follow from old ones (`update`). The numbers are computed in Python, in double precision and in the
-order in which PyTorch computes them, and go into a program as inputs: a scheduler never makes one compile again.
-"""
+"""The classes of torch.optim -> their update rules: SGD, Adam, AdamW, RMSprop, Adagrad, and the table of all rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from types import MappingProxyType
-from typing import Any
 
 import torch
 
-Group = Mapping[str, Any]
-Form = tuple[str, ...]  # what of a parameter group is switched on
-Tensors = dict[str, torch.Tensor]
-Update = Callable[[Form, torch.Tensor, torch.Tensor, Tensors, Sequence[torch.Tensor]], tuple[torch.Tensor, Tensors]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How one class of optimizers updates a parameter.
-
-    `kept` names the tensors it keeps for each; `counts` says whether it keeps a count of steps (`step`) too. `numbers`
-    is given the count of steps including this one; of a rule that does not count: 1 where nothing is kept yet, else 2.
-    """
-
-    kept: Callable[[Group], tuple[str, ...]]
-    counts: bool
-    form: Callable[[Group], Form]
-    numbers: Callable[[Group, float], tuple[float, ...]]
-    update: Update
-
-
-def _form(group: Group, *options: str) -> Form:
-    return tuple(option for option in options if group[option])
-
-
-def _plain_form(group: Group) -> Form:
-    return _form(group, "maximize", "weight_decay")
-
-
-def _decayed(
-    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, decay: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The parameter and its gradient, turned around and decayed as the group says."""
-    gradient = -gradient if "maximize" in form else gradient
-    if "weight_decay" not in form:
-        return parameter, gradient
-    if "decoupled_weight_decay" in form:
-        return parameter * decay, gradient
-    return parameter, gradient + parameter * decay
-
-
-def _decay_and_moments(group: Group) -> tuple[float, float, float, float]:
-    """The rate, what decays, and how much of the first and the second moment stays."""
-    rate, decay = float(group["lr"]), float(group["weight_decay"])
-    first, second = (float(beta) for beta in group["betas"])
-    return rate, 1 - rate * decay if group["decoupled_weight_decay"] else decay, first, second
-
-
-def _moments(
-    kept: Tensors, gradient: torch.Tensor, parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The moving means of a gradient and of its square."""
-    take_first, keep_second, take_second = parts
-    first = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take_first
-    return first, kept["exp_avg_sq"] * keep_second + take_second * gradient * gradient
-
+from weft.api.optimizer_rule import (
+    Form,
+    Group,
+    Rule,
+    Tensors,
+    decay_and_moments,
+    decayed,
+    keeps,
+    moments,
+    plain_form,
+    switched_on,
+)
+from weft.api.step_optimizers_rare import RARE
 
 # -- SGD ---------------------------------------------------------------------------------------------------------------
 
@@ -81,7 +30,7 @@ def _sgd_kept(group: Group) -> tuple[str, ...]:
 
 
 def _sgd_form(group: Group) -> Form:
-    return _form(group, "maximize", "weight_decay", "momentum", "nesterov")
+    return switched_on(group, "maximize", "weight_decay", "momentum", "nesterov")
 
 
 def _sgd_numbers(group: Group, count: float) -> tuple[float, ...]:
@@ -95,7 +44,7 @@ def _sgd_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, momentum, keep, take = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
+    parameter, gradient = decayed(form, parameter, gradient, decay)
     if "momentum" not in form:
         return parameter + gradient * minus_rate, {}
     buffer = kept["momentum_buffer"] * keep + gradient * take
@@ -111,11 +60,11 @@ def _adam_kept(group: Group) -> tuple[str, ...]:
 
 
 def _adam_form(group: Group) -> Form:
-    return _form(group, "maximize", "weight_decay", "decoupled_weight_decay", "amsgrad")
+    return switched_on(group, "maximize", "weight_decay", "decoupled_weight_decay", "amsgrad")
 
 
 def _adam_numbers(group: Group, count: float) -> tuple[float, ...]:
-    rate, decay, first, second = _decay_and_moments(group)
+    rate, decay, first, second = decay_and_moments(group)
     step_size, correction = rate / (1 - first**count), sqrt(1 - second**count)
     return (-step_size, decay, 1 - first, second, 1 - second, correction, float(group["eps"]))
 
@@ -124,8 +73,8 @@ def _adam_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_step_size, decay, take_first, keep_second, take_second, correction, epsilon = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
-    first, second = _moments(kept, gradient, (take_first, keep_second, take_second))
+    parameter, gradient = decayed(form, parameter, gradient, decay)
+    first, second = moments(kept, gradient, (take_first, keep_second, take_second))
     new = {"exp_avg": first, "exp_avg_sq": second}
     if "amsgrad" in form:
         second = new["max_exp_avg_sq"] = torch.maximum(kept["max_exp_avg_sq"], second)
@@ -141,7 +90,7 @@ def _rmsprop_kept(group: Group) -> tuple[str, ...]:
 
 
 def _rmsprop_form(group: Group) -> Form:
-    return _form(group, "maximize", "weight_decay", "momentum", "centered")
+    return switched_on(group, "maximize", "weight_decay", "momentum", "centered")
 
 
 def _rmsprop_numbers(group: Group, count: float) -> tuple[float, ...]:
@@ -155,7 +104,7 @@ def _rmsprop_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, keep, take, epsilon, momentum = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
+    parameter, gradient = decayed(form, parameter, gradient, decay)
     square = kept["square_avg"] * keep + take * gradient * gradient
     new = {"square_avg": square}
     if "centered" in form:
@@ -170,11 +119,6 @@ def _rmsprop_update(
 # -- Adagrad -----------------------------------------------------------------------------------------------------------
 
 
-def _adagrad_kept(group: Group) -> tuple[str, ...]:
-    del group
-    return ("sum",)
-
-
 def _adagrad_numbers(group: Group, count: float) -> tuple[float, ...]:
     rate = float(group["lr"]) / (1 + (count - 1) * group["lr_decay"])
     return (-rate, float(group["weight_decay"]), float(group["eps"]))
@@ -184,92 +128,9 @@ def _adagrad_update(
     form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
     minus_rate, decay, epsilon = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
+    parameter, gradient = decayed(form, parameter, gradient, decay)
     total = kept["sum"] + gradient * gradient
     return parameter + minus_rate * gradient / (total.sqrt() + epsilon), {"sum": total}
-
-
-# -- Adamax ------------------------------------------------------------------------------------------------------------
-
-
-def _adamax_kept(group: Group) -> tuple[str, ...]:
-    del group
-    return ("exp_avg", "exp_inf")
-
-
-def _adamax_numbers(group: Group, count: float) -> tuple[float, ...]:
-    first, second = (float(beta) for beta in group["betas"])
-    minus_rate = -float(group["lr"]) / (1 - first**count)
-    return (minus_rate, float(group["weight_decay"]), 1 - first, second, float(group["eps"]))
-
-
-def _adamax_update(
-    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Tensors]:
-    minus_rate, decay, take, keep, epsilon = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
-    mean = kept["exp_avg"] + (gradient - kept["exp_avg"]) * take
-    largest = torch.maximum(kept["exp_inf"] * keep, gradient.abs() + epsilon)
-    return parameter + minus_rate * mean / largest, {"exp_avg": mean, "exp_inf": largest}
-
-
-# -- RAdam -------------------------------------------------------------------------------------------------------------
-
-
-def _radam_kept(group: Group) -> tuple[str, ...]:
-    del group
-    return ("exp_avg", "exp_avg_sq")
-
-
-def _radam_form(group: Group) -> Form:
-    return _form(group, "maximize", "weight_decay", "decoupled_weight_decay")
-
-
-def _radam_numbers(group: Group, count: float) -> tuple[float, ...]:
-    rate, decay, first, second = _decay_and_moments(group)
-    correction = 1 - second**count
-    longest = 2 / (1 - second) - 1
-    length = longest - 2 * count * second**count / correction
-    adaptive = 0.0  # at the first steps the second moment says too little to be used
-    if length > 5:
-        adaptive = sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
-        adaptive *= sqrt(correction)
-    return (-rate / (1 - first**count), decay, 1 - first, second, 1 - second, adaptive, float(group["eps"]))
-
-
-def _radam_update(
-    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Tensors]:
-    minus_rate, decay, take_first, keep_second, take_second, adaptive, epsilon = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
-    first, second = _moments(kept, gradient, (take_first, keep_second, take_second))
-    scale = torch.where(adaptive > 0, adaptive / (second.sqrt() + epsilon), 1.0)
-    return parameter + minus_rate * first * scale, {"exp_avg": first, "exp_avg_sq": second}
-
-
-# -- Adadelta ----------------------------------------------------------------------------------------------------------
-
-
-def _adadelta_kept(group: Group) -> tuple[str, ...]:
-    del group
-    return ("square_avg", "acc_delta")
-
-
-def _adadelta_numbers(group: Group, count: float) -> tuple[float, ...]:
-    del count
-    rho = float(group["rho"])
-    return (-float(group["lr"]), float(group["weight_decay"]), rho, 1 - rho, float(group["eps"]))
-
-
-def _adadelta_update(
-    form: Form, parameter: torch.Tensor, gradient: torch.Tensor, kept: Tensors, numbers: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Tensors]:
-    minus_rate, decay, keep, take, epsilon = numbers
-    parameter, gradient = _decayed(form, parameter, gradient, decay)
-    square = kept["square_avg"] * keep + take * gradient * gradient
-    change = (kept["acc_delta"] + epsilon).sqrt() / (square + epsilon).sqrt() * gradient
-    changes = kept["acc_delta"] * keep + take * change * change
-    return parameter + minus_rate * change, {"square_avg": square, "acc_delta": changes}
 
 
 # Exactly these classes: a subclass may have another rule.
@@ -279,9 +140,7 @@ RULES: Mapping[type, Rule] = MappingProxyType(
         torch.optim.Adam: Rule(_adam_kept, True, _adam_form, _adam_numbers, _adam_update),
         torch.optim.AdamW: Rule(_adam_kept, True, _adam_form, _adam_numbers, _adam_update),
         torch.optim.RMSprop: Rule(_rmsprop_kept, True, _rmsprop_form, _rmsprop_numbers, _rmsprop_update),
-        torch.optim.Adagrad: Rule(_adagrad_kept, True, _plain_form, _adagrad_numbers, _adagrad_update),
-        torch.optim.Adamax: Rule(_adamax_kept, True, _plain_form, _adamax_numbers, _adamax_update),
-        torch.optim.RAdam: Rule(_radam_kept, True, _radam_form, _radam_numbers, _radam_update),
-        torch.optim.Adadelta: Rule(_adadelta_kept, True, _plain_form, _adadelta_numbers, _adadelta_update),
+        torch.optim.Adagrad: Rule(keeps("sum"), True, plain_form, _adagrad_numbers, _adagrad_update),
+        **RARE,
     }
 )

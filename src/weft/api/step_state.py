@@ -7,13 +7,13 @@ it when the first step has succeeded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from weft.api.step_optimizers import Form, Group, Rule, Tensors
+from weft.api.optimizer_rule import Form, Group, Rule, Tensors
 from weft.trace.capture import count_up
 from weft.trace.state import Slot
 
@@ -61,6 +61,14 @@ class Prepared:
     idle: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fresh:
+    """What is made for a parameter's first step, and which numbers, other than zero, it starts from."""
+
+    tensors: Tensors
+    starts: Mapping[str, float]
+
+
 class OptimizerState:
     """Reads what an optimizer with a rule keeps, and gives it what its first step makes."""
 
@@ -68,7 +76,7 @@ class OptimizerState:
         self.optimizer = optimizer
         self.rule = rule
         # Made, not yet handed over: until a step succeeds, the optimizer keeps nothing of it.
-        self._fresh: dict[torch.Tensor, Tensors] = {}
+        self._fresh: dict[torch.Tensor, _Fresh] = {}
         # Parameters without a gradient so far. They must not make buckets of their own: at the second step all others
         # have been updated once, and these have not.
         self._idle: set[torch.Tensor] = set()
@@ -111,21 +119,27 @@ class OptimizerState:
             return found
         if not names and not self.rule.counts:
             return {}
-        fresh = self._fresh.get(parameter)
-        if fresh is None or fresh.keys() != self._made(names):
-            fresh = self._fresh[parameter] = self._make(parameter, group, names)
-        return fresh
+        fresh, starts = self._fresh.get(parameter), self.rule.starts(group)
+        if fresh is None or fresh.tensors.keys() != self._made(names) or fresh.starts != starts:
+            fresh = self._fresh[parameter] = _Fresh(self._make(parameter, group, names), starts)
+        return fresh.tensors
 
     def _made(self, names: tuple[str, ...]) -> set[str]:
         return {"step", *names} if self.rule.counts else set(names)
 
     def _make(self, parameter: torch.Tensor, group: Group, names: tuple[str, ...]) -> Tensors:
         made: Tensors = {}
+        starts = self.rule.starts(group)
+        wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
+        alone = torch.float64 if wide else torch.float32
         if self.rule.counts:
-            wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
-            made["step"] = torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32)
+            made["step"] = torch.tensor(0.0, dtype=alone)
         for name in names:
-            made[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format).detach()
+            start = starts.get(name, 0.0)
+            if name in self.rule.alone:
+                made[name] = torch.tensor(start, dtype=alone)
+            else:
+                made[name] = torch.full_like(parameter, start, memory_format=torch.preserve_format).detach()
         return made
 
     def _count(self, parameter: torch.Tensor, kept: Tensors) -> float:
@@ -137,7 +151,7 @@ class OptimizerState:
         """What is kept of a parameter under a name; KeyError if nothing is."""
         found = self.optimizer.state.get(parameter) or {}
         tensor = found.get(name)
-        return self._fresh[parameter][name] if tensor is None else tensor
+        return self._fresh[parameter].tensors[name] if tensor is None else tensor
 
     def wake(self) -> None:
         """Expect a gradient for every parameter again."""
@@ -153,7 +167,7 @@ class OptimizerState:
                     self._idle.add(parameter)
                 continue
             if fresh is not None:
-                self.optimizer.state[parameter].update(fresh)
+                self.optimizer.state[parameter].update(fresh.tensors)
             if self.rule.counts:
                 counts.append(self.optimizer.state[parameter]["step"])
             self._fresh.pop(parameter, None)

@@ -14,8 +14,8 @@ from typing import Any, cast
 import torch
 
 from weft.api.guarded import Guarded
+from weft.api.optimizer_rule import Rule
 from weft.api.quick_call import quick_call
-from weft.api.step_optimizers import Rule
 from weft.api.step_state import Prepared
 from weft.runtime.interrupts import interrupts_after
 from weft.runtime.steady import Steady, can_watch

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.api.step_optimizers import Rule, Tensors
+from weft.api.optimizer_rule import Rule, Tensors
 from weft.api.step_state import NARROW, Prepared
 from weft.errors import UsageError
 from weft.trace.backward import refuse_reentrant
@@ -137,7 +137,7 @@ def update(rule: Rule, prepared: Prepared, gradients: Gradients, numbers: Mappin
         bucket = prepared.form.buckets[index]
         dtype = number_dtype(parameter)
         own = split[dtype][bucket.first : bucket.first + bucket.count]
-        wide: Tensors = {name: tensor.to(dtype) for name, tensor in kept.items()}
+        wide: Tensors = {name: tensor if name in rule.alone else tensor.to(dtype) for name, tensor in kept.items()}
         new, new_kept = rule.update(bucket.form, parameter.to(dtype), gradient.to(dtype), wide, own)
         parameter.copy_(new)
         for name, tensor in new_kept.items():
