@@ -10,7 +10,7 @@ from weft.codegen.attention import emit_attention
 from weft.plan.expression import Instruction, View
 from weft.plan.kernel_attention import AttentionKernel, AttentionSizes, choose_attention
 from weft.plan.kernel_gemm import Matrix
-from weft.plan.schedule_gemm import choose_schedule
+from weft.plan.schedule_gemm import choose_dots, choose_schedule
 from weft.target import Target
 
 TARGETS = targets()
@@ -30,12 +30,14 @@ class Case:
     masked: bool = False
     causal: bool = False
     keeps_numbers: bool = False
+    across: bool = False  # keys lie row after row, as they are given
 
 
 def kernel_of(target: Target, case: Case) -> AttentionKernel:
     """The kernel of two matrices whose keys are side by side."""
     sizes = AttentionSizes(case.element, (2,), case.rows, case.keys, case.inner, case.columns)
-    scores = choose_schedule(case.element, (case.rows, case.keys, case.inner), target)
+    choose = choose_dots if case.across else choose_schedule
+    scores = choose(case.element, (case.rows, case.keys, case.inner), target)
     schedule = choose_attention(sizes, scores, target, causal=case.causal)
     assert schedule is not None
     inputs = (View("bool", (case.rows * case.keys, case.keys, 1)),) if case.masked else ()
@@ -55,7 +57,7 @@ def kernel_of(target: Target, case: Case) -> AttentionKernel:
         name="attention",
         sizes=sizes,
         query=Matrix((case.rows * case.inner,), case.inner, 1),
-        key=Matrix((case.inner * case.keys,), case.keys, 1),
+        key=Matrix((case.inner * case.keys,), *((1, case.inner) if case.across else (case.keys, 1))),
         value=Matrix((case.keys * case.columns,), case.columns, 1),
         out=Matrix((case.rows * case.columns,), case.columns, 1),
         inputs=inputs,
@@ -90,7 +92,8 @@ def check(target: Target, case: Case) -> None:
     out, whole = guarded(2, case.rows, case.columns, dtype=dtype)
     numbers = [guarded(2, case.rows, dtype=dtype) for _ in range(2 * case.keeps_numbers)]
     call = compiled(target, lambda module: emit_attention(module, kernel))
-    tensors = [out, *(number for number, _ in numbers), query, key, value, *([mask] if case.masked else [])]
+    given = key.mT.contiguous() if case.across else key
+    tensors = [out, *(number for number, _ in numbers), query, given, value, *([mask] if case.masked else [])]
     for tile in reversed(range(kernel.tile_count)):
         call("attention", *tensors, begin=tile, end=tile + 1)
     eager = expected(case, query, key, value, mask)
@@ -124,6 +127,14 @@ def test_masked_scores_do_not_count_and_rows_of_them_give_zeros(target: Target, 
 @pytest.mark.parametrize("sizes", [(63, 63), (65, 65), (70, 200), (200, 130), (129, 192)], ids=str)
 def test_keys_behind_a_row_do_not_count(target: Target, sizes: tuple[int, int]) -> None:
     check(target, Case(*sizes, causal=True))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("element", ["f32", "f64"])
+@pytest.mark.parametrize("sizes", [(1, 8), (1, 129), (2, 64), (3, 17), (5, 300), (8, 31)], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_few_rows_read_keys_where_they_are(target: Target, element: str, sizes: tuple[int, int], masked: bool) -> None:
+    check(target, Case(*sizes, element, masked=masked, across=True))
 
 
 def test_the_highest_score_and_the_sum_of_each_row_are_kept() -> None:

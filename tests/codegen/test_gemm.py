@@ -19,7 +19,7 @@ from weft.plan.kernel_gemm import (
     packed_size,
     panels,
 )
-from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right
+from weft.plan.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
 from weft.target import Target
 
 TARGETS = targets()
@@ -89,6 +89,46 @@ def test_a_product_reads_operands_in_place_from_any_rows(target: Target, element
     run(target, kernel, out, x, y)
     torch.testing.assert_close(out, x @ y)
     assert_untouched(whole)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("element", DTYPES)
+@pytest.mark.parametrize(
+    "size",
+    [(1, 4, 2), (1, 64, 129), (2, 5, 16), (3, 33, 17), (4, 16, 31), (8, 300, 40), (1, 1100, 5), (0, 8, 8)],
+    ids=str,
+)
+def test_columns_that_lie_apart_are_read_in_place(target: Target, element: str, size: tuple[int, int, int]) -> None:
+    (rows, inner, columns), dtype = size, DTYPES[element]
+    body = (Instruction("relu", (0,), element),)
+    kernel = product(
+        size,
+        choose_dots(element, (rows, columns, inner), target),
+        element=element,
+        left=Matrix((), inner + 3, 1),
+        right=Matrix((), 1, inner + 2),
+        epilogue=Epilogue(bias=BIAS, body=body),
+    )
+    x = guarded(rows, inner + 3, dtype=dtype)[0].normal_()[:, :inner]
+    y = guarded(columns, inner + 2, dtype=dtype)[0].normal_()[:, :inner]
+    bias = torch.randn(columns, dtype=dtype)
+    out, whole = guarded(rows, columns, dtype=dtype)
+    call = compiled(target, lambda module: emit_gemm(module, kernel))
+    for tile in reversed(range(kernel.tile_count)):
+        call("product", out, x, y, bias, begin=tile, end=tile + 1)
+    eager, exact = (x @ y.t() + bias).relu(), (x.double() @ y.double().t() + bias.double()).relu()
+    assert_as_exact_as_eager(out, eager, exact)
+    assert_untouched(whole)
+    again = torch.empty_like(out)
+    call("product", again, x, y, bias, begin=0, end=kernel.tile_count)
+    assert torch.equal(out, again)
+
+
+def test_only_few_rows_are_worth_reading_columns_in_place() -> None:
+    across, beside = Matrix((), 1, 64), Matrix((), 64, 1)
+    assert [reads_across((rows, 100, 64), beside, across) for rows in (1, 8, 9)] == [True, True, False]
+    assert not reads_across((1, 100, 64), beside, beside)
+    assert not reads_across((2, 100, 64), across, across)
 
 
 @pytest.mark.parametrize("rows_outside", [False, True])

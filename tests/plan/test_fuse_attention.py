@@ -16,9 +16,11 @@ from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse import fuse
 from weft.plan.kernel_attention import AttentionKernel
+from weft.plan.kernel_gemm import Matrix, PackKernel
 from weft.plan.lanes import schedule
 from weft.plan.machine_model import default_model
 from weft.plan.memory import place
+from weft.plan.plan import KernelCall
 from weft.plan.region import find_regions
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
@@ -79,9 +81,12 @@ def tensors(rows: int, keys: int, size: int = 32, dtype: torch.dtype = torch.flo
     return [torch.randn(2, length, 3, size, dtype=dtype).transpose(1, 2) for length in (rows, keys, keys)]
 
 
+def calls(function: Function | nn.Module, *inputs: torch.Tensor) -> list[KernelCall]:
+    return [call for plan in weft.program(function, *inputs).plan.regions for call in plan.calls]
+
+
 def attentions(function: Function | nn.Module, *inputs: torch.Tensor) -> list[AttentionKernel]:
-    plans = weft.program(function, *inputs).plan.regions
-    return [call.kernel for plan in plans for call in plan.calls if isinstance(call.kernel, AttentionKernel)]
+    return [call.kernel for call in calls(function, *inputs) if isinstance(call.kernel, AttentionKernel)]
 
 
 def assert_exact(function: Function, *inputs: torch.Tensor) -> None:
@@ -153,8 +158,33 @@ def test_scores_that_others_read_stay_in_memory(function: Function) -> None:
     torch.testing.assert_close(weft.hybridize(function)(*inputs), function(*inputs))
 
 
-def test_very_few_rows_keep_the_kernels_of_products() -> None:
-    assert not attentions(by_pytorch, *tensors(1, 64))
+@pytest.mark.parametrize("sizes", [(1, 8), (1, 64), (1, 129), (3, 50), (7, 300)], ids=str)
+@pytest.mark.parametrize("function", [by_pytorch, by_hand])
+def test_few_rows_read_keys_and_values_where_they_are(function: Function, sizes: tuple[int, int]) -> None:
+    inputs = tensors(*sizes)
+    (kernel,) = attentions(function, *inputs)
+    assert isinstance(kernel.key, Matrix)
+    assert isinstance(kernel.value, Matrix)
+    assert not any(isinstance(call.kernel, PackKernel) for call in calls(function, *inputs))
+    assert_exact(function, *inputs)
+
+
+def test_few_rows_of_one_matrix_with_many_keys_are_left_to_products_that_all_cores_share() -> None:
+    inputs = [torch.randn(1, rows, 32) for rows in (1, 600, 600)]
+    alone = host_target().cores == 1
+    assert bool(attentions(by_hand, *inputs)) == alone
+    assert_exact(by_hand, *inputs)
+
+
+def test_a_key_that_several_products_read_is_packed_once_for_all() -> None:
+    def twice(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        turned = weight.t()
+        return x @ turned, y @ turned
+
+    inputs = torch.randn(1, 32), torch.randn(2, 32), torch.randn(40, 32)
+    assert sum(isinstance(call.kernel, PackKernel) for call in calls(twice, *inputs)) == 1
+    for found, expected in zip(weft.hybridize(twice)(*inputs), twice(*inputs), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_no_array_of_scores_is_in_memory() -> None:
@@ -215,9 +245,10 @@ def test_a_causal_block_of_rows_does_not_see_the_keys_behind_it() -> None:
     assert sum(seen) < 0.6 * 512 * len(seen)
 
 
-def test_any_number_of_lanes_gives_the_same_bits() -> None:
-    inputs, target = tensors(200, 200), host_target()
-    graph = run_pipeline(lift(weft.program(causal, *inputs).graph))
+@pytest.mark.parametrize(("function", "rows"), [(causal, 200), (by_pytorch, 1), (by_pytorch, 5)])
+def test_any_number_of_lanes_gives_the_same_bits(function: Function, rows: int) -> None:
+    inputs, target = tensors(rows, 800 if rows < 8 else rows, 64), host_target()
+    graph = run_pipeline(lift(weft.program(function, *inputs).graph))
     (region,) = find_regions(graph, frozenset())
     fused, known = fuse(region, target), dict(zip(graph.inputs, inputs, strict=True))
     kind, results = region.outputs[0].type, []
@@ -228,7 +259,7 @@ def test_any_number_of_lanes_gives_the_same_bits() -> None:
         out = torch.empty_strided(kind.shape, kind.strides)
         NativeExecutable(plan, target, fused.constants)([known[value] for value in region.inputs], [out])
         results.append(out)
-    torch.testing.assert_close(results[0], causal(*inputs))
+    torch.testing.assert_close(results[0], function(*inputs))
     assert all(torch.equal(result, results[0]) for result in results[1:])
 
 

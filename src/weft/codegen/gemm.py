@@ -7,6 +7,7 @@ Nothing outside the matrices is read or written. Sizes are constants and may be 
 
 from weft.codegen.block_function import BlockFunction, Ending
 from weft.codegen.epilogue import EpilogueEmitter
+from weft.codegen.gemm_dot import DotSums
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.panel_vectors import Vectors
 from weft.codegen.register import Register
@@ -55,7 +56,7 @@ class GemmEmitter:
             vectors.moved(left, (place.row, kernel.left.row), (place.first, kernel.left.column)),
             vectors.moved(right, (place.column, kernel.inner), (place.first, shape.vectors * vectors.lanes))
             if isinstance(kernel.right, PackedMatrix)
-            else vectors.moved(right, (place.column, 1), (place.first, kernel.right.row)),
+            else vectors.moved(right, (place.column, kernel.right.column), (place.first, kernel.right.row)),
         ]
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
             moved.append(vectors.moved(pointer, (place.row, operand.row), (place.column, operand.column)))
@@ -79,14 +80,14 @@ class BlockEmitter:
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.element, kernel.schedule.lanes)
         self.block = RegisterBlock(self.vectors, shape)
-        self.out, self.left, right, *self.inputs, turns, phase = self.writer.parameters
+        self.out, self.left, self.right, *self.inputs, turns, phase = self.writer.parameters
         in_parts = kernel.walk.parts.count > 1
         self.phase = phase if in_parts else None
         self.turns = turns if in_parts else self.writer.integer(kernel.walk.parts.total)
         if isinstance(kernel.right, PackedMatrix):
-            self.panel = PanelAddress(right, shape.vectors * kernel.schedule.lanes, whole=True)
+            self.panel = PanelAddress(self.right, shape.vectors * kernel.schedule.lanes, whole=True)
         else:
-            self.panel = PanelAddress(right, kernel.right.row, whole=False)
+            self.panel = PanelAddress(self.right, kernel.right.row, whole=False)
 
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
@@ -94,9 +95,18 @@ class BlockEmitter:
         turns = Turns(self.turns, schedule.unroll, schedule.chains)
         rows = [self.vectors.address(self.out, row * kernel.out.row) for row in range(self.shape.rows)]
         ending = Ending(rows, EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs), kernel.accumulate)
-        BlockFunction(self.block, self.writer, ending, self.phase).emit(
-            lambda sums: self.block.loop(sums, turns, self.panel, self._rows), self._rest
-        )
+        function = BlockFunction(self.block, self.writer, ending, self.phase)
+        if schedule.along_sum:
+            dots = DotSums(self.vectors, kernel, self.shape, (self.left, self.right))
+            if self.phase is None:
+                function.emit(lambda sums: dots.add(sums, self.turns, dots.rest))
+            else:
+                function.emit(
+                    lambda sums: dots.add(sums, self.turns, 0),
+                    lambda sums: dots.add(sums, self.writer.integer(0), dots.rest, self.turns),
+                )
+        else:
+            function.emit(lambda sums: self.block.loop(sums, turns, self.panel, self._rows), self._rest)
         return self.name
 
     def _rows(self, turn: Register, step: int) -> list[Register]:

@@ -25,7 +25,7 @@ from weft.plan.kernel_top import TopKernel
 from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.plan.machine_model import MachineModel
 from weft.plan.plan import Kernel, KernelCall, Plan
-from weft.plan.schedule_gemm import BLOCK_CYCLES, step_cycles
+from weft.plan.schedule_gemm import BLOCK_CYCLES, dot_cycles, step_cycles
 from weft.plan.walk import Walk
 
 # Cycles of an op on one vector; what is not here takes SIMPLE.
@@ -182,6 +182,9 @@ def _kinds(blocks: Blocks) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _product(kernel: GemmKernel) -> float:
+    if kernel.schedule.along_sum:
+        panel = dot_cycles(kernel.inner, kernel.schedule.lanes) + BLOCK_CYCLES + _body_cycles(kernel.epilogue.body)
+        return kernel.walk.matrices * kernel.rows * kernel.walk.panels.count * panel
     return walk_cycles(kernel.walk, kernel.inner, _body_cycles(kernel.epilogue.body))
 
 

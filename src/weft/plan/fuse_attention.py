@@ -20,8 +20,10 @@ from weft.plan.plan import Location
 from weft.plan.region import FLOATS
 from weft.plan.schedule_gemm import packs_right
 from weft.plan.window import Window, plain
+from weft.target import Target
 
 FEWEST_ROWS, FEWEST_KEYS = 8, 8  # below, a block of rows is too small to be worth a kernel of its own
+FEW_KEYS = 512  # not worth more than one core with few rows
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +62,9 @@ def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
     scores = read_from_memory(scores, others)
     factors = in_batch(own.factors, scores.shape[:-2])
     *_, rows, keys = scores.shape
-    if factors is None or factors.left.window.shape[-2] != rows or not pays(rows, keys):
+    if factors is None or factors.left.window.shape[-2] != rows:
+        return None
+    if not pays(prod(scores.shape[:-2]), rows, keys, fusion.assembly.target):
         return None
     batch, columns = scores.shape[:-2], tensor_type(softmax.product).shape[-1]
     sizes = AttentionSizes(dtype, batch, rows, keys, factors.inner, columns)
@@ -79,9 +83,9 @@ def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
     return found
 
 
-def pays(rows: int, keys: int) -> bool:
-    """Whether so many rows and keys are enough."""
-    return rows >= FEWEST_ROWS and keys >= FEWEST_KEYS
+def pays(matrices: int, rows: int, keys: int, target: Target) -> bool:
+    """Whether so many rows and keys are enough: with few rows a matrix is one tile, and each core needs one."""
+    return keys >= FEWEST_KEYS and (rows >= FEWEST_ROWS or matrices >= target.cores or keys <= FEW_KEYS)
 
 
 def _scored_product(scores: Lazy, dtype: str) -> Product | None:

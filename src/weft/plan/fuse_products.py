@@ -12,7 +12,7 @@ from weft.plan.kernel_gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
 from weft.plan.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.plan import Location
 from weft.plan.prepare import fold, prepare
-from weft.plan.schedule_gemm import choose_schedule, copies_left, packs_right
+from weft.plan.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
 from weft.plan.window import Window, plain, same_layout
 
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
@@ -195,7 +195,13 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
     if copies_left(sizes, matrix_of(left.window)):
         left = _row_by_row(fusion, left)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
-    right_matrix, right_place = right_operand(fusion, right, sizes, dtype)
+    right_matrix: Matrix | PackedMatrix = matrix_of(right.window)
+    right_place = fusion.assembly.location(right)
+    once = fusion.uses[value.operands[1]] == 1 and not _is_packed_weight(fusion, right)
+    if once and reads_across(sizes, matrix_of(left.window), matrix_of(right.window)):
+        schedule = choose_dots(dtype, sizes, fusion.assembly.target)
+    else:
+        right_matrix, right_place = right_operand(fusion, right, sizes, dtype)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         window = out.window.reshaped((*matrices, rows, columns))
@@ -233,7 +239,7 @@ def right_operand(
 ) -> tuple[Matrix | PackedMatrix, Location]:
     """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
     _, columns, inner = sizes
-    weight = fusion.is_weight(right) and len(right.window.shape) == 2
+    weight = _is_packed_weight(fusion, right)
     if not weight and not packs_right(sizes, matrix_of(right.window), dtype):
         return matrix_of(right.window), fusion.assembly.location(right)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
@@ -254,6 +260,10 @@ def right_operand(
         fusion.panels[key] = Location(fusion.assembly.buffer("arena", elements, dtype))
         fusion.assembly.call(kernel, (fusion.panels[key],), (source,))
     return PackedMatrix(steps), fusion.panels[key]
+
+
+def _is_packed_weight(fusion: Fusion, right: Leaf) -> bool:
+    return fusion.is_weight(right) and len(right.window.shape) == 2
 
 
 def matrix_of(window: Window) -> Matrix:

@@ -42,7 +42,8 @@ class GemmSchedule:
     `inner_block` numbers of the sum are done before the next register block, partial sums waiting in the output.
     A tile is `tile_row_blocks` by `tile_panels` register blocks; `rows_outside` visits all panels for a row block
     before the next row block. `unroll` steps of the sum are done per turn of the innermost loop, in `chains` separate
-    sums.
+    sums. With `along_sum`, vectors run along the sum, where numbers of both operands lie side by side: a turn is one
+    vector of each of `lanes` columns.
     """
 
     lanes: int
@@ -54,6 +55,7 @@ class GemmSchedule:
     rows_outside: bool
     unroll: int = 1
     chains: int = 1
+    along_sum: bool = False
 
 
 @dataclass(frozen=True)

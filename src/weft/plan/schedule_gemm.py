@@ -27,6 +27,8 @@ LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 64
 FAR_BYTES = 1024  # from one row of a right operand to the next
 SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
+MOST_DOT_ROWS, LEAST_DOT = 8, 4  # rows, and numbers of a sum, for which vectors run along the sum
+DOT_CYCLES, LANE_SUM_CYCLES = 0.6, 2.5  # per vector of a column multiplied, and per column to add up its lanes
 TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
 
@@ -70,6 +72,29 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
         unroll=chains,
         chains=chains,
     )
+
+
+def choose_dots(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
+    """Choose how a product is computed with vectors along its sum, for `reads_across`."""
+    rows, _, inner = sizes
+    lanes = target.lanes(ELEMENT_BITS[element])
+    cycles = max(rows, 1) * (dot_cycles(inner, lanes) + BLOCK_CYCLES)
+    return GemmSchedule(
+        lanes=lanes,
+        block_rows=1,
+        block_vectors=1,
+        inner_block=min(inner, LONGEST_SUM[True, False] * lanes),
+        tile_row_blocks=max(rows, 1),
+        tile_panels=max(1, int(TILE_CYCLES / cycles)),
+        rows_outside=False,
+        unroll=lanes,
+        along_sum=True,
+    )
+
+
+def dot_cycles(inner: int, lanes: int) -> float:
+    """Estimate the cycles of one row and as many columns as a vector has lanes, with vectors along the sum."""
+    return -(-inner // lanes) * lanes * DOT_CYCLES + lanes * LANE_SUM_CYCLES
 
 
 def _tile_panels(panels: int, most: int, most_down: int, cores: int) -> int:
@@ -127,6 +152,13 @@ def copies_left(sizes: tuple[int, int, int], left: Matrix) -> bool:
     """Tell whether a left operand whose rows are not numbers side by side is better copied before the product."""
     rows, columns, inner = sizes
     return left.column != 1 and rows * inner >= LEAST_COPIED and columns >= LEAST_COPY_COLUMNS
+
+
+def reads_across(sizes: tuple[int, int, int], left: Matrix, right: Matrix) -> bool:
+    """Tell whether a right operand that lies column by column is better read so than packed: for few rows."""
+    rows, columns, inner = sizes
+    beside = left.column == 1 and right.row == 1 and right.column != 1
+    return beside and 0 < rows <= MOST_DOT_ROWS and columns > 1 and inner >= LEAST_DOT
 
 
 def packs_right(sizes: tuple[int, int, int], right: Matrix, element: str) -> bool:
