@@ -67,6 +67,39 @@ def test_a_device_that_fails_lets_no_other_wait_in_batch_norm() -> None:
         trainer.step(X, y)
 
 
+def narrow() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(108, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    "options", [{"deterministic": True}, {}, {"shares": [4, 1]}, {"hybridize": True, "shares": [4, 1]}]
+)
+def test_no_part_with_batch_norm_is_a_single_sample(options: dict[str, Any]) -> None:
+    """Batches of every size from 2 on: over a single value a channel PyTorch's batch norm refuses to train."""
+    net = trained(narrow(), ["cpu:0", "cpu:1"], tuple(range(2, 18)), **options)
+    assert all(bool(torch.isfinite(value).all()) for value in net.state_dict().values())
+
+
+def test_data_parallel_trains_batch_norm_on_an_odd_last_batch() -> None:
+    net = narrow()
+    weft.DataParallel(net, ["cpu:0", "cpu:1"])(X[:3]).sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_small_batches_with_batch_norm_have_the_same_bits_on_any_devices() -> None:
+    one = trained(narrow(), "cpu:0", (9, 3, 2, 15), deterministic=True)
+    many = trained(narrow(), ["cpu:0", "cpu:1", "cpu:2"], (9, 3, 2, 15), deterministic=True)
+    for ours, theirs in zip(one.state_dict().values(), many.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_batch_of_a_single_sample_is_what_batch_norm_refuses_in_eager_too() -> None:
+    for options in ({}, {"deterministic": True}):
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            trained(narrow(), ["cpu:0", "cpu:1"], (1,), **options)
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     net = network()
     for options in ({"deterministic": True, "hybridize": True}, {"sync_batchnorm": True, "hybridize": True}):

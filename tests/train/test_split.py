@@ -14,7 +14,7 @@ from weft.train import split
 from weft.train.collective import METHODS
 from weft.train.device_threads import run_on
 from weft.train.evaluate import sums_over
-from weft.train.split import split_batch, split_sizes
+from weft.train.split import no_single_sample, split_batch, split_sizes
 
 CPUS = ["cpu:0", "cpu:1"]
 
@@ -112,6 +112,15 @@ def test_evaluation_counts_every_sample_once(devices: object) -> None:
     loss = weft.evaluate(net, data, devices, measure=summed_loss)
     expected_loss = summed_loss(scores, torch.cat([y for _, y in data])) / 8
     assert loss == pytest.approx(float(expected_loss.detach()), rel=1e-5)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9))
+def test_no_part_is_a_single_sample_where_there_are_two(sizes: list[int]) -> None:
+    found = no_single_sample(sizes)
+    assert len(found) == len(sizes)
+    assert sum(found) == sum(sizes)
+    assert 1 not in found or sum(sizes) == 1
+    assert all(size or not part for size, part in zip(sizes, found, strict=True))  # none is woken that had nothing
 
 
 @given(

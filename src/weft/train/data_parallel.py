@@ -18,7 +18,7 @@ from weft.trace.capture import graph_is_retained, traced_elsewhere
 from weft.train.choose_devices import find_devices
 from weft.train.device_threads import run_on
 from weft.train.replicas import Replicas
-from weft.train.split import Shares, resolved_shares, split_sizes
+from weft.train.split import Shares, resolved_shares, training_sizes
 
 PLAIN = (type(None), bool, str)  # a number may be of a part, as a count of samples is
 A_TENSOR = object()  # stands where a result has one
@@ -59,7 +59,7 @@ class DataParallel(nn.Module):
         if traced_elsewhere(leaves):
             self._check_traceable()
             return self.module(*arguments, **keywords)
-        sizes = split_sizes(_batch_size(leaves), self.shares)
+        sizes = training_sizes(self.module, _batch_size(leaves), self.shares)
         if len(self.devices) == 1 or max(sizes) == sum(sizes):
             return self.module(*arguments, **keywords)
         self.replicas.match()

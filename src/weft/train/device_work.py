@@ -18,7 +18,7 @@ from weft.train.device_threads import run_on
 from weft.train.measured_shares import MeasuredShares, finish
 from weft.train.peers import Peers
 from weft.train.replicas import Replicas
-from weft.train.split import load_pieces, split_sizes
+from weft.train.split import load_pieces, split_sizes, training_sizes
 from weft.train.summed_loss import nothing_of, summed_loss
 from weft.train.synced_norm import Meeting, SyncedNorm
 from weft.train.trainer_options import TrainerOptions
@@ -50,7 +50,8 @@ class DeviceWork:
         count, places = samples_of(x, y), self.replicas.places
         if not count and met_elsewhere:  # other processes meet this one in batch norm
             return [(0, x, y)]
-        sizes = split_sizes(count, shares)
+        together = self.options.sync_batchnorm
+        sizes = split_sizes(count, shares) if together else training_sizes(self.replicas.nets[0], count, shares)
         pieces = zip(load_pieces(x, places, sizes), load_pieces(y, places, sizes), strict=True)
         return [(index, *piece) for index, piece in enumerate(pieces) if sizes[index]]
 

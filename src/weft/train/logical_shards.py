@@ -20,7 +20,7 @@ from weft.train.device_threads import run_on
 from weft.train.device_work import Numbers
 from weft.train.peers import Peers
 from weft.train.replicas import Replicas
-from weft.train.split import split_sizes
+from weft.train.split import training_sizes
 from weft.train.summed_loss import summed_loss
 from weft.train.trainer_options import TrainerOptions
 
@@ -44,7 +44,7 @@ class LogicalShards:
     def run(self, loss_fn: Any, x: Any, y: Any, number: int) -> Numbers:
         """Add the gradients of a global batch to the module's; `number` tells batches apart."""
         samples = samples_of(x, y)
-        sizes = split_sizes(samples, [1.0] * SHARDS)
+        sizes = training_sizes(self.replicas.nets[0], samples, [1.0] * SHARDS)
         pieces = list(zip(split_tree(x, sizes), split_tree(y, sizes), strict=True))
         mine = [shard for shard in range(SHARDS) if sizes[shard] and self._is_mine(shard)]
         count = len(self.replicas.places)

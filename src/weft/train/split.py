@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.devices import Device
 from weft.errors import UsageError
@@ -18,6 +19,7 @@ from weft.train.device_threads import run_on
 from weft.train.measured_shares import finish
 
 Shares = str | Sequence[float]
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 TRIAL_SIZE = 384
 TRIALS = 3
 _speeds: dict[tuple[Device, ...], list[float]] = {}
@@ -59,6 +61,25 @@ def split_sizes(count: int, shares: Sequence[float]) -> list[int]:
     for index in order[: count - sum(sizes)]:
         sizes[index] += 1
     return sizes
+
+
+def training_sizes(net: nn.Module, count: int, shares: Sequence[float]) -> list[int]:
+    """The same for a module: while its batch norm trains, no part is a single sample: it could not normalise that."""
+    sizes = split_sizes(count, shares)
+    trains = any(isinstance(part, BATCH_NORMS) and part.training for part in net.modules())
+    return no_single_sample(sizes) if trains else sizes
+
+
+def no_single_sample(sizes: Sequence[int]) -> list[int]:
+    """The same samples divided so that no part is a single one, if there are two: single ones are put together."""
+    merged = list(sizes)
+    single = [index for index, size in enumerate(merged) if size == 1]
+    for first, second in zip(single[::2], single[1::2], strict=False):
+        merged[first], merged[second] = 2, 0
+    if len(single) % 2 and sum(merged) > 1:
+        merged[single[-1]] = 0
+        merged[next(index for index, size in enumerate(merged) if size)] += 1
+    return merged
 
 
 def resolved_shares(places: Sequence[Device], shares: Shares) -> Sequence[float]:

@@ -27,7 +27,7 @@ from weft.train.peers import find_peers
 from weft.train.prefetch import Prefetched
 from weft.train.rank_states import states_of_all, take_state
 from weft.train.replicas import Replicas
-from weft.train.split import resolved_shares, split_sizes
+from weft.train.split import resolved_shares, split_sizes, training_sizes
 from weft.train.trainer_options import check_trainable, options_of
 from weft.train.whole_step import WholeStep, whole_step
 
@@ -148,7 +148,8 @@ class Trainer:
         if self.peers is None or self.options.batches == "local":
             return batch
         x, y = batch
-        sizes = split_sizes(samples_of(x, y), [1.0] * self.peers.world)
+        count, even = samples_of(x, y), [1.0] * self.peers.world
+        sizes = split_sizes(count, even) if self.options.sync_batchnorm else training_sizes(self.net, count, even)
         return split_tree(x, sizes)[self.peers.rank], split_tree(y, sizes)[self.peers.rank]
 
     def _totals(self, numbers: Numbers, *, there: bool) -> tuple[torch.Tensor, float, bool]:
