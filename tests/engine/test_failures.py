@@ -12,6 +12,7 @@ import pytest
 from tests.engine.programs import run_program
 
 from weft.engine import Engine, SerialEngine, SimulatedEngine, Var
+from weft.engine.failures import Loss, PartialFailure
 from weft.errors import ExecutionError, UsageError
 
 ENGINES = {
@@ -308,3 +309,57 @@ def test_a_failure_reaches_nobody_through_a_variable_that_only_orders(make):
     assert ran == ["after"]
     with pytest.raises(ExecutionError):
         engine.wait(x)
+
+
+def test_a_skipped_change_keeps_its_variable_until_somebody_was_told():
+    with Engine() as engine:
+        lost, changed, made = Var(), Var(), Var()
+        engine.push(fail, writes=(lost,))
+        engine.push(lambda: None, reads=(lost, changed), writes=(changed, made))
+        for _ in range(2):
+            with pytest.raises(ExecutionError):
+                engine.wait(changed)
+        engine.failures.recover()
+        engine.wait(changed)
+        for variable in (lost, made):
+            with pytest.raises(ExecutionError):
+                engine.wait(variable)
+
+
+def test_a_change_of_what_was_never_written_keeps_nothing():
+    with Engine() as engine:
+        lost = Var()
+        engine.push(fail, writes=(lost,))
+        engine.push(lambda: None, reads=(lost,), writes=(lost,))
+        with pytest.raises(ExecutionError):
+            engine.wait(lost)
+        engine.failures.recover()
+        with pytest.raises(ExecutionError):
+            engine.wait(lost)
+
+
+def test_a_task_that_looks_for_failures_itself_is_not_skipped_and_says_what_it_lost():
+    class Selective:
+        def __init__(self):
+            self.calls = []
+
+        def __call__(self):
+            self.calls.append("as usual")
+
+        def among_failures(self):
+            self.calls.append("among failures")
+            raise PartialFailure([Loss(lost.failure, (spoiled,)), Loss(KeyError("mine"), (own,), title="second")])
+
+    with Engine() as engine:
+        lost, fine, spoiled, own = Var(), Var(), Var(), Var()
+        task = Selective()
+        engine.push(task, writes=(fine,))
+        engine.wait(fine)
+        engine.push(fail, writes=(lost,))
+        engine.push(task, reads=(lost,), writes=(fine, spoiled, own))
+        engine.wait(fine)
+        with pytest.raises(ExecutionError, match="fail"):
+            engine.wait(spoiled)
+        with pytest.raises(KeyError, match="the task second failed"):
+            engine.wait(own)
+        assert task.calls == ["as usual", "among failures"]

@@ -50,7 +50,8 @@ class lazy:  # noqa: N801  # it reads as a word of the language
     """Make ordinary PyTorch asynchronous: `with weft.lazy():`, `@weft.lazy()`, or `weft.lazy(True)` for the session.
 
     Operators return at once; looking at a value waits. Leaving the block waits for all that is queued, as code outside
-    may use the same tensors unseen. `weft.lazy(False)` ends what `weft.lazy(True)` began, in this thread.
+    may use the same tensors unseen, and raises what kept one of them from being changed. `weft.lazy(False)` ends what
+    `weft.lazy(True)` began, in this thread.
     """
 
     def __init__(self, active: bool | None = None) -> None:
@@ -77,7 +78,7 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         _OWN.depth -= 1
         mode = self._modes.pop()
         if mode is not None:
-            _leave(mode)
+            _leave(mode, tell=error is None)
 
     def __call__(self, function: Function) -> Function:
         """Decorate a function: its body is a lazy block."""
@@ -97,14 +98,17 @@ def _set_lasting(active: bool) -> None:
         SESSION.pauses.begin(_OWN.lasting)
     elif not active and _OWN.lasting is not None:
         mode, _OWN.lasting = _OWN.lasting, None
-        _leave(mode)
+        _leave(mode, tell=True)
 
 
-def _leave(mode: _LazyMode) -> None:
+def _leave(mode: _LazyMode, *, tell: bool) -> None:
     paused = SESSION.pauses.here()
     SESSION.pauses.begin(None)
     if paused:
         remove_function_mode(mode)  # which an interrupted pause may have left there
     else:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-    SESSION.finish()
+    if tell:
+        SESSION.finish_and_tell()
+    else:
+        SESSION.finish()  # an error is on its way: another one in its place would hide it

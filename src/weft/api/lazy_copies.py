@@ -94,7 +94,7 @@ class Copies:
         if look is None or self._exported(into):
             return self._queue.now(function, args, kwargs, changes=True)
         writes = self._queue.variables(into)
-        reads = [variable for variable in self._queue.variables(source) if variable not in writes]
+        reads = [*self._queue.variables(source), *writes]  # a copy that is skipped leaves there what there was
         push_copy(_CopyInto(into, _fetching(transport, source, look)), reads, writes, look.bytes)
         return into
 

@@ -38,7 +38,7 @@ def intercept_entries(kind: type) -> None:
                 return function(*args, **kwargs)
             with SESSION.pauses.held():
                 return function(*args, **kwargs)
-        SESSION.finish()  # that code may read or write what is queued
+        SESSION.finish_and_tell()  # that code may read or write what is queued
         with without_modes(kind):
             return SESSION.now(function, args, kwargs, changes=True)
 

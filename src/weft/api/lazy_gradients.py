@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from threading import get_ident
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from weft.api.lazy_tasks import push_task
 from weft.api.lazy_tensor import LazyTensor, lazy_tensor
 from weft.api.lazy_values import EMPTY, Memories, Memory, Value, look_of
 from weft.engine import Var
+from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError
 from weft.trace.capture import without_functions
 
@@ -126,11 +128,12 @@ class Gradients:
             return
         if not kwargs.get("retain_graph") and self._record(loss):
             return
-        self._queue.flush_all()
+        self._queue.flush_all()  # among them the tasks that clear gradients: they run whatever becomes of the loss
         memories = self._queue.memories
         value: Value = loss.value
         leaves = self.leaves(loss)
         reads = {value.memory.variable(): None}
+        changed: dict[Var, None] = {}
         writes = {self.order: None}
         made: list[tuple[torch.Tensor, Value]] = []
         for leaf in leaves:
@@ -143,10 +146,10 @@ class Gradients:
             else:
                 lazy = gradient.__class__ is LazyTensor
                 memory = gradient.value.memory if lazy else memories.of(gradient)
-                writes[memory.variable()] = None
+                changed[memory.variable()] = None
                 self._known[id(leaf)] = (leaf, gradient)
-        task = _Backward(value, bool(kwargs.get("retain_graph")), self._take_cleared(), made)
-        push_task(task, [var for var in reads if var not in writes], list(writes), "backward")
+        task = _Backward(value, bool(kwargs.get("retain_graph")), made, tuple(changed))
+        push_task(task, [*(var for var in reads if var not in writes), *changed], [*writes, *changed], "backward")
 
     def _record(self, loss: LazyTensor) -> bool:
         """Make the backward a step of the recording, if all that it goes through is recorded there."""
@@ -193,9 +196,17 @@ class Gradients:
         elif self._cleared:
             push_task(_Clear(self._take_cleared()), (), (self.order,), "clear gradients")
 
-    def forget(self) -> None:
-        """Everything is done: each tensor has its gradient."""
-        self._known.clear()
+    def forget(self, *, failed: bool = False) -> None:
+        """Everything is done: each tensor has its gradient, but for those that failed, until somebody is told."""
+        if failed:
+            self._known.clear()
+        elif self._known:
+            self._known = {number: known for number, known in self._known.items() if _has_failed(known[1])}
+
+    def memories(self) -> list[Memory]:
+        """Those of gradients that failed."""
+        handles = (handle for _, handle in self._known.values())
+        return [handle.value.memory for handle in handles if handle.__class__ is LazyTensor]
 
 
 class _Clear:
@@ -213,26 +224,36 @@ class _Backward:
     """Runs a backward, and gives the values that stand for gradients their tensors."""
 
     def __init__(
-        self, loss: Value, retain: bool, cleared: list[torch.Tensor], made: list[tuple[torch.Tensor, Value]]
+        self, loss: Value, retain: bool, made: list[tuple[torch.Tensor, Value]], changed: tuple[Var, ...]
     ) -> None:
         self._loss = loss
         self._retain = retain
-        self._clear = _Clear(cleared)
         self._made = made
+        self._changed = changed  # the variables of gradients that are accumulated
+        self._thread = get_ident()
         self._flushes = flushes_denormals()
 
     def __call__(self) -> None:
-        self._clear()
         loss = self._loss.real
         if loss is None:
             raise InternalError("a backward ran before its loss was computed")
-        with flushing_denormals(self._flushes):
-            loss.backward(retain_graph=self._retain)
+        try:
+            with flushing_denormals(self._flushes):
+                loss.backward(retain_graph=self._retain)
+        except Exception as error:
+            lost = tuple(value.memory.variable() for _, value in self._made)
+            # What is accumulated is as a backward of eager code leaves it.
+            raise PartialFailure([Loss(error, lost, self._changed, thread=self._thread)]) from error
         for leaf, value in self._made:
             gradient = leaf.grad
             if gradient is None or look_of(gradient) is not value.look:
                 raise InternalError("a backward gave another kind of gradient than was expected")
             value.real = gradient
+
+
+def _has_failed(gradient: Any) -> bool:
+    variable = gradient.value.memory.var if gradient.__class__ is LazyTensor else None
+    return variable is not None and variable.failure is not None
 
 
 def _plain_gradient(tensor: torch.Tensor) -> torch.Tensor | None:

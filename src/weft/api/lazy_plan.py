@@ -7,7 +7,7 @@ when it was queued. What nobody held and nothing written depends on is not compu
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from weft.api.lazy_backward import freed, gradients_of, upstream
 from weft.api.lazy_learning import Form, flat
+from weft.api.lazy_losses import Losses
 from weft.api.lazy_program import LazyPrograms
 from weft.codegen.library import version_of
 from weft.devices import cpu_count
@@ -36,21 +37,6 @@ class Step:
     takes: tuple[int, ...]
     numbers: tuple[int, ...]
     makes: tuple[int, ...]  # the number of each result, -1 for one that is an argument
-
-
-class OperatorFailure(Exception):  # noqa: N818  # it is what happened, and is never raised by itself to the user
-    """An operator failed while running, and what does not depend on it was computed.
-
-    `results` has None for each result that is lost, `inputs` the numbers of the inputs that it or its followers were
-    to write.
-    """
-
-    def __init__(self, position: int, error: Exception, results: list[Any], inputs: list[int]) -> None:
-        super().__init__(str(error))
-        self.position = position
-        self.error = error
-        self.results = results
-        self.inputs = inputs
 
 
 class Plan:
@@ -114,13 +100,19 @@ class Plan:
         """Whether the next run may have to compile."""
         return not self.by_operators() and not self.compiled
 
-    def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
-        """Run it; what fails is told as the failure of one operator."""
+    def run_among_failures(
+        self, inputs: Sequence[Any], numbers: Sequence[Any], memories: Sequence[Any], spoiled: Mapping[int, Any]
+    ) -> Sequence[Any]:
+        """Run what does not depend on the inputs that are spoiled; tells of the rest as failures of operators do."""
+        return self._by_operators(inputs, numbers, memories, Losses(self.steps, memories, spoiled))
+
+    def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any], memories: Sequence[Any]) -> Sequence[Any]:
+        """Run it; `memories` are those of the inputs. What fails is told as the failure of operators."""
         by_operators = self.by_operators()
         self.runs += 1
         if by_operators:
             start = perf_counter()
-            results: Sequence[Any] = self._by_operators(inputs, numbers)
+            results: Sequence[Any] = self._by_operators(inputs, numbers, memories)
             self.operator_seconds = _least(self.operator_seconds, perf_counter() - start)
             return results
         before = self._written(inputs)
@@ -137,9 +129,11 @@ class Plan:
                     f"{len(self.steps)} operators that run as one program failed after it had changed tensors in place",
                     why=f"{type(error).__name__}: {error}",
                 ) from error
-            return self._after(error, inputs, numbers)
+            return self._after(error, inputs, numbers, memories)
 
-    def _after(self, error: Exception, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[Any]:
+    def _after(
+        self, error: Exception, inputs: Sequence[torch.Tensor], numbers: Sequence[Any], memories: Sequence[Any]
+    ) -> Sequence[Any]:
         """What a program that failed before it changed anything should have given: the operators run one by one.
 
         That tells which of them fails, and computes what does not depend on it.
@@ -147,8 +141,8 @@ class Plan:
         if isinstance(error, UnsupportedError):
             logger.debug("a lazy segment stays a list of operators: %s", error)
             self._refused = True
-            return self._by_operators(inputs, numbers)
-        results = self._by_operators(inputs, numbers)
+            return self._by_operators(inputs, numbers, memories)
+        results = self._by_operators(inputs, numbers, memories)
         # No operator fails, so it was the program's fault, or the machine's: that is not to pass in silence.
         logger.warning("weft: %d operators failed as one program: %s: %s", len(self.steps), type(error).__name__, error)
         return results
@@ -175,24 +169,35 @@ class Plan:
         results = [made[index] for index in self.results]
         return [result.detach() for result in results] if self._detach else results
 
-    def _by_operators(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> list[Any]:
+    def _by_operators(
+        self, inputs: Sequence[Any], numbers: Sequence[Any], memories: Sequence[Any], losses: Losses | None = None
+    ) -> list[Any]:
         made: dict[int, Any] = {}
-        lost: _Lost | None = None
-        for position, step in enumerate(self.steps):
-            if lost is not None and lost.reaches(step):
-                lost.add(step)
+        for place, step in enumerate(self.steps):
+            if losses is not None and losses.skips(step, _taken(step, made, inputs)):
                 continue
             try:
                 _keep(step, _call(step, made, inputs, numbers), made)
             except Exception as error:  # noqa: BLE001  # whatever it is, whoever waits for the result is told
-                lost = _Lost(self.steps[:position], self.positions[position], error)
-                lost.add(step)
-            if lost is None:
-                for index in self._dying[position]:
+                losses = losses or self._losses(place, memories)
+                losses.fail(place, error)
+            if losses is None:
+                for index in self._dying[place]:
                     del made[index]
-        if lost is not None:
-            raise lost.failure([made.get(index) for index in self.results], self.results)
+        if losses is not None:
+            losses.tell(made, self.results)
         return [made[index] for index in self.results]
+
+    def _losses(self, place: int, memories: Sequence[Any]) -> Losses:
+        """None so far: the steps before this place have run."""
+        losses = Losses(self.steps, memories, {})
+        for step in self.steps[:place]:
+            losses.share(step)
+        return losses
+
+    def step_at(self, place: int) -> tuple[Step, int]:
+        """The step at a place among those that run, and its position among all that were called."""
+        return self.steps[place], self.positions[place]
 
 
 def _least(known: float, found: float) -> float:
@@ -201,7 +206,7 @@ def _least(known: float, found: float) -> float:
 
 def _call(step: Step, made: dict[int, Any], inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
     form = step.form
-    tensors = [made[index] if index >= 0 else inputs[~index] for index in step.takes]
+    tensors = _taken(step, made, inputs)
     given = [numbers[index] for index in step.numbers]
     if torch.is_grad_enabled() is form.grad:
         return form.call(tensors, given)
@@ -209,52 +214,15 @@ def _call(step: Step, made: dict[int, Any], inputs: Sequence[torch.Tensor], numb
         return form.call(tensors, given)
 
 
+def _taken(step: Step, made: dict[int, Any], inputs: Sequence[Any]) -> list[Any]:
+    """The tensors that a step takes; None for those that a failure kept from being made."""
+    return [made.get(index) if index >= 0 else inputs[~index] for index in step.takes]
+
+
 def _keep(step: Step, result: Any, made: dict[int, Any]) -> None:
     if step.makes:
         pairs = zip(step.makes, flat(result), strict=True)
         made.update((index, item) for index, item in pairs if index >= 0)
-
-
-class _Lost:
-    """What an operator that failed takes with it: its results, what is made of them, and the memory they share."""
-
-    def __init__(self, before: Sequence[Step], position: int, error: Exception) -> None:
-        self.position = position
-        self.error = error
-        self._root: dict[int, int] = {}
-        self._roots: set[int] = set()
-        for step in before:
-            self._share(step)
-
-    def _share(self, step: Step) -> None:
-        for index, output in zip(step.makes, step.form.outputs, strict=True):
-            if index >= 0 and output.view_of >= 0:
-                source = step.takes[output.view_of]
-                self._root[index] = self._root.get(source, source)
-
-    def _lost(self, index: int) -> bool:
-        return self._root.get(index, index) in self._roots
-
-    def reaches(self, step: Step) -> bool:
-        """Whether an operator takes something lost."""
-        self._share(step)
-        return any(self._lost(index) for index in step.takes)
-
-    def add(self, step: Step) -> None:
-        """Lose what an operator makes and writes."""
-        self._share(step)
-        changed = [*(index for index in step.makes if index >= 0), *(step.takes[place] for place in step.form.written)]
-        # A view that could not be made takes nothing with it but itself.
-        fresh = {index for index, output in zip(step.makes, step.form.outputs, strict=True) if output.view_of >= 0}
-        for index in changed:
-            if index in fresh:
-                self._root[index] = index
-            self._roots.add(self._root.get(index, index))
-
-    def failure(self, results: list[Any], numbers: Sequence[int]) -> OperatorFailure:
-        """The failure, with the results that are not lost."""
-        kept = [None if self._lost(number) else result for number, result in zip(numbers, results, strict=True)]
-        return OperatorFailure(self.position, self.error, kept, [~index for index in self._roots if index < 0])
 
 
 def _needed(steps: Sequence[Step], results: Sequence[int]) -> tuple[int, ...]:

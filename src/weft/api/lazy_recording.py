@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import lru_cache
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
@@ -12,12 +13,13 @@ import torch
 
 from weft.api.lazy_cores import segment_cores
 from weft.api.lazy_learning import Form
-from weft.api.lazy_plan import OperatorFailure, Plan
+from weft.api.lazy_losses import Lost, OperatorFailure
+from weft.api.lazy_plan import Plan
 from weft.api.lazy_points import Point, root
 from weft.api.lazy_settings import flushing_denormals
 from weft.api.lazy_values import Look, Memory, Value, look_of
-from weft.engine.failures import PartialFailure
-from weft.errors import InternalError, source_line
+from weft.engine.failures import Failure, Loss, PartialFailure, has_value
+from weft.errors import ExecutionError, InternalError, source_line
 
 MOST_PLANS = 64  # that end at one point
 MOST_SECONDS_HERE = 1e-3  # of estimated work that the thread that waits for it does itself, while others cannot link
@@ -31,7 +33,8 @@ class Recording:
 
     __slots__ = (
         "closed", "device", "epoch", "external_looks", "external_memories", "externals", "flushes", "gradients",
-        "known", "maker", "memories", "most_bytes", "most_seconds", "numbers", "places", "point", "values", "written",
+        "known", "maker", "memories", "most_bytes", "most_seconds", "numbers", "places", "point", "thread", "values",
+        "written",
     )  # fmt: skip
 
     def __init__(self, device: str, most_bytes: float, most_seconds: float, epoch: int) -> None:
@@ -39,6 +42,7 @@ class Recording:
         self.most_seconds = most_seconds
         self.epoch = epoch  # of what autograd graphs of its results reach
         self.device = device
+        self.thread = get_ident()
         self.flushes = False  # the thread takes the smallest numbers for 0
         self.closed = False  # its operators have been pushed
         self.point = root()  # of the operator noted last
@@ -135,6 +139,8 @@ class Segment:
         "_memories",
         "_numbers",
         "_places",
+        "_thread",
+        "_written",
         "bytes",
         "changes",
         "device",
@@ -155,6 +161,8 @@ class Segment:
         made = {value.maker or value.memory: None for value in alive}
         self.reads = [memory for memory in recording.memories if memory not in recording.written]
         self.writes = [*recording.written, *made]
+        self._written = recording.written
+        self._thread = recording.thread
         self.plan = plan
         held = [(leaf, reference()) for leaf, reference in recording.gradients]
         self._gradients = [(leaf, value) for leaf, value in held if value is not None]
@@ -171,14 +179,50 @@ class Segment:
 
     def __call__(self) -> None:
         """Run it."""
-        inputs = [_real(item) for item in self._externals]
+        self._run([_real(item) for item in self._externals], {})
+
+    def among_failures(self) -> None:
+        """Run what does not depend on anything that failed before; the rest is lost by the same failures."""
+        spoiled = self._spoiled()
+        inputs = [
+            (item.real if item.__class__ is Value else item) if index in spoiled else _real(item)
+            for index, item in enumerate(self._externals)
+        ]
+        self._run(inputs, spoiled)
+
+    def _run(self, inputs: list[Any], spoiled: dict[int, Failure]) -> None:
         try:
             with segment_cores(self.seconds), flushing_denormals(self._flushes):
-                results = self.plan.run(inputs, self._numbers)
+                if spoiled:
+                    # A view that was never made shares nothing with its memory: that is not lost with it.
+                    memories = [
+                        object() if real is None else memory
+                        for real, memory in zip(inputs, self._memories, strict=True)
+                    ]
+                    results = self.plan.run_among_failures(inputs, self._numbers, memories, spoiled)
+                else:
+                    results = self.plan.run(inputs, self._numbers, self._memories)
         except OperatorFailure as failure:
             self._store(failure.results)
-            raise self._explained(failure) from failure.error
+            losses = self._losses(failure)
+            raise PartialFailure(losses) from next(
+                (loss.cause for loss in losses if isinstance(loss.cause, Exception)), None
+            )
+        except ExecutionError as error:
+            lost = tuple(memory.variable() for memory in self.writes)
+            raise PartialFailure([Loss(error, lost, thread=self._thread)]) from error
         self._store(results)
+
+    def _spoiled(self) -> dict[int, Failure]:
+        """Which inputs failed before, and how: the earliest failure first."""
+        found: dict[int, Failure] = {}
+        for index, (item, memory) in enumerate(zip(self._externals, self._memories, strict=True)):
+            maker = item.maker if item.__class__ is Value else None
+            causes = [place.var.failure for place in (memory, maker) if place is not None and place.var is not None]
+            failures = [cause for cause in causes if isinstance(cause, Failure)]
+            if failures:
+                found[index] = min(failures, key=_rank)
+        return dict(sorted(found.items(), key=lambda item: _rank(item[1])))
 
     def _store(self, results: Sequence[Any]) -> None:
         for value, real in zip(self._alive, results, strict=True):
@@ -192,20 +236,43 @@ class Segment:
         for leaf, value in self._gradients:
             leaf.grad = value.real
 
-    def _explained(self, failure: OperatorFailure) -> PartialFailure:
-        step = self.plan.all_steps[failure.position]
-        lost = [
-            value.maker or value.memory
-            for value, real in zip(self._alive, failure.results, strict=True)
-            if real is None
-        ]
-        lost += [self._memories[index] for index in failure.inputs]
-        return PartialFailure(
-            failure.error,
-            [memory.variable() for memory in dict.fromkeys(lost)],
-            getattr(step.form.function, "__name__", "operator"),
-            place_text(*self._places[failure.position]),
-        )
+    def _losses(self, failure: OperatorFailure) -> list[Loss]:
+        """What each of the failures in this segment, or before it, spoils."""
+        outside = set(self._memories)
+        whole = set(range(len(self._alive))) - {place for lost in failure.losses for place in lost.results}
+        for place in whole:
+            self._alive[place].maker = None  # it was taken: others that were not share what makes them
+        found: list[Loss] = []
+        for lost in failure.losses:
+            gone: list[Memory] = []
+            kept: list[Memory] = []
+            for place in lost.results:
+                value = self._alive[place]
+                own = value.memory not in outside
+                if failure.results[place] is not None:
+                    value.maker = None
+                    kept += [value.memory] if own else []
+                    continue
+                if value.maker is None:
+                    value.maker = Memory()  # its memory may be that of others, which are not gone for ever
+                gone += [value.maker, value.memory] if own else [value.maker]
+            for memory in dict.fromkeys(self._memories[index] for index in lost.inputs):
+                if memory in self._written:
+                    (kept if has_value(memory.variable()) else gone).append(memory)
+            found.append(self._loss(lost, gone, kept))
+        return found
+
+    def _loss(self, lost: Lost, gone: Sequence[Memory], kept: Sequence[Memory]) -> Loss:
+        variables = tuple(memory.variable() for memory in gone), tuple(memory.variable() for memory in kept)
+        if isinstance(lost.cause, Failure):
+            return Loss(lost.cause, *variables)
+        step, position = self.plan.step_at(lost.place)
+        title = getattr(step.form.function, "__name__", "operator")
+        return Loss(lost.cause, *variables, title, place_text(*self._places[position]), self._thread)
+
+
+def _rank(failure: Failure) -> tuple[int, int]:
+    return failure.rank
 
 
 def _shown(look: Look | None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from weft.api.lazy_cores import waiting
@@ -15,6 +16,7 @@ from weft.api.lazy_settings import flushes_denormals
 from weft.api.lazy_tasks import after_readers, engine, idle, lane, push_segment, run_here
 from weft.api.lazy_values import Memories
 from weft.engine import Engine, SerialEngine
+from weft.errors import ExecutionError
 from weft.trace.capture import without_functions
 
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
@@ -126,13 +128,30 @@ class Recordings:
                 self.memories.forget()
                 self.gradients.forget()
 
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Around what raises failures: once one is told, tensors that it kept from being changed are as before.
+
+        What was queued before that is skipped, if it depends on them, however far the workers have come by now.
+        """
+        try:
+            yield
+        except ExecutionError:
+            if not in_task():  # a task would wait for itself; whoever waits for the task is told again
+                self.finish()
+                engine().failures.recover()
+                self.memories.forget()
+                self.gradients.forget(failed=True)
+            raise
+
     def settle(self) -> bool:
         """Wait for everything that is queued; tell whether nothing is left that operators would have to wait for."""
         runner = engine()
         if isinstance(runner, SerialEngine) or runner.timeline is not None:
             return False  # whoever debugs or records a timeline wants to see tasks
         self.finish()
-        return not self._recordings and idle()
+        spoiled = self.memories.all() if engine().failures.known else ()
+        return not self._recordings and idle() and not any(memory.var and memory.var.failure for memory in spoiled)
 
     def resumed(self) -> None:
         """A pause has ended, in which code may have changed what autograd graphs reach."""

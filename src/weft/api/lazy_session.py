@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -14,12 +15,14 @@ from weft.api.lazy_copies import Copies
 from weft.api.lazy_cores import waiting
 from weft.api.lazy_gradients import Gradients
 from weft.api.lazy_learning import Form, learn
+from weft.api.lazy_losses import fills_memory
 from weft.api.lazy_modes import modes
 from weft.api.lazy_points import MOST_STEPS, TINY, Point
 from weft.api.lazy_questions import (
     as_given,
     called,
     each_tensor,
+    in_task,
     look_at,
     tensors_in,
     user_place,
@@ -29,11 +32,12 @@ from weft.api.lazy_recording import Place, Recording
 from weft.api.lazy_results import results_of
 from weft.api.lazy_sending import MOST_SECONDS, Recordings
 from weft.api.lazy_settings import Settings
-from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, QUEUED, READING
+from weft.api.lazy_table import EXPORTING, LOOKING, NUMBERS_FREE, OVERWRITING, QUEUED, READING
 from weft.api.lazy_tasks import engine
 from weft.api.lazy_tensor import LazyTensor, become_ordinary, lazy_tensor
 from weft.api.lazy_values import CPU, Memory, Value, device_of
 from weft.engine import Var
+from weft.engine.failures import Failure
 from weft.trace.capture import storage_key, traced_elsewhere
 from weft.trace.modes import function_mode_count, others_intercept
 
@@ -124,10 +128,18 @@ class Session(Recordings):
             return self._refused(function, args, kwargs)  # one of them is a copy on its way to a device
         form = Form(function, *call.template(args, kwargs), grad=grad)
         self.finish()
+        if function in OVERWRITING:
+            self._renew(call.tensors[0])
         reals = [self._real(tensor) for tensor in call.tensors]
         result = learn(form, reals, call.numbers)
         self.forms[tuple(call.key)] = form
         return as_given(result, reals, call.tensors)
+
+    def _renew(self, tensor: torch.Tensor) -> None:
+        """Let a tensor whose memory is about to be written anew forget a failure."""
+        real = tensor.value.real if tensor.__class__ is LazyTensor else tensor
+        if real is not None and fills_memory(real):
+            engine().failures.heal([self._memory(tensor).variable()])
 
     def _record(self, form: Form, call: Call, args: Any, kwargs: Any) -> Any:
         recording = self.recording()
@@ -248,7 +260,25 @@ class Session(Recordings):
     def waitall(self) -> None:
         """Wait until everything queued is done; raise the first failure."""
         self.finish()
-        engine().waitall()
+        with self.telling():
+            engine().waitall()
+
+    def finish_and_tell(self) -> None:
+        """Wait until everything queued is done; raise what this thread's code outside the queue could not know.
+
+        That is a failure that nobody was told of, if an ordinary tensor misses a change by it, or a gradient.
+        """
+        self.finish()
+        failures = engine().failures
+        if not failures.known or in_task():
+            return
+        seen = [memory.var for memory in self.memories.all() if memory.var is not None]
+        untold = [variable for variable in seen if variable.kept or not _is_told(variable)]
+        untold += [memory.variable() for memory in self.gradients.memories()]
+        found = failures.first_of(variable for variable in untold if _thread_of(variable) == get_ident())
+        with self.telling():
+            if found is not None:
+                failures.raise_for_one(found)
 
     def ready(self, tensor: torch.Tensor) -> bool:
         """Whether a look at a tensor would not wait; what it needs is pushed."""
@@ -273,7 +303,11 @@ class Session(Recordings):
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:
             variables.append(maker.variable())
-        with waiting():
+        self.wait_on(*variables)
+
+    def wait_on(self, *variables: Var) -> None:
+        """Wait for variables of the engine; raise what poisons one of them."""
+        with waiting(), self.telling():
             engine().wait(*variables)
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -319,6 +353,14 @@ class Session(Recordings):
             return tensor if mine else self._real(tensor)
 
         return each_tensor(settle, thing)
+
+
+def _is_told(variable: Var) -> bool:
+    return not isinstance(variable.failure, Failure) or variable.failure.reported
+
+
+def _thread_of(variable: Var) -> int | None:
+    return variable.failure.thread if isinstance(variable.failure, Failure) else None
 
 
 _REFUSED = object()

@@ -118,6 +118,10 @@ _PURE: frozenset[Callable[..., Any]] = frozenset(
 NUMBERS_FREE: frozenset[Callable[..., Any]] = frozenset(_functions(WITH_NUMBERS))
 ARITHMETIC: frozenset[Callable[..., Any]] = frozenset(_functions(PRODUCT_NAMES))
 INDEXING: frozenset[Callable[..., Any]] = frozenset((torch.Tensor.__getitem__, torch.Tensor.__setitem__))
+# They leave nothing of what was in their first tensor.
+OVERWRITING: frozenset[Callable[..., Any]] = frozenset(
+    (torch.Tensor.copy_, torch.Tensor.fill_, torch.Tensor.zero_, torch.zero_)
+)
 # Boolean or byte tensors among their arguments decide how large the result is.
 MASKED_SIZES = frozenset((*INDEXING, torch.where, torch.Tensor.where))
 

@@ -10,6 +10,7 @@ from weft.api.lazy_values import Memory
 from weft.devices import cpu_count, placed
 from weft.engine import BaseEngine, Engine, Placement, Var, current_engine
 from weft.engine.base import nothing
+from weft.errors import ExecutionError
 
 
 def engine() -> BaseEngine:
@@ -46,17 +47,26 @@ def push_segment(segment: Segment, gradients: Var) -> None:
     elif segment.changes:
         reads.append(gradients)  # a backward that is queued may still read what is written here
     place = Placement(segment.device, bytes=segment.bytes, bounded=False)
-    engine().push(segment, reads, writes, place, segment.__name__)
+    _push(segment, reads, writes, place, segment.__name__)
 
 
 def push_task(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
     """Push a task to the lane in use."""
-    engine().push(task, reads, writes, Placement(lane(), where=place_text(*user_place()), bounded=False), name)
+    _push(task, reads, writes, Placement(lane(), where=place_text(*user_place()), bounded=False), name)
 
 
 def push_copy(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], size: int) -> None:
     """Push a task to the copy workers."""
-    engine().push(task, reads, writes, Placement("copy", bytes=size, where=place_text(*user_place())), "copy")
+    _push(task, reads, writes, Placement("copy", bytes=size, where=place_text(*user_place())), "copy")
+
+
+def _push(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], place: Placement, name: str) -> None:
+    runner = engine()
+    try:
+        runner.push(task, reads, writes, place, name)
+    except ExecutionError:
+        runner.failures.recover()  # the engine to debug with has run it, and so told of the failure
+        raise
 
 
 def after_readers(memories: Iterable[Memory]) -> None:

@@ -22,6 +22,7 @@ from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.codegen.library import version_of
 from weft.engine import Placement, Var
+from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError
 from weft.trace.capture import storage_key, tree_map_only, without_functions
 from weft.trace.state import find_state
@@ -50,7 +51,7 @@ class Spawned:
 
     def result(self) -> Any:
         """Wait for the function and give what it returned; raise what it raised."""
-        engine().wait(self._variable)
+        SESSION.wait_on(self._variable)
         return self._value
 
     def ready(self) -> bool:
@@ -95,14 +96,13 @@ def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     writes = {
         variable: None for index in exclusive if index < len(tensors) for variable in SESSION.variables(tensors[index])
     }
+    changed = tuple(writes)
     writes[made._variable] = None
     waited = _results_in((args, kwargs))
-    reads = {
-        variable: None for variable in (*variables, *(thing._variable for thing in waited)) if variable not in writes
-    }
+    reads = dict.fromkeys((*variables, *(thing._variable for thing in waited)))
     lane = _placed.get()
     place = place_text(*user_place())
-    task = _Task((function, args, kwargs), made, key, tensors, lane is not None, thread_modes())
+    task = _Task((function, args, kwargs), made, key, tensors, changed, lane is not None, thread_modes())
     engine().push(task, list(reads), list(writes), Placement(lane or "cpu", where=place), _name(function))
     return made
 
@@ -115,11 +115,19 @@ class _Task:
     made: Spawned
     key: Hashable
     tensors: Sequence[torch.Tensor]
+    changed: tuple[Var, ...]  # the variables of those that it may write
     alone: bool  # placed on one core
     modes: ThreadModes
 
     def __call__(self) -> None:
         """Run it."""
+        try:
+            self._run()
+        except Exception as error:
+            # What it may have written holds what the function left there, as after a call of eager code.
+            raise PartialFailure([Loss(error, (self.made._variable,), self.changed)]) from error
+
+    def _run(self) -> None:
         function, args, kwargs = self.call
         reals = [_real(tensor) for tensor in self.tensors]
         by_id = {id(tensor): real for tensor, real in zip(self.tensors, reals, strict=True)}

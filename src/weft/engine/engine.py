@@ -187,7 +187,7 @@ class Engine(BaseEngine):
                 task.number = limits.pushed + 1
                 limits.pushed = limits.done = task.number
             forget_frames(error)
-            self.failures.record(task, error)
+            self.failures.note(task, error)
             task.call = None
             if not isinstance(error, Exception):
                 raise

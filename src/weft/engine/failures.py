@@ -3,12 +3,16 @@
 A failing task poisons what it writes. A task that reads a poisoned variable is skipped and poisons what it writes
 with the same failure; one that overwrites a variable without reading it heals it. Which failure a wait raises is
 decided by the order of pushes, not by which worker was faster, so a program fails the same way every time.
+
+A variable whose change was skipped keeps the value from before. Poisoned it is all the same, as long as nobody knows;
+`recover` heals it when somebody has been told.
 """
 
 import sys
 import traceback
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, NoReturn, cast
 
@@ -30,18 +34,31 @@ def check_rule(rule: str) -> ErrorRule:
     return cast("ErrorRule", rule)
 
 
-class PartialFailure(Exception):  # noqa: N818  # what a task raises to say more of an error, and no user ever sees
-    """Raised by a task that did several things, of which one failed: only these variables are poisoned.
+@dataclass(frozen=True, slots=True, eq=False)
+class Loss:
+    """What one failure, new or of an earlier task, spoils of what a task writes.
 
-    `title` and `where` are those of the thing that failed, in the place of the task's own.
+    `kept` are variables that have a value all the same, as it was when the failure kept it from being changed.
     """
 
-    def __init__(self, error: BaseException, variables: Iterable[Var], title: str, where: str) -> None:
-        super().__init__(title)
-        self.error = error
-        self.variables = tuple(variables)
-        self.title = title
-        self.where = where
+    cause: "BaseException | Failure"
+    lost: tuple[Var, ...]
+    kept: tuple[Var, ...] = ()
+    title: str | None = None  # of the thing that failed, and its place, if not those of the task
+    where: str | None = None
+    thread: int | None = None  # whose code this was, where that is known
+
+
+class PartialFailure(Exception):  # noqa: N818  # what a task raises to say more of an error, and no user ever sees
+    """Raised by a task that did several things, of which some failed: only what is named here is poisoned."""
+
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        super().__init__(losses[0].title)
+        self.losses = tuple(losses)
+
+    def errors(self) -> list[BaseException]:
+        """The errors that are new."""
+        return [loss.cause for loss in self.losses if isinstance(loss.cause, BaseException)]
 
 
 def let_go_of_values(error: BaseException) -> None:
@@ -66,26 +83,44 @@ def _linked(error: BaseException) -> Iterator[BaseException]:
             seen.add(id(link))
             links += (link.__cause__, link.__context__)
             if isinstance(link, PartialFailure):
-                links.append(link.error)
+                links += link.errors()
             yield link
 
 
 class Failure:
     """One task that failed: its error, its place, and the variables that are poisoned by it."""
 
-    __slots__ = ("_poisoned", "error", "inherited", "number", "reported", "title", "traceback", "where")
+    __slots__ = (
+        "_poisoned",
+        "error",
+        "inherited",
+        "number",
+        "part",
+        "reported",
+        "thread",
+        "title",
+        "traceback",
+        "where",
+    )
 
-    def __init__(self, error: BaseException, task: Task) -> None:
+    def __init__(self, error: BaseException, task: Task, part: int = 0) -> None:
         self.error = error
         # Raising an exception again lengthens its traceback: the original is kept apart, without the engine's frame.
         self.traceback: TracebackType | None = error.__traceback__ and error.__traceback__.tb_next
         self.number = task.number
+        self.part = part  # a task that does several things may fail in several ways
+        self.thread: int | None = None
         self.title = task.title()
         self.where = task.where()
         self.reported = False
         self.inherited = False  # of a task that only the parent of this process runs: no business of `waitall`
         # By identity, and not a WeakSet: going through that one fails if a worker adds to it meanwhile.
         self._poisoned: dict[int, weakref.ref[Var]] = {}
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place in the order of all failures: that of pushes."""
+        return self.number, self.part
 
     def add(self, variable: Var) -> None:
         """Note that this failure poisons a variable."""
@@ -142,35 +177,68 @@ class Failures:
 
     def __init__(self, rule: str) -> None:
         self.rule = check_rule(rule)
-        self.known: dict[int, Failure] = {}
+        self.known: dict[tuple[int, int], Failure] = {}  # by their ranks
         self.closed = False  # after `drop_what_is_queued`, no task may start
         self.failed = 0
         self.skipped = 0
         self._dropped: Failure | None = None
 
+    def note(self, task: Task, error: BaseException) -> None:
+        """Remember what a task raised."""
+        if isinstance(error, PartialFailure):
+            self._record_losses(task, error)
+        else:
+            self.record(task, error)
+
     def record(self, task: Task, error: BaseException) -> Failure:
         """Remember that a task failed, and poison what it writes."""
         let_go_of_values(error)
-        if isinstance(error, PartialFailure):
-            failure = Failure(error.error, task)
-            failure.title, failure.where = error.title, error.where
-            self.heal(variable for variable in task.writes if variable not in error.variables)
-            poisoned = error.variables
-        else:
-            failure, poisoned = Failure(error, task), task.writes
-        self.known[failure.number] = failure
+        failure = Failure(error, task)
         self.failed += 1
-        self.poison(poisoned, failure)
+        self._remember(failure, task.writes, ())
         return failure
 
+    def _record_losses(self, task: Task, error: PartialFailure) -> None:
+        let_go_of_values(error)
+        harmed = {variable for loss in error.losses for variable in (*loss.lost, *loss.kept)}
+        self.heal(variable for variable in task.writes if variable not in harmed)
+        new = len(error.errors())
+        self.failed += bool(new)
+        self.skipped += new < len(error.losses)
+        for part, loss in enumerate(error.losses):
+            if isinstance(loss.cause, Failure):
+                failure = loss.cause
+            else:
+                failure = Failure(loss.cause, task, part)
+                failure.title = loss.title or failure.title
+                failure.where = loss.where or failure.where
+                failure.thread = loss.thread
+            self._remember(failure, loss.lost, loss.kept)
+
+    def _remember(self, failure: Failure, lost: Iterable[Var], kept: Iterable[Var]) -> None:
+        self.known[failure.rank] = failure
+        self.poison(lost, failure)
+        self.poison(kept, failure, kept=True)
+
     def skips(self, task: Task) -> bool:
-        """Tell whether a task must not run; if so, what it writes is poisoned like what it reads."""
+        """Tell whether a task must not run; if so, what it writes is poisoned like what it reads.
+
+        What it reads, too, it would have changed in place: that keeps its value, if it has one.
+        """
         failure = self._dropped_with(task) if self.closed else self.first_of(task.reads)
         if failure is None:
             return False
         self.skipped += 1
-        self.poison(task.writes, failure)
+        kept = [variable for variable in task.writes if variable in task.reads and has_value(variable)]
+        self.poison([variable for variable in task.writes if variable not in kept], failure)
+        self.poison(kept, failure, kept=not self.closed)
         return True
+
+    def recover(self) -> None:
+        """Let what was to be changed in place forget failures that somebody was told of: it is as it was before."""
+        for failure in self.known.copy().values():
+            if failure.reported:
+                self.heal([variable for variable in failure.poisoned() if variable.kept])
 
     def heal(self, variables: Iterable[Var]) -> None:
         """Let variables that were written anew forget a failure."""
@@ -179,12 +247,13 @@ class Failures:
             if failure is not None:
                 failure.discard(variable)
                 variable.failure = None
+                variable.kept = False
                 self._forget_if_told_and_harmless(cast("Failure", failure))
 
     def first_of(self, variables: Iterable[Var]) -> Failure | None:
         """Find the earliest pushed failure that poisons one of these variables."""
         found = {cast("Failure", variable.failure) for variable in variables if variable.failure is not None}
-        return min(found, key=lambda failure: failure.number, default=None)
+        return min(found, key=lambda failure: failure.rank, default=None)
 
     def raise_for(self, variables: Iterable[Var], rule: str | None = None) -> None:
         """Raise what a wait for these variables must raise, if anything."""
@@ -197,13 +266,14 @@ class Failures:
         self._tell([failure], rule)
         raise failure.exception()
 
-    def poison(self, variables: Iterable[Var], failure: Failure) -> None:
-        """Make variables raise this failure, in the place of what they held."""
+    def poison(self, variables: Iterable[Var], failure: Failure, *, kept: bool = False) -> None:
+        """Make variables raise this failure, in the place of what they held; `kept`: for the time being."""
         for variable in variables:
             if variable.only_orders:
                 continue
             if variable.failure is not None:
                 variable.failure.discard(variable)
+            variable.kept = kept
             variable.failure = failure
             failure.add(variable)
 
@@ -211,7 +281,7 @@ class Failures:
         """Raise the earliest failure of all, naming the others, if there is any: what `waitall` does."""
         for failure in self.known.copy().values():
             self._forget_if_told_and_harmless(failure)  # its variables may have been collected as garbage
-        failures = sorted(self._to_tell(), key=lambda failure: failure.number)
+        failures = sorted(self._to_tell(), key=lambda failure: failure.rank)
         if failures:
             self._tell(failures, rule)
             raise failures[0].exception(others=failures[1:])
@@ -221,7 +291,7 @@ class Failures:
 
     def print_untold(self) -> None:
         """Print, when the engine ends, each error that no wait has raised."""
-        for failure in sorted(self.known.copy().values(), key=lambda failure: failure.number):
+        for failure in sorted(self.known.copy().values(), key=lambda failure: failure.rank):
             if not failure.reported:
                 failure.reported = True
                 print("weft: an error that nobody waited for:", file=sys.stderr)  # noqa: T201  # the last chance
@@ -244,23 +314,35 @@ class Failures:
             failure.reported = True
             if once:
                 self.heal(failure.poisoned())
-                self.known.pop(failure.number, None)
+                self.known.pop(failure.rank, None)
 
     def _forget_if_told_and_harmless(self, failure: Failure) -> None:
         if failure.reported and not failure.poisoned():
-            self.known.pop(failure.number, None)
+            self.known.pop(failure.rank, None)
+
+
+def has_value(variable: Var) -> bool:
+    """Tell whether a variable that was changed in place before now has a value, be it poisoned for the time being."""
+    return variable.failure is None or variable.kept
 
 
 def execute(task: Task, failures: Failures) -> None:
-    """Run one task, or skip it, and bring the failures up to date; never raises."""
-    if (failures.known or failures.closed) and failures.skips(task):
-        return
+    """Run one task, or skip it, and bring the failures up to date; never raises.
+
+    A callable with a method `among_failures` is never skipped: while there are failures that is called in its place. It
+    looks itself for what is poisoned, and does what does not depend on that.
+    """
     call = task.call
     assert call is not None, "a task that is not retired has its callable"
+    if failures.known or failures.closed:
+        if not failures.closed and hasattr(call, "among_failures"):
+            call = cast("Callable[[], object]", call.among_failures)
+        elif failures.skips(task):
+            return
     try:
         call()
     except BaseException as error:  # noqa: BLE001  # whatever ends a task is told to whoever waits for what it writes
-        failures.record(task, error)
+        failures.note(task, error)
         del task, call  # the frames of the error lead to this one: it, too, lets go of what the task holds
         return
     if failures.known:

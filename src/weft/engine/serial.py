@@ -78,9 +78,9 @@ class SerialEngine(BaseEngine):
                 self._run(item)
                 while self._queue.due:
                     self._run(self._queue.due.popleft())
-            failure = self.failures.known.get(item.number)
-            if failure is not None and not failure.reported:
-                self.failures.raise_for_one(failure)
+            new = [failure for failure in self.failures.known.values() if failure.number == item.number]
+            if new and not new[0].reported:
+                self.failures.raise_for_one(new[0])
 
     def _run(self, task: Task) -> None:
         timeline = self.timeline

@@ -71,7 +71,9 @@ class Var:
     One that only orders stands for no thing: what fails poisons nothing through it.
     """
 
-    __slots__ = ("__weakref__", "crowd", "deleted", "failure", "latest", "name", "only_orders", "readers", "writer")
+    __slots__ = (
+        "__weakref__", "crowd", "deleted", "failure", "kept", "latest", "name", "only_orders", "readers", "writer",
+    )  # fmt: skip
 
     def __init__(self, name: str = "", *, only_orders: bool = False) -> None:
         self.name = name
@@ -81,6 +83,7 @@ class Var:
         self.readers: list[Task] = []  # the tasks linked since then that read it
         self.crowd = FEWEST_READERS_TO_PRUNE  # so many readers are worth a look for those that are done
         self.failure: Sharable | None = None
+        self.kept = False  # poisoned by a change that did not take place: the thing is as it was before
         self.deleted = False
 
     def __repr__(self) -> str:
