@@ -411,8 +411,10 @@ def test_a_block_is_not_told_what_another_thread_did() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     assert failed.wait(20)
-    with weft.lazy():
-        pass
-    left.set()
-    thread.join(20)
+    try:
+        with weft.lazy():
+            pass
+    finally:
+        left.set()
+        thread.join(20)
     assert len(told) == 1
