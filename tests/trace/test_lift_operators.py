@@ -12,6 +12,7 @@ NAMES = (
     *("nn.functional.pad.constant", "nn.functional.pad.reflect", "unfold", "diagonal", "tril", "mm", "addmm"),
     *("baddbmm", "mv", "dot", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d"),
     *("nn.functional.conv1d", "nn.functional.conv_transpose1d"),
+    *("nn.functional.conv3d", "nn.functional.conv_transpose3d"),
     *("nn.functional.avg_pool2d", "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.nearest"),
     *("nn.functional.interpolate.bilinear", "nn.functional.layer_norm", "nn.functional.group_norm"),
     *("nn.functional.batch_norm", "nn.functional.nll_loss", "nn.functional.cross_entropy", "nn.functional.mse_loss"),
@@ -22,6 +23,7 @@ NAMES = (
 )
 NOT_LIFTED = {
     "nn.functional.conv_transpose2d": 1,  # a padding of the output that no convolution has
+    "nn.functional.conv_transpose3d": 1,  # the same
     "nn.functional.scaled_dot_product_attention": 1,  # dropout
     "index_put": 1,  # a mask for several values
 }

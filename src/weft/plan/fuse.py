@@ -280,6 +280,9 @@ def view(change: Change) -> Rule:
         key = (lazy.node.source.buffer, lazy.node.window) if isinstance(lazy.node, Leaf) else None
         if handed and key in fuser.rows:  # another reshape of the same has laid it out row by row
             memory = fuser.rows[key]
+        elif isinstance(lazy.node, Leaf) and fuser.is_weight(lazy.node):  # laid out anew when it has changed
+            memory = fuser.prepared(home, lazy.dtype)
+            fuser.assembly.prepare(lazy, memory)
         else:
             memory = fuser.place_for(value, plain(shape)) if handed else fuser.arena(home, lazy.dtype)
             memory = Leaf(memory.source, home, lazy.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
@@ -84,16 +85,16 @@ class Product:
         """Compute an expression of the product while it is in registers, if that can be."""
         if self.memory >= 0 or out.dtype != self.dtype or plain(lazy.shape).size != self.home.size:
             return False
-        lazy, out = self._in_own_order(self._others_in_memory(lazy), out)
-        own, target = self._in_own_shape(lazy), out.window.reshaped(self.home.shape)
-        if own is None or target is None or not self._can_write(target):
+        found = self._in_own_shape(self._others_in_memory(lazy), out)
+        if found is None or not self._can_write(found[1].window):
             return False
+        own, out = found
         own, scale, bias = self._folded(own)
         epilogue = self._epilogue(own, bias) if self.takes_code or isinstance(own.node, Leaf) else None
         if epilogue is None:
             return False
         emit = self.emit if scale is None or self.scaled is None else self.scaled(scale)
-        emit(replace(out, window=target), *epilogue)
+        emit(out, *epilogue)
         return True
 
     def _folded(self, lazy: Lazy) -> tuple[Lazy, Leaf | None, Leaf | None]:
@@ -114,23 +115,25 @@ class Product:
         others = [leaf for leaf in lazy.leaves() if leaf.source.pending not in (None, self)]
         return self.fusion.assembly.without_tables(read_from_memory(lazy, others))
 
-    def _in_own_order(self, lazy: Lazy, out: Leaf) -> tuple[Lazy, Leaf]:
-        """An expression that sees the product with its dimensions in another order, in the product's order."""
-        steps = next(leaf.window.strides for leaf in lazy.leaves() if leaf.source.pending is self)
-        order = sorted(range(len(steps)), key=lambda i: -steps[i])
-        if not self.home.is_plain or order == list(range(len(steps))):
-            return lazy, out
-        turned = lazy.viewed(lambda window: window.permuted(order), tuple(lazy.shape[i] for i in order))
-        return (lazy, out) if turned is None else (turned, replace(out, window=out.window.permuted(order)))
+    def _in_own_shape(self, lazy: Lazy, out: Leaf) -> tuple[Lazy, Leaf] | None:
+        """An expression and where it goes, with the product's dimensions, however both see the product's memory."""
+        own = [leaf.window for leaf in lazy.leaves() if leaf.source.pending is self]
+        for change in (self._reshaped, partial(self._turned, own[0].strides)):
+            changed = [change(window) for window in own]
+            if all(window is not None and same_layout(window, self.home) for window in changed):
+                seen, target = lazy.viewed(change, self.home.shape), change(out.window)
+                return None if seen is None or target is None else (seen, replace(out, window=target))
+        return None
 
-    def _in_own_shape(self, lazy: Lazy) -> Lazy | None:
-        if lazy.shape != self.home.shape:
-            seen = lazy.viewed(lambda window: window.reshaped(self.home.shape), self.home.shape)
-            if seen is None:
-                return None
-            lazy = seen
-        own = [leaf for leaf in lazy.leaves() if leaf.source.pending is self]
-        return lazy if all(same_layout(leaf.window, self.home) for leaf in own) else None
+    def _reshaped(self, window: Window) -> Window | None:
+        return window.reshaped(self.home.shape)
+
+    def _turned(self, strides: tuple[int, ...], window: Window) -> Window | None:
+        """A window by way of the order of memory, where the dimensions of both are cuts of one row of numbers."""
+        inner = sorted(range(len(self.home.shape)), key=lambda i: -self.home.strides[i])
+        found = window.permuted(sorted(range(len(strides)), key=lambda i: -strides[i]))
+        cut = found.reshaped([self.home.shape[i] for i in inner])
+        return None if cut is None else cut.permuted([inner.index(i) for i in range(len(inner))])
 
     def _epilogue(self, lazy: Lazy, bias: Leaf | None) -> tuple[Epilogue, tuple[Leaf, ...]] | None:
         for node in walk(lazy.node):

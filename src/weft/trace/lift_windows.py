@@ -10,10 +10,11 @@ import torch
 from weft.errors import UsageError
 from weft.trace.expression import Expression, positions, several, table
 from weft.trace.lift_arguments import Arguments, Rule, Rules
+from weft.trace.lift_volumes import convolve_volumes, convolve_volumes_back, weigh_volumes
 
 # Convolutions.
 
-LINE = 1  # the dimensions of a convolution over lines
+LINE, VOLUME = 1, 3  # the dimensions of a convolution over lines, and of one over volumes
 
 
 def convolution_attributes(arguments: Arguments) -> dict[str, Any]:
@@ -36,11 +37,37 @@ def convolution(arguments: Arguments) -> Expression:
     given, shape = convolution_attributes(arguments), arguments.result().shape
     if arguments.literal("transposed"):
         images = (*shape[:2], *(1,) * (x.rank - len(shape)), *shape[2:])
-        found = x.build("convolution_input_gradient", weight, shape=images, **given)
+        found = convolved_back(x, weight, images, given)
     else:
-        found = x.build("convolution", weight, **given)
+        found = convolved(x, weight, given)
     found, bias = found.reshape(shape), arguments.maybe("bias")
     return found if bias is None else found + channels(bias.wide(), found.rank)
+
+
+def convolved(x: Expression, weight: Expression, given: dict[str, Any]) -> Expression:
+    """A convolution of images or volumes."""
+    return convolve_volumes(x, weight, given) if of_volumes(x) else x.build("convolution", weight, **given)
+
+
+def convolved_back(
+    gradient: Expression, weight: Expression, shape: tuple[int, ...], given: dict[str, Any]
+) -> Expression:
+    """The gradient for what a convolution of images or volumes reads."""
+    if of_volumes(gradient):
+        return convolve_volumes_back(gradient, weight, shape, given)
+    return gradient.build("convolution_input_gradient", weight, shape=shape, **given)
+
+
+def weighed(x: Expression, gradient: Expression, shape: tuple[int, ...], given: dict[str, Any]) -> Expression:
+    """The gradient for the weight of a convolution of images or volumes."""
+    if of_volumes(x):
+        return weigh_volumes(x, gradient, shape, given)
+    return x.build("convolution_weight_gradient", gradient, shape=shape, **given)
+
+
+def of_volumes(x: Expression) -> bool:
+    """Tell whether a batch is one of volumes."""
+    return x.rank == VOLUME + 2
 
 
 def channels(x: Expression, rank: int) -> Expression:
@@ -57,13 +84,13 @@ def convolution_gradient(arguments: Arguments) -> tuple[Expression | None, ...]:
     transposed = arguments.literal("transposed")
     if arguments.wanted(0):
         if transposed:
-            for_input = gradient.build("convolution", weight, **given)
+            for_input = convolved(gradient, weight, given)
         else:
-            for_input = gradient.build("convolution_input_gradient", weight, shape=x.shape, **given)
+            for_input = convolved_back(gradient, weight, x.shape, given)
         for_input = for_input.reshape(entries[1].shape)
     if arguments.wanted(1):
         left, right = (gradient, x) if transposed else (x, gradient)
-        for_weight = left.build("convolution_weight_gradient", right, shape=weight.shape, **given)
+        for_weight = weighed(left, right, weight.shape, given)
         for_weight = for_weight.reshape(entries[2].shape)
     if arguments.wanted(2):
         for_bias = gradient.sum([0, *range(2, gradient.rank)])
