@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.plan.attentions import by_pytorch, causal, with_mask
 from torch import nn
-from torch.nn.functional import softmax
+from torch.nn.functional import scaled_dot_product_attention, softmax
 
 import weft
 from weft.ir.types import TensorType
@@ -174,6 +174,59 @@ def test_few_rows_of_one_matrix_with_many_keys_are_left_to_products_that_all_cor
     alone = host_target().cores == 1
     assert bool(attentions(by_hand, *inputs)) == alone
     assert_exact(by_hand, *inputs)
+
+
+def repeated(heads: torch.Tensor, times: int) -> torch.Tensor:
+    batch, count, keys, size = heads.shape
+    return heads[:, :, None].expand(batch, count, times, keys, size).reshape(batch, count * times, keys, size)
+
+
+def in_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    times = query.shape[1] // key.shape[1]
+    return by_pytorch(query, repeated(key, times), repeated(value, times))
+
+
+def in_groups_with_mask(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    times = query.shape[1] // key.shape[1]
+    return with_mask(query, repeated(key, times), repeated(value, times), mask)
+
+
+def in_groups_by_pytorch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+
+@pytest.mark.parametrize("function", [in_groups, in_groups_with_mask, in_groups_by_pytorch])
+@pytest.mark.parametrize(("batch", "heads", "rows"), [(1, 2, 1), (2, 2, 3), (2, 1, 1), (1, 1, 5)])
+def test_heads_that_repeat_for_groups_of_queries_are_not_copied(
+    function: Function, batch: int, heads: int, rows: int
+) -> None:
+    query, key, value = (torch.randn(batch, *shape, 24) for shape in ((6, rows), (heads, 65), (heads, 65)))
+    mask = torch.rand(batch, 1, rows, 65) < 0.7
+    mask[..., 0] = True
+    inputs = (query, key, value, *([mask] if function is in_groups_with_mask else []))
+    (kernel,) = attentions(function, *inputs)
+    assert isinstance(kernel.key, Matrix)
+    assert isinstance(kernel.value, Matrix)
+    assert len(calls(function, *inputs)) == 2  # the other one scales the queries
+    assert_exact(function, *inputs)
+
+
+@pytest.mark.parametrize("rows", [3, 70])
+def test_gradients_of_heads_that_repeat_are_those_of_eager(rows: int) -> None:
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+    torch.manual_seed(rows)
+    shapes = ((2, 6, rows, 24), (2, 2, rows, 24), (2, 2, rows, 24))
+    ours = [torch.randn(shape).requires_grad_() for shape in shapes]
+    theirs = [each.detach().clone().requires_grad_() for each in ours]
+    assert weft.program(attend, *ours).plan.regions
+    weft.hybridize(attend)(*ours).square().sum().backward()
+    attend(*theirs).square().sum().backward()
+    for mine, its in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, its.grad, atol=1e-5, rtol=1e-5)
 
 
 def test_a_key_that_several_products_read_is_packed_once_for_all() -> None:

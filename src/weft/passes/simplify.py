@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.ir.graph import Graph, Value
-from weft.passes import laws_of_arithmetic, laws_of_joining, laws_of_library, laws_of_movement
+from weft.passes import laws_of_arithmetic, laws_of_joining, laws_of_library, laws_of_movement, laws_of_repetition
 from weft.passes.law import Law
 from weft.passes.memory import Groups
 from weft.passes.rewrite import rebuild
@@ -13,6 +13,7 @@ LAWS: tuple[Law, ...] = (
     *laws_of_movement.LAWS,
     *laws_of_joining.LAWS,
     *laws_of_library.LAWS,
+    *laws_of_repetition.LAWS,
 )
 
 BY_OP: dict[str, tuple[Law, ...]] = {

@@ -60,6 +60,7 @@ def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
         return None
     others = [leaf for leaf in scores.leaves() if leaf.source.pending not in (None, own)]
     scores = read_from_memory(scores, others)
+    scores = _in_batch_of(own.factors, scores)
     factors = in_batch(own.factors, scores.shape[:-2])
     *_, rows, keys = scores.shape
     if factors is None or factors.left.window.shape[-2] != rows:
@@ -104,6 +105,14 @@ def _scored_product(scores: Lazy, dtype: str) -> Product | None:
                 return None
             found = product
     return found
+
+
+def _in_batch_of(factors: Factors, scores: Lazy) -> Lazy:
+    """Scores in the batch dimensions of their product, where these are more: there, keys that repeat have steps."""
+    shape = (*factors.batch, *scores.shape[-2:])
+    if len(shape) <= len(scores.shape) or prod(shape) != prod(scores.shape):
+        return scores
+    return scores.viewed(lambda window: window.reshaped(shape), shape) or scores
 
 
 def in_batch(factors: Factors, batch: tuple[int, ...]) -> Factors | None:

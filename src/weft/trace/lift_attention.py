@@ -31,6 +31,22 @@ def scores(arguments: Arguments, query: Expression, key: Expression) -> Expressi
     return found
 
 
+def repeated(heads: Expression, query: Expression) -> Expression:
+    """Keys or values, each head as often as there are heads of queries for it."""
+    batch, count, keys, size = heads.shape
+    times = query.shape[1] // max(count, 1)
+    if times == 1:
+        return heads
+    return heads.insert(2).expand((batch, count, times, keys, size)).reshape((batch, count * times, keys, size))
+
+
+def gathered(gradient: Expression, heads: Expression) -> Expression:
+    """The gradient of heads that were repeated."""
+    batch, count, keys, size = heads.shape
+    times = gradient.shape[1] // max(count, 1)
+    return gradient if times == 1 else gradient.reshape((batch, count, times, keys, size)).sum((2,))
+
+
 def scale_of(arguments: Arguments, query: Expression) -> float:
     """The factor of the scores."""
     given = arguments.literal("scale")
@@ -40,6 +56,7 @@ def scale_of(arguments: Arguments, query: Expression) -> float:
 def attention(arguments: Arguments) -> Results:
     """softmax(query * key) * value, and the logarithm of what softmax divides by."""
     query, key, value = (entry.wide() for entry in arguments.tensors("query", "key", "value"))
+    key, value = repeated(key, query), repeated(value, query)
     found = scores(arguments, query * scale_of(arguments, query), key)
     last = (found.rank - 1,)
     highest = found.reduce("max", last, keep=True)
@@ -56,7 +73,8 @@ def attention(arguments: Arguments) -> Results:
 def attention_gradient(arguments: Arguments) -> Results:
     """The gradients for query, key and value; the shares are computed again from the saved logarithm."""
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
-    gradient, query, key, value, found, total = (entry.wide() for entry in arguments.tensors(*names))
+    gradient, query, *given, found, total = (entry.wide() for entry in arguments.tensors(*names))
+    key, value = (repeated(heads, query) for heads in given)
     scale = scale_of(arguments, query)
     scaled = query * scale
     inner = scores(arguments, scaled, key)
@@ -67,7 +85,8 @@ def attention_gradient(arguments: Arguments) -> Results:
     pull = gradient.matmul(value.transpose(-1, -2))
     weight = (gradient * found).sum((found.rank - 1,), keep=True)
     slope = shares * (pull - weight)
-    return slope.matmul(key) * scale, slope.transpose(-1, -2).matmul(scaled), for_value
+    for_key = slope.transpose(-1, -2).matmul(scaled)
+    return slope.matmul(key) * scale, gathered(for_key, given[0]), gathered(for_value, given[1])
 
 
 ATTENTION: Rules = {
