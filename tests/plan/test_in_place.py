@@ -89,3 +89,50 @@ def test_a_value_that_is_handed_out_too_is_no_replacement() -> None:
     write = (Write(weight, new),)
     assert pairs_of(Graph("update", (weight, gradient), (new,), (), write)) == [((0, 0),)]
     assert pairs_of(Graph("update", (weight, gradient), (new,), (Result(new),), write)) == [()]
+
+
+def kept_rows(cache: Value, row: Value) -> tuple[Value, ...]:
+    """The values that put a row into a cache, between the rows before it and those after it."""
+    parts = [
+        Value(
+            "slice",
+            (cache,),
+            contiguous(torch.float32, (stop - start, 16), torch.device("cpu")),
+            MappingProxyType({"start": (start, 0), "stop": (stop, 16), "step": (1, 1)}),
+        )
+        for start, stop in ((0, 3), (4, 8))
+    ]
+    new = Value("concat", (parts[0], row, parts[1]), KIND, MappingProxyType({"dimension": 0}))
+    return (*parts, new)
+
+
+ROW = contiguous(torch.float32, (1, 16), torch.device("cpu"))
+
+
+def test_rows_that_stay_are_not_copied() -> None:
+    cache, row = given("cache"), Value("input", (), ROW, name="row")
+    values = kept_rows(cache, row)
+    plan = fuse(region((cache, row), values, (values[-1],)), host_target()).plan
+    changed, done = write_in_place(plan, [(0, 0)], host_target())
+    assert done == ((0, 0),)
+    assert len(plan.calls) == 3
+    [call] = changed.calls
+    assert changed.buffers[call.writes[0].buffer].kind == "input"
+
+
+def test_what_reads_the_old_rows_comes_before_the_new_one() -> None:
+    cache, row = given("cache"), Value("input", (), ROW, name="row")
+    values, late = kept_rows(cache, row), made("exp", cache)
+    plan = fuse(region((cache, row), (*values, late), (values[-1], late)), host_target()).plan
+    changed, done = write_in_place(plan, [(0, 0)], host_target())
+    assert done == ((0, 0),)
+    first, last = changed.calls
+    assert [changed.buffers[place.buffer].kind for place in (*first.writes, *last.writes)] == ["output", "input"]
+
+
+def test_rows_made_of_old_ones_get_memory_of_their_own() -> None:
+    cache = given("cache")
+    first = Value("slice", (cache,), ROW, MappingProxyType({"start": (0, 0), "stop": (1, 16), "step": (1, 1)}))
+    values = kept_rows(cache, first)
+    plan = fuse(region((cache,), (first, *values), (values[-1],)), host_target()).plan
+    assert write_in_place(plan, [(0, 0)], host_target())[1] == ()

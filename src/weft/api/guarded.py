@@ -73,7 +73,7 @@ class Guarded:
 
     def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The inputs, if the program may run; the quick form of `miss`."""
-        settled = self._unchanged()
+        settled = self._unchanged(leaves)
         if settled is not None:
             return [
                 *[leaves[index] for index in self.arguments],
@@ -84,13 +84,17 @@ class Guarded:
 
     def holds(self, leaves: Sequence[Any]) -> bool:
         """Whether the program may run; quick where a native comparison tells."""
-        return self._unchanged() is not None or self.miss(leaves) is None
+        return self._unchanged(leaves) is not None or self.miss(leaves) is None
 
-    def _unchanged(self) -> Settled | None:
-        """What held a moment ago, if a native comparison tells that it still does."""
+    def _unchanged(self, leaves: Sequence[Any]) -> Settled | None:
+        """What held a moment ago, if a native comparison tells that it still does, and memory is shared as it was."""
         settled = self._settled
-        if settled is None or self._memory is not None or not settled.holds():
+        if settled is None or not settled.holds():
             return None
+        if self._memory is not None:
+            tensors = [*(leaves[index] for index in self.arguments), *settled.tensors]
+            if memory_key(tensors, self._written) != self._memory:
+                return None
         self._alarms = 0
         return settled
 

@@ -1,7 +1,8 @@
 """A plan without lanes, and outputs that may take the place of inputs -> the plan that writes them there.
 
 An output may be written over an input where one loop makes it, element by element from the same elements of the input,
-and whatever else reads the input can come before. Lanes are found later and heed who touches which bytes.
+or where it is a copy of the input with some elements written over, as a decoder's keys and values are: the copy is left
+out. Whatever else reads the input must be able to come before. Lanes are found later and heed who touches which bytes.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ def write_in_place(plan: Plan, pairs: Sequence[Pair], target: Target) -> tuple[P
 
 
 def _one(plan: Plan, output: int, source: int, target: Target) -> Plan | None:
-    writers = [number for number, call in enumerate(plan.calls) if _touches(call.writes, output)]
-    if len(writers) != 1 or any(_touches(call.reads, source) for call in plan.packing):
+    if any(_touches(call.reads, source) for call in plan.packing):
         return None
-    [writer] = writers
-    changed = _over_its_input(plan.calls[writer], Location(output), Location(source), target)
-    readers = [number for number, call in enumerate(plan.calls) if _touches(call.reads, source)]
-    last = max(readers)
-    if changed is None or last < writer:
+    calls = [call for call in plan.calls if not _stays(call, output, source)]
+    writers = [number for number, call in enumerate(calls) if _touches(call.writes, output)]
+    if not writers:
         return None
-    after = _dependent(plan.calls, writer, last)
-    if any(number in after for number in readers if number != writer):
+    writer, own = writers[0], writers
+    if len(calls) == len(plan.calls):
+        changed = _over_its_input(calls[writer], Location(output), Location(source), target)
+        if len(writers) != 1 or changed is None:
+            return None
+        calls[writer], own = changed, []
+    readers = [number for number, call in enumerate(calls) if _touches(call.reads, source)]
+    last = max([writer, *readers])
+    after = _dependent(calls, writer, last)
+    if any(number in own or (number in after and number != writer) for number in readers):
         return None
-    calls = [*plan.calls]
-    calls[writer] = changed
     before = [calls[number] for number in range(writer, last + 1) if number not in after]
     calls[writer : last + 1] = [*before, *(calls[number] for number in sorted(after))]
     # Most calls touch neither: a plan of a training step has hundreds of calls and of such pairs.
@@ -52,6 +56,16 @@ def _one(plan: Plan, output: int, source: int, target: Target) -> Plan | None:
         _moved(call, output, source) if touched else call for call, touched in zip(calls, touching, strict=True)
     )
     return replace(plan, calls=moved)
+
+
+def _stays(call: KernelCall, output: int, source: int) -> bool:
+    """Whether a call only copies elements of an input to the same places of an output."""
+    kernel = call.kernel
+    if not isinstance(kernel, LoopKernel) or len(call.writes) != 1 or len(call.reads) != 1:
+        return False
+    [written], [read] = call.writes, call.reads
+    moves = (written.buffer, read.buffer) != (output, source) or written.offset != read.offset
+    return not moves and not kernel.body and kernel.outputs == kernel.inputs and kernel.results == (0,)
 
 
 def _over_its_input(call: KernelCall, output: Location, source: Location, target: Target) -> KernelCall | None:

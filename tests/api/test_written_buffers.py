@@ -1,0 +1,140 @@
+"""Buffers that a call writes into, as a decoder's keys and values: written where they are, and found quickly again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import weft
+from weft.api.guarded import Guarded
+from weft.plan.kernel_loop import LoopKernel
+
+LENGTH, SIZE = 24, 16
+Write = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+
+
+def by_index_copy(cache: torch.Tensor, place: torch.Tensor, row: torch.Tensor) -> object:
+    return cache.index_copy_(2, place, row)
+
+
+def by_index(cache: torch.Tensor, place: torch.Tensor, row: torch.Tensor) -> object:
+    cache[:, :, place] = row
+    return cache
+
+
+class Decoder(nn.Module):
+    """One layer of attention to all that came before."""
+
+    def __init__(self, write: Write = by_index_copy) -> None:
+        super().__init__()
+        self.write = write
+        self.all_three = nn.Linear(3 * SIZE, 9 * SIZE)
+        self.register_buffer("keys", torch.zeros(1, 3, LENGTH, SIZE))
+        self.register_buffer("values", torch.zeros(1, 3, LENGTH, SIZE))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.all_three(x).view(1, 1, 3, 3, SIZE).permute(2, 0, 3, 1, 4)
+        self.write(self.keys, place, key)
+        self.write(self.values, place, value)
+        seen = torch.arange(LENGTH) <= place[:, None]
+        return scaled_dot_product_attention(query, self.keys, self.values, attn_mask=seen).reshape(1, 1, 3 * SIZE)
+
+
+def pair(write: Write = by_index_copy) -> tuple[Decoder, Decoder]:
+    ours, theirs = Decoder(write).eval(), Decoder(write).eval()
+    theirs.load_state_dict(ours.state_dict())
+    return weft.hybridize(ours), theirs
+
+
+def decode(ours: Decoder, theirs: Decoder, steps: range) -> None:
+    for step in steps:
+        x, place = torch.randn(1, 1, 3 * SIZE), torch.tensor([step])
+        torch.testing.assert_close(ours(x, place), theirs(x, place))
+        for mine, its in zip(ours.buffers(), theirs.buffers(), strict=True):
+            torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("write", [by_index_copy, by_index])
+@torch.no_grad()
+def test_a_decoder_writes_its_buffers_as_eager_does(write: Write) -> None:
+    decode(*pair(write), range(LENGTH))
+
+
+@pytest.mark.parametrize("write", [by_index_copy, by_index])
+@torch.no_grad()
+def test_what_is_not_written_is_not_copied(write: Write) -> None:
+    ours, _ = pair(write)
+    (plan,) = weft.program(ours, torch.randn(1, 1, 3 * SIZE), torch.tensor([1])).plan.regions
+    whole = ours.keys.numel()
+    assert not [c for c in plan.calls if isinstance(c.kernel, LoopKernel) and c.kernel.rows * c.kernel.columns >= whole]
+    assert not [buffer for _, buffer in plan.of_kind("arena") if buffer.bytes >= ours.keys.nbytes]
+
+
+@torch.no_grad()
+def test_a_cache_among_the_arguments_is_written_where_it_is() -> None:
+    def write(cache: torch.Tensor, place: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        before = cache.sum()
+        cache.index_copy_(0, place, row)
+        return before + cache.amax()
+
+    hybrid = weft.hybridize(write)
+    ours = torch.randn(40, 8)
+    theirs, address = ours.clone(), ours.data_ptr()
+    for step in range(5):
+        place, row = torch.tensor([step, 39 - step]), torch.randn(2, 8)
+        torch.testing.assert_close(hybrid(ours, place, row), write(theirs, place, row))
+        assert torch.equal(ours, theirs)
+    assert ours.data_ptr() == address
+
+
+@torch.no_grad()
+def test_a_place_outside_is_refused_and_changes_nothing() -> None:
+    ours, theirs = pair()
+    decode(ours, theirs, range(3))
+    with pytest.raises(IndexError):
+        ours(torch.randn(1, 1, 3 * SIZE), torch.tensor([LENGTH]))
+    decode(ours, theirs, range(3, 6))
+
+
+@torch.no_grad()
+def test_calls_that_write_buffers_compare_natively_what_they_rely_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pair()
+    decode(ours, theirs, range(4))
+
+    def compared_in_python(*_: object) -> None:
+        raise AssertionError("what held was compared in Python")
+
+    monkeypatch.setattr(Guarded, "miss", compared_in_python)
+    decode(ours, theirs, range(4, 12))
+
+
+@torch.no_grad()
+def test_buffers_that_begin_to_share_memory_are_seen() -> None:
+    ours, theirs = pair()
+    decode(ours, theirs, range(4))
+    for net in (ours, theirs):
+        net.values.set_(net.keys)
+    decode(ours, theirs, range(4, 8))
+
+
+@torch.no_grad()
+def test_an_argument_that_is_a_view_of_a_written_buffer_is_seen() -> None:
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("kept", torch.arange(12.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.kept.add_(1)
+            return x * 2
+
+    ours, theirs = weft.hybridize(Shift()), Shift()
+    for _ in range(3):
+        x = torch.randn(4)
+        assert torch.equal(ours(x), theirs(x))
+    for start in (0, 5, 5):
+        assert torch.equal(ours(ours.kept[start : start + 4]), theirs(theirs.kept[start : start + 4]))
