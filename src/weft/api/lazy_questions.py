@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any
@@ -15,14 +13,9 @@ from torch import is_autocast_enabled, is_inference_mode_enabled
 from weft.api.lazy_learning import flat
 from weft.api.lazy_table import LOOKING
 from weft.api.lazy_tensor import LazyTensor
-from weft.engine.base import PACKAGE
 from weft.engine.workers import WORKING
+from weft.owners import Owner, owner_of
 from weft.trace.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
-
-TORCH_FILES = torch.__path__[0]
-STANDARD = (str(Path(contextlib.__file__).parent), "<frozen")  # as frames name its files
-_USERS: dict[str, bool] = {}  # whether the code of a file is the user's
-MOST_USERS = 100_000
 
 
 def as_given(result: Any, reals: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Any:
@@ -79,12 +72,7 @@ def user_place() -> tuple[CodeType, int]:
 
 def is_users(code: CodeType) -> bool:
     """Whether code is the user's: neither Weft's own nor PyTorch's."""
-    users = _USERS.get(code.co_filename)
-    if users is None:
-        if len(_USERS) >= MOST_USERS:
-            _USERS.clear()  # code that is made again and again
-        users = _USERS[code.co_filename] = not code.co_filename.startswith((PACKAGE, TORCH_FILES))
-    return users
+    return owner_of(code.co_filename) not in (Owner.WEFT, Owner.TORCH)
 
 
 def is_called_by_user(frame: FrameType | None) -> bool:
@@ -92,13 +80,9 @@ def is_called_by_user(frame: FrameType | None) -> bool:
 
     PyTorch calls the standard library too, between looking whether there is a mode and taking it off the stack.
     """
-    while frame is not None and _is_standard(frame.f_code.co_filename):
+    while frame is not None and owner_of(frame.f_code.co_filename) is Owner.PYTHON:
         frame = frame.f_back
     return frame is not None and is_users(frame.f_code)
-
-
-def _is_standard(filename: str) -> bool:
-    return filename.startswith(STANDARD) and "-packages" not in filename
 
 
 def place_of(frame: FrameType) -> tuple[CodeType, int]:

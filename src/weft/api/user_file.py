@@ -11,10 +11,10 @@ from typing import Any
 
 from weft.errors import UsageError, source_line
 from weft.near_files import missing_file
+from weft.owners import Owner, owner_of
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LONGEST = 200
-WEFT = str(Path(__file__).parents[1])
 
 
 def run_file(path: Path) -> dict[str, Any]:
@@ -55,7 +55,6 @@ def place_in(error: BaseException, filename: str | None = None) -> str | None:
     mine = [
         frame
         for frame in frames
-        if (frame.filename == filename if filename else "site-packages" not in frame.filename)
-        and not frame.filename.startswith(WEFT)
+        if (frame.filename == filename if filename else owner_of(frame.filename) is Owner.USER)
     ]
     return source_line(mine[-1].filename, mine[-1].lineno or 1) if mine else None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
-from pathlib import Path
 
 from weft.errors import source_line
-
-WEFT = Path(__file__).parents[1]
-LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+from weft.owners import Owner, owner_of
 
 
 def users_line(error: BaseException) -> str | None:
@@ -18,10 +14,10 @@ def users_line(error: BaseException) -> str | None:
     What PyTorch and other libraries raise is the fault of whoever called them.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if path.is_relative_to(WEFT):
+        owner = owner_of(frame.filename)
+        if owner is Owner.WEFT:
             return None
-        if path.suffix == ".py" and not any(path.is_relative_to(folder) for folder in LIBRARIES):
+        if owner is Owner.USER and frame.filename.endswith(".py"):
             return source_line(frame.filename, frame.lineno or 1)
     return None
 
@@ -29,6 +25,6 @@ def users_line(error: BaseException) -> str | None:
 def users_traceback(error: BaseException) -> str:
     """Give the traceback from the user's first line on: how Weft came there is nothing to the user."""
     place = error.__traceback__
-    while place is not None and Path(place.tb_frame.f_code.co_filename).is_relative_to(WEFT):
+    while place is not None and owner_of(place.tb_frame.f_code.co_filename) is Owner.WEFT:
         place = place.tb_next
     return "".join(traceback.format_exception(type(error), error, place or error.__traceback__))

@@ -1,6 +1,5 @@
 """What every engine gives its users, whichever way it runs their tasks: variables, waits, errors, limits."""
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -15,8 +14,7 @@ from weft.engine.limit import Bound, Limit
 from weft.engine.task import Placement, Queue, Task, Var
 from weft.engine.timeline import Timeline
 from weft.errors import UsageError
-
-PACKAGE = str(Path(__file__).parent.parent) + os.sep  # not resolved: frames name files as the import did
+from weft.owners import Owner, owner_of
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def mark_place(task: Task, frame: FrameType | None) -> None:
     """Note the line of the user that pushes a task: that of the innermost frame outside Weft itself."""
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if owner_of(code.co_filename) is not Owner.WEFT:
             task.code = code
             task.instruction = frame.f_lasti
             return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +19,10 @@ from weft.api.hybrid import program
 from weft.api.step import Step
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
+from weft.owners import Owner, owner_of
 from weft.trace.forbidden import kind_of_refusal
 from weft.trace.refusals import refusal
 
-TORCH = str(Path(torch.__file__).parent)
 # Their results are as large as the values of a tensor say.
 DYNAMIC = frozenset(
     {
@@ -93,7 +92,7 @@ def _is_dynamic(function: Callable[..., Any], arguments: tuple[Any, ...]) -> boo
 def _place() -> Place | None:
     """The innermost line that is neither PyTorch's nor this file's."""
     for frame in reversed(traceback.extract_stack()):
-        if frame.filename != __file__ and not frame.filename.startswith(TORCH):
+        if frame.filename != __file__ and owner_of(frame.filename) is not Owner.TORCH:
             return Place(frame.filename, frame.lineno or 1, frame.name)
     return None
 

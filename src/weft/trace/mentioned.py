@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dis
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
+from weft.owners import Owner, owner_of
 from weft.trace.containers import MISSING, look
 
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
-INSTALLED = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})
 # By instruction: how many low bits of its argument are flags, and not the number of the name.
 _READS_NAME = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
@@ -95,4 +94,4 @@ def is_library(thing: Callable[..., Any] | Any) -> bool:
 def is_installed(name: str) -> bool:
     """Whether a Python module was installed, and is not what the user is working on."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    return name.partition(".")[0] in sys.stdlib_module_names or (file is not None and file.startswith(INSTALLED))
+    return name.partition(".")[0] in sys.stdlib_module_names or (file is not None and owner_of(file) is not Owner.USER)

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import sys
-from pathlib import Path
 from types import FrameType
 
-import torch
-
 from weft.ir.graph import Place
+from weft.owners import TORCH, WEFT, Owner, owner_of
 
-
-def _both(path: Path) -> tuple[Path, ...]:
-    """A path as it was imported, and without links: frames may carry either."""
-    return tuple(dict.fromkeys((path, path.resolve())))
-
-
-WEFT = _both(Path(__file__).parent.parent)
-TORCH = _both(Path(torch.__file__).parent)
-# Frames of PyTorch, of Python's `random` and of the layers that run user code are not the user's; models and examples
-# of Weft are.
-API = tuple(str(folder / "api") for folder in WEFT)
-OURS = tuple(str(folder / layer) for folder in WEFT for layer in ("trace", "api", "runtime", "train"))
-FOREIGN = (*map(str, TORCH), *OURS, random.__file__)
+# Weft's layers that run user code are not the user's; its models and examples are, and so are installed ones.
+API = tuple(f"{folder}api/" for folder in WEFT)
+OURS = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("trace", "api", "runtime", "train"))
 # PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
-DISTRIBUTIONS = tuple(str(folder / "distributions") for folder in TORCH)
-LIBRARY = (*(str(folder / name) for folder in TORCH for name in ("nn", "ao")), *DISTRIBUTIONS)
-MACHINERY = tuple(str(folder / "nn" / "modules" / "module.py") for folder in TORCH)
+DISTRIBUTIONS = tuple(f"{folder}distributions/" for folder in TORCH)
+LIBRARY = (*(f"{folder}{name}/" for folder in TORCH for name in ("nn", "ao")), *DISTRIBUTIONS)
+MACHINERY = tuple(f"{folder}nn/modules/module.py" for folder in TORCH)
 
 
 def user_place() -> Place | None:
@@ -74,7 +61,7 @@ def is_raised_by_weft(error: BaseException) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_filename.startswith(tuple(map(str, WEFT)))
+    return trace is not None and owner_of(trace.tb_frame.f_code.co_filename) is Owner.WEFT
 
 
 def is_of_library(frame: FrameType) -> bool:
@@ -86,7 +73,8 @@ def is_of_library(frame: FrameType) -> bool:
 def is_of_user(frame: FrameType) -> bool:
     """Whether a frame runs code of the user's."""
     filename = frame.f_code.co_filename
-    return not filename.startswith(FOREIGN) and not filename.startswith("<frozen")
+    owner = owner_of(filename)
+    return owner in (Owner.USER, Owner.INSTALLED) or (owner is Owner.WEFT and not filename.startswith(OURS))
 
 
 def _place(frame: FrameType, line: int) -> Place:

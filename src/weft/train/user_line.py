@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections.abc import Iterable
-from pathlib import Path
 from types import FrameType, TracebackType
 
-import torch
-
-import weft
 from weft.errors import source_line
+from weft.owners import Owner, owner_of
 
-# Code that is nobody's mistake when a run stops in it: of Weft, of PyTorch, of Python itself.
-OTHERS = tuple(
-    str(Path(folder).resolve())
-    for folder in (Path(weft.__file__).parent, Path(torch.__file__).parent, sysconfig.get_paths()["stdlib"])
-)
 # Threads that wait for another one which runs the user's code: by identity, from who waits to who works.
 HELPERS: dict[int, int] = {}
-INSTALLED = ("site-packages", "dist-packages")
 
 
 def line_of_error(error: BaseException) -> str | None:
@@ -55,13 +45,6 @@ def _line(places: Iterable[tuple[FrameType, int]]) -> str | None:
     """The first of these places, innermost first, that is the user's."""
     for frame, line in places:
         name = frame.f_code.co_filename
-        if not name.startswith("<") and _is_users(name):
+        if not name.startswith("<") and owner_of(name) is Owner.USER:
             return source_line(name, line)
     return None
-
-
-def _is_users(name: str) -> bool:
-    path = Path(name)
-    if any(part in INSTALLED for part in path.parts):
-        return False
-    return not str(path.resolve()).startswith(OTHERS)
