@@ -625,3 +625,38 @@ def test_a_step_that_is_refused_before_its_first_round_says_why_after_lazy_code_
     with weft.lazy():
         torch.ones(2).sum().item()
     test_hooks_on_gradients_are_refused(post=False)
+
+
+def test_a_net_laid_out_channels_last_is_one_region_and_trains_as_in_eager() -> None:
+    """Global pooling is a look into memory there, by as_strided, and so is its gradient."""
+
+    def make() -> nn.Module:
+        torch.manual_seed(1)
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 3),
+        )
+        return net.double().to(memory_format=torch.channels_last)
+
+    x = torch.randn(4, 3, 8, 8, dtype=torch.float64).to(memory_format=torch.channels_last)
+    y = labels(4)
+    net, eager = make(), make()
+    step = weft.step(net, ENTROPY, SGD(net.parameters()))
+    optimizer = SGD(eager.parameters())
+    for _ in range(3):
+        loss = step(x, y)
+        optimizer.zero_grad()
+        expected = ENTROPY(eager(x), y)
+        expected.backward()
+        optimizer.step()
+        close(loss, expected.detach())
+    for mine, theirs in zip(net.parameters(), eager.parameters(), strict=True):
+        close(mine, theirs)
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        close(mine.grad, theirs.grad)
+    assert "1 region in machine code, 0 calls" in step.program((x, y), {}).summary()

@@ -91,6 +91,68 @@ def test_memory_that_as_strided_looks_into_keeps_its_views() -> None:
 
 
 @pytest.mark.parametrize(
+    "look",
+    [
+        lambda y: y.as_strided((12,), (1,)),
+        lambda y: y.as_strided((3, 1, 4), (4, 77, 1)),
+        lambda y: y.as_strided((2, 6), (6, 1), 0),
+        lambda y: y.sum(1, keepdim=True).as_strided((3, 1, 1), (1, 3, 3)),
+    ],
+)
+def test_as_strided_that_reads_a_tensor_row_by_row_is_a_reshape(look: Any) -> None:
+    graph = lifted(lambda x: look(x * 2) + 1, torch.randn(3, 4))
+    assert remaining(graph) == ()
+    alone = lifted(lambda x: look(x * 2), torch.randn(3, 4))
+    [result] = alone.results
+    assert result.value.type.strides == look(torch.zeros(3, 4)).stride()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda y: y.as_strided((4, 3), (1, 4)),
+        lambda y: y.as_strided((4, 2, 2), (2, 1, 1)),
+        lambda y: y.as_strided((6,), (1,)),
+        lambda y: y.as_strided((6,), (2,)),
+        lambda y: y.t().as_strided((12,), (1,)),
+        lambda y: y[1:].as_strided((8,), (1,), 0),
+        lambda y: y[1:].as_strided((2, 2), (4, 1), 1),
+    ],
+)
+def test_as_strided_that_reads_other_places_stays_with_the_library(look: Any) -> None:
+    graph = lifted(lambda x: look(x * 2) + 1, torch.randn(3, 4))
+    assert "aten.as_strided.default" in remaining(graph)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.as_strided((2, 6), (6, 1)).mul_(3),
+        lambda y: y.as_strided((3, 4), (4, 1), 0)[1].fill_(7),
+        lambda y: y.view(-1).as_strided((3, 1, 4), (4, 9, 1))[:, 0, 1:].zero_(),
+        lambda y: y.t().as_strided((12,), (1,))[2:5].zero_(),
+        lambda y: y[1:].as_strided((4,), (1,), 0).zero_(),
+    ],
+)
+def test_writes_through_as_strided_mean_what_they_say(write: Any) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        view = y.view(-1)
+        write(y)
+        return y + 1, view * 3
+
+    lifted(function, torch.randn(3, 4))
+
+
+def test_global_pooling_of_images_laid_out_channels_last_has_no_call_of_the_library_in_either_direction() -> None:
+    images = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    traced = traced_call(lambda x: torch.nn.functional.adaptive_avg_pool2d(x * 2, 1), images)
+    graph = lift(traced.graph)
+    assert remaining(graph) == ()
+    assert graph.results[0].value.type.strides == torch.nn.functional.adaptive_avg_pool2d(images, 1).stride()
+
+
+@pytest.mark.parametrize(
     "write",
     [
         lambda x: x.add_(1),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
+from typing import Any
 
 from weft.ir import library
-from weft.ir.calls import Call
+from weft.ir.calls import Call, Path
 from weft.ir.graph import Graph, Value
+from weft.ir.types import TensorType, Type
 
 SHARING_OPS = frozenset({"reshape", "permute", "expand", "slice", "cast", "item"})
 """Ops whose result may be computed as a view of an operand, or as the operand itself."""
@@ -28,16 +31,56 @@ def looks_into_memory(target: str) -> bool:
     return target.startswith("aten.as_strided")
 
 
+def looks_row_by_row(arguments: tuple[Any, ...], kind: Type) -> bool:
+    """Whether as_strided, from a tensor's first element on, gives all elements of a row-major tensor in order.
+
+    Sizes of one may have any stride, and so the result any layout that PyTorch likes: global pooling of images that are
+    laid out channels last ends in such a look, and its backward begins with one.
+    """
+    _, sizes, strides, *offset = arguments
+    if not isinstance(kind, TensorType) or offset[:1] not in ([], [None]) or 0 in kind.shape:
+        return False
+    numbers = (*sizes, *strides)
+    return (
+        all(type(number) is int for number in numbers)
+        and prod(sizes) == prod(kind.shape)
+        and _is_row_major(sizes, strides)
+        and _is_row_major(kind.shape, kind.strides)
+    )
+
+
+def _is_row_major(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    apart = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size != 1 and stride != apart:
+            return False
+        apart *= size
+    return True
+
+
+def looks_elsewhere(call: Call, operands: tuple[Value, ...]) -> bool:
+    """Whether a call reads or writes memory of an operand by places that are not its elements in order."""
+    if looks_into_memory(call.target) and not looks_row_by_row(call.arguments, operands[0].type):
+        return True
+    return any(_elsewhere(place.path, operands[place.base].type) for place in call.written)
+
+
+def _elsewhere(path: Path, kind: Type) -> bool:
+    """Whether a path does: only of its first step it is known what that looks at."""
+    first = bool(path) and looks_into_memory(path[0].target) and not looks_row_by_row(path[0].arguments, kind)
+    return first or any(looks_into_memory(step.target) for step in path[1:])
+
+
 def looked_into(graph: Graph) -> Iterator[Value]:
-    """The values whose memory as_strided looks into."""
+    """The values into whose memory as_strided looks, but where it reads a tensor row by row."""
     for value in graph.values:
         call: Call | None = value.attributes.get("call")
         if call is None:
             continue
-        if looks_into_memory(call.target):
+        if looks_into_memory(call.target) and not looks_row_by_row(call.arguments, value.operands[0].type):
             yield from value.operands
         for place in call.written:
-            if any(looks_into_memory(step.target) for step in place.path):
+            if _elsewhere(place.path, value.operands[place.base].type):
                 yield value.operands[place.base]
     for result in graph.results:
         if any(looks_into_memory(step.target) for step in result.path):

@@ -15,7 +15,7 @@ from weft.ir import library
 from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.op_types import REAL
-from weft.ir.sharing import SHARING_OPS, looked_into, sources
+from weft.ir.sharing import SHARING_OPS, looked_into, looks_elsewhere, sources
 from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
 from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments, Rule, defaults
@@ -90,7 +90,7 @@ class _Lifter:
     def _is_candidate(self, value: Value) -> bool:
         if value.op not in ("library", "update") or rule_of(value.attributes["call"].target) is None:
             return False
-        if value in self.rigid and sources(value):
+        if looks_elsewhere(value.attributes["call"], value.operands) or (value in self.rigid and sources(value)):
             return False
         kinds = [*(operand.type for operand in value.operands), *results_of(value.type)]
         return all(kind.dtype in REAL and kind.device == CPU for kind in kinds if isinstance(kind, TensorType))

@@ -283,6 +283,7 @@ VIEWS: Rules = {
         for name in (
             *("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default"),
             *("squeeze.dim", "squeeze.dims", "_reshape_alias.default", "view_copy.default", "unsqueeze_copy.default"),
+            "as_strided.default",  # only where it reads a tensor row by row: see weft.ir.sharing
             *("squeeze_copy.default", "squeeze_copy.dim", "squeeze_copy.dims", "flatten.using_ints"),
         )
     },

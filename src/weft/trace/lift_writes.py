@@ -164,6 +164,7 @@ INVERSES: Mapping[str, Inverse] = {
     "aten.squeeze.dim": _same_order,
     "aten.squeeze.dims": _same_order,
     "aten.alias.default": _same_order,
+    "aten.as_strided.default": _same_order,  # only where it reads a tensor row by row: see weft.ir.sharing
     "aten.detach.default": _same_order,
     "aten.t.default": _turned,
     "aten.transpose.int": _transposed,

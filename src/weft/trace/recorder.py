@@ -18,6 +18,7 @@ from weft.trace.encoding import CallBuilder, literal
 from weft.trace.memory import Memory, PathEntry, TensorState, TensorTable, fill
 from weft.trace.refusals import refuse
 
+AS_STRIDED = "aten.as_strided.default"
 # In-place changes of a tensor's sizes and strides are views that replace the tensor they were taken of.
 INPLACE_VIEWS: Mapping[str, str] = MappingProxyType(
     {
@@ -81,6 +82,8 @@ class Recorder(TensorTable):
             refuse(REFUSED_TARGETS[target], self.place())
         written = _written_tensors(target, operator, arguments, keywords)
         arguments, keywords = self._stand_ins((arguments, keywords))
+        if target == AS_STRIDED:
+            arguments = self._from_first_element(arguments)
         written = [self.state_of(tensor).tensor for tensor in written]
         builder = CallBuilder(self, written)
         call_arguments = builder.encode(arguments)
@@ -108,6 +111,13 @@ class Recorder(TensorTable):
         for index, (tensor, kind) in enumerate(results):
             self.add_result(tensor, self.emit("item", (whole,), kind, index=index))
         return tuple(tensor for tensor, _ in results)
+
+    def _from_first_element(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of as_strided without the offset, where it is the tensor's own in memory of the program."""
+        tensor, *others = arguments
+        if len(others) == 3 and others[2] == tensor.storage_offset() and not self.state_of(tensor).memory.inputs:
+            return (tensor, *others[:2])
+        return arguments
 
     def _stand_ins(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
