@@ -196,6 +196,38 @@ def test_spawned_work_is_waited_for_in_a_pause_as_anywhere() -> None:
         assert total.item() == 20
 
 
+def test_behind_a_lock_operators_come_after_what_another_thread_spawned_there_in_a_pause() -> None:
+    shared, x = torch.zeros(1000), torch.ones(20)
+    lock, waits = threading.Lock(), threading.Event()
+
+    def count() -> None:
+        for _ in range(5000):
+            shared.add_(1)
+
+    def other() -> None:
+        assert waits.wait(20)
+        while sys._current_frames()[main].f_lineno != line:  # the main thread does not wait for the lock yet
+            pass
+        weft.spawn(count)
+        lock.release()
+
+    main = threading.get_ident()
+    for _ in range(3):
+        shared.zero_()
+        lock.acquire()
+        waits.clear()
+        thread = threading.Thread(target=other)
+        with weft.lazy():
+            look_until(True, x)
+            thread.start()
+            waits.set()
+            line = sys._getframe().f_lineno + 1
+            with lock:
+                seen = shared.clone()
+            assert seen.unique().tolist() == [5000.0]
+            thread.join(20)
+
+
 def test_another_thread_that_begins_lazy_code_ends_a_pause() -> None:
     x, begun, left = torch.ones(20), threading.Event(), threading.Event()
 

@@ -14,13 +14,13 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
 
 from weft.api.lazy_plan import Plan
-from weft.api.lazy_questions import is_called_by_user
+from weft.api.lazy_questions import in_task, is_called_by_user
 from weft.trace.capture import running_autograd_number, traced_elsewhere
 from weft.trace.modes import insert_function_mode, place_of_function_mode, remove_function_mode
 
@@ -32,6 +32,8 @@ WORTH_IT = 1.1  # so much longer than without it lazy code may take
 MOST_LOST = 6e-4  # before a pause
 FEW_SEGMENTS = 2  # between two looks; where there are more, Python and the engine work side by side
 SHORTEST, LONGEST = 0.01, 0.16  # pauses; each that was right is followed by one of twice its length
+END_SECONDS = 0.02  # that another thread waits for the end of a pause, before it does without
+MOST_END_SECONDS = 1.0  # and for what it has spawned: it might need something of this very thread
 AGAIN = 1e-3  # after which a turn that came at a bad moment is tried again
 
 
@@ -51,6 +53,8 @@ class Pauses:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.paused = False
+        self._ended = threading.Event()  # no pause is there
+        self._ended.set()
         self._mode: Any = None  # that of the main thread's lazy block
         self._place = 0  # of the mode among others
         self._lost = 0.0
@@ -65,6 +69,7 @@ class Pauses:
         """A lazy block of this thread has begun, or ended where there is no mode."""
         if self._is_mine():
             self.paused = self.wanted = False
+            self._ended.set()
             self._mode = mode
             self._lost, self._length = 0.0, SHORTEST
             self._sent.clear()
@@ -110,8 +115,22 @@ class Pauses:
         if self.paused:
             if self._is_mine():
                 self._resume()
-            else:
-                self._watch.ask(0.0)
+                return
+            self._watch.ask(0.0)
+            # On the other side: the main thread, when it comes to code of the user's. It may wait for this thread.
+            self._ended.wait(END_SECONDS)
+
+    def outlast(self, ready: Callable[[], bool]) -> None:
+        """Wait until the pause has ended, or what another thread queued in it is done: nothing else orders the two.
+
+        For who holds a lock, say, that the main thread waits for: behind it, an operator may come before its turn does.
+        """
+        if not self.paused or self._is_mine() or in_task():
+            return
+        last = time.monotonic() + MOST_END_SECONDS
+        # On the other side: the main thread, which may wait for this one, and the workers.
+        while not ready() and not self._ended.wait(AGAIN) and time.monotonic() < last:
+            pass
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -149,6 +168,7 @@ class Pauses:
             self._lost = 0.0  # others have work in flight that operators must be ordered with
             return True
         self._place = place
+        self._ended.clear()
         self.paused = True
         remove_function_mode(self._mode)
         self._watch.ask(self._length)
@@ -159,6 +179,7 @@ class Pauses:
         insert_function_mode(self._mode, self._place)
         self.paused = False
         self._queue.resumed()
+        self._ended.set()
         self._sent.clear()
         self.calls = 0
         self._lost = MOST_LOST / 2

@@ -83,7 +83,9 @@ def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
     SESSION.settings.watch(SESSION.finish)
     SESSION.pauses.end()
     with without_functions():
-        return _spawn(function, args, kwargs)
+        made = _spawn(function, args, kwargs)
+    SESSION.pauses.outlast(made.ready)
+    return made
 
 
 def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spawned:
