@@ -100,7 +100,7 @@ def test_a_pause_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(20, 20)
     with weft.lazy():
         monkeypatch.setattr(lazy_pauses, "SHORTEST", 0.02)
-        SESSION.pauses._length = 0.02
+        SESSION.pauses._habit.length = 0.02
         look_until(True, x)
         last = time.monotonic() + 20
         while type(x + 1) is not LazyTensor:
@@ -194,6 +194,57 @@ def test_spawned_work_is_waited_for_in_a_pause_as_anywhere() -> None:
         total = x.sum()
         gate.set()
         assert total.item() == 20
+
+
+def test_blocks_of_one_place_go_on_pausing_until_the_pause_is_over() -> None:
+    x = torch.ones(20)
+    kinds = []
+    for block in range(4):
+        with weft.lazy():
+            kinds.append(type(x + 1))
+            if block == 1:
+                look_until(True, x)
+            if block == 2:
+                assert look(x) == 40
+                SESSION.pauses._habit.until = 0.0  # the time is over
+        assert function_mode_count() == 0
+    assert kinds[1:] == [LazyTensor, torch.Tensor, LazyTensor]  # the first may tell how it looks
+    with weft.lazy():
+        assert type(x + 1) is LazyTensor  # the code of another place may be of another kind
+
+
+def test_blocks_too_short_for_a_pause_of_their_own_add_up() -> None:
+    x = torch.ones(20)
+    for block in range(20):
+        with weft.lazy():
+            first = type(x + 1)
+            look(x)
+        if first is torch.Tensor and block:
+            break
+    else:
+        pytest.fail("no block began with a pause")
+
+
+def test_no_block_pauses_while_another_thread_is_in_one() -> None:
+    x, begun, left = torch.ones(20), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with weft.lazy():
+            begun.set()
+            assert left.wait(20)
+
+    thread = threading.Thread(target=other)
+    with weft.lazy():
+        thread.start()
+        assert begun.wait(20)
+        try:
+            for _ in range(50):
+                look(x)
+                assert not SESSION.pauses.paused
+        finally:
+            left.set()
+            thread.join(20)
+        look_until(True, x)
 
 
 def test_behind_a_lock_operators_come_after_what_another_thread_spawned_there_in_a_pause() -> None:

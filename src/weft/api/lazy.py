@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from sys import _getframe
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from weft.api.lazy_entries import intercept_entries
 from weft.api.lazy_modes import modes
 from weft.api.lazy_operators import MISSED, queued, shorten
 from weft.api.lazy_outside import install
+from weft.api.lazy_questions import place_of
 from weft.api.lazy_session import SESSION
 from weft.errors import UsageError
 from weft.trace.modes import remove_function_mode
@@ -68,7 +70,7 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         if _OWN.depth == 0 and _OWN.lasting is None:
             mode = _LazyMode()
             mode.__enter__()  # type: ignore[no-untyped-call]
-            SESSION.pauses.begin(mode)
+            SESSION.pauses.begin(mode, place_of(_getframe(1)))
         _OWN.depth += 1
         self._modes.append(mode)
 
@@ -103,7 +105,7 @@ def _set_lasting(active: bool) -> None:
 
 def _leave(mode: _LazyMode, *, tell: bool) -> None:
     paused = SESSION.pauses.here()
-    SESSION.pauses.begin(None)
+    SESSION.pauses.ended()
     if paused:
         remove_function_mode(mode)  # which an interrupted pause may have left there
     else:

@@ -30,6 +30,7 @@ EAGER_SECONDS = 2e-6  # what an operator takes of its own, where no run has told
 OURS_SECONDS = 1e-6  # what Python adds to it in a segment that runs by operators
 WORTH_IT = 1.1  # so much longer than without it lazy code may take
 MOST_LOST = 6e-4  # before a pause
+MOST_HABITS = 1000
 FEW_SEGMENTS = 2  # between two looks; where there are more, Python and the engine work side by side
 SHORTEST, LONGEST = 0.01, 0.16  # pauses; each that was right is followed by one of twice its length
 END_SECONDS = 0.02  # that another thread waits for the end of a pause, before it does without
@@ -47,6 +48,17 @@ class Queue(Protocol):
         """Operators are queued again."""
 
 
+class _Habit:
+    """What looks have cost in the blocks of one place in the user's code: the next one will be like the last."""
+
+    __slots__ = ("length", "lost", "until")
+
+    def __init__(self) -> None:
+        self.lost = 0.0
+        self.length = SHORTEST  # of the next pause
+        self.until = 0.0  # when the last one ends
+
+
 class Pauses:
     """Whether the lazy block of the main thread pauses, and what looks in it have cost so far."""
 
@@ -57,24 +69,43 @@ class Pauses:
         self._ended.set()
         self._mode: Any = None  # that of the main thread's lazy block
         self._place = 0  # of the mode among others
-        self._lost = 0.0
+        self._habits: dict[Any, _Habit] = {}
+        self._habit = _Habit()  # of the block of the main thread
+        self._others: dict[int, None] = {}  # other threads in lazy blocks
         self.calls = 0  # that were intercepted since the last look
         self._sent: list[tuple[Plan, int, float]] = []  # since then: plans, their operators, and their estimated work
-        self._length = SHORTEST
         self.wanted = False
         self._held = 0  # calls of code that must not be interrupted by a turn
         self._watch = _Watch(self)
 
-    def begin(self, mode: Any) -> None:
-        """A lazy block of this thread has begun, or ended where there is no mode."""
-        if self._is_mine():
-            self.paused = self.wanted = False
-            self._ended.set()
-            self._mode = mode
-            self._lost, self._length = 0.0, SHORTEST
-            self._sent.clear()
-        elif mode is not None:
+    def begin(self, mode: Any, place: Any = None) -> None:
+        """A lazy block of this thread has begun, at this place; it pauses at once if those before it would still."""
+        if not self._is_mine():
+            self._others[threading.get_ident()] = None
             self.end()
+            return
+        self._mode = mode
+        self._habit = self._habit_of(place)
+        self._sent.clear()
+        if self._habit.until > time.monotonic() and not self._others and self._queue.settle():
+            self._pause()
+
+    def ended(self) -> None:
+        """The lazy block of this thread has ended."""
+        if not self._is_mine():
+            self._others.pop(threading.get_ident(), None)
+            return
+        self.paused = self.wanted = False
+        self._ended.set()
+        self._mode = None
+        self._sent.clear()
+
+    def _habit_of(self, place: Any) -> _Habit:
+        if place is None:
+            return _Habit()
+        if len(self._habits) >= MOST_HABITS:
+            self._habits.clear()
+        return self._habits.setdefault(place, _Habit())
 
     def sent(self, plan: Plan, count: int, seconds: float) -> None:
         """A segment of so many operators, with so much estimated work, was sent off."""
@@ -87,15 +118,16 @@ class Pauses:
         if not self._sent or not self._is_mine():
             return
         few = len(self._sent) <= FEW_SEGMENTS
-        self._lost = max(self._lost + self._loss(), 0.0) if few else 0.0
+        habit = self._habit
+        habit.lost = max(habit.lost + self._loss(), 0.0) if few else 0.0
         self._sent.clear()
         self.calls = 0
-        if self._lost > MOST_LOST:
+        if habit.lost > MOST_LOST:
             if not self.wanted:
                 self.wanted = True
                 self._watch.ask(0.0)
-        elif self._lost == 0.0:
-            self._length = SHORTEST
+        elif habit.lost == 0.0:
+            habit.length = SHORTEST
 
     def _loss(self) -> float:
         """How much longer all since the last look has taken than it would have without lazy code."""
@@ -160,20 +192,26 @@ class Pauses:
         if self.paused:
             self._resume()
             return True
-        place = place_of_function_mode(self._mode)
-        if place is None:
+        if place_of_function_mode(self._mode) is None:
             return False  # a call is being handled, or runs without it
         self.wanted = False
-        if not self._queue.settle():
-            self._lost = 0.0  # others have work in flight that operators must be ordered with
+        habit = self._habit
+        if self._others or not self._queue.settle():
+            habit.lost = 0.0  # others have work in flight, or may have, that operators must be ordered with
             return True
+        habit.until = time.monotonic() + habit.length
+        habit.length = min(2 * habit.length, LONGEST)
+        self._pause()
+        return True
+
+    def _pause(self) -> None:
+        place = place_of_function_mode(self._mode)
+        assert place is not None, "the mode is on the stack"
         self._place = place
         self._ended.clear()
         self.paused = True
         remove_function_mode(self._mode)
-        self._watch.ask(self._length)
-        self._length = min(2 * self._length, LONGEST)
-        return True
+        self._watch.ask_for(self._habit.until)
 
     def _resume(self) -> None:
         insert_function_mode(self._mode, self._place)
@@ -182,7 +220,8 @@ class Pauses:
         self._ended.set()
         self._sent.clear()
         self.calls = 0
-        self._lost = MOST_LOST / 2
+        self._habit.lost = MOST_LOST / 2
+        self._habit.until = 0.0
 
 
 class _Watch:
@@ -197,7 +236,13 @@ class _Watch:
 
     def ask(self, seconds: float) -> None:
         """Ask for a turn in so many seconds, and for none that was asked for before."""
-        self._due = time.monotonic() + seconds
+        self.ask_for(time.monotonic() + seconds)
+
+    def ask_for(self, due: float) -> None:
+        """Ask for a turn at some time to come, and for none that was asked for before."""
+        if due == self._due and self._thread is not None and self._thread.is_alive():
+            return  # it will be
+        self._due = due
         if self._thread is None or not self._thread.is_alive():  # a child process has none
             self._thread = threading.Thread(target=self._run, name="weft pauses", daemon=True)
             self._thread.start()
