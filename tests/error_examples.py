@@ -51,8 +51,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: torch.where(x > 0, x, 0).sum())\nf(torch.ones(2))",
     ),
     "captured write": (
+        "logs = iter([torch.zeros(2)])\nf = weft.hybridize(lambda x: next(logs).add_(x))\nf(torch.ones(2))",
         "log = torch.zeros(2)\nf = weft.hybridize(lambda x: log.add_(x))\nf(torch.ones(2))",
-        "log = torch.zeros(2)\nf = weft.hybridize(lambda x, log: log.add_(x))\nf(torch.ones(2), log)",
     ),
     "backward inside": (
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum().backward())\nf(x)",
@@ -94,8 +94,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: [row for row in x * 2])\nf(torch.ones(2))",
     ),
     "kept tensor": (
+        "kept = set()\nf = weft.hybridize(lambda x: kept.add(x * 2))\nf(torch.ones(2))",
         "kept = []\nf = weft.hybridize(lambda x: kept.append(x * 2))\nf(torch.ones(2))",
-        "kept = []\nf = weft.hybridize(lambda x: x * 2)\nkept.append(f(torch.ones(2)))",
     ),
     "layout": (
         "f = weft.hybridize(lambda x: x * 2)\nf(torch.eye(2).to_sparse())",

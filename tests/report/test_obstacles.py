@@ -11,11 +11,11 @@ from weft.report.obstacles import obstacles
 class Keeps(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.all: list[torch.Tensor] = []
+        self.all: set[torch.Tensor] = set()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.all.append(x * 2)
-        return self.all[0]
+        self.all.add(x * 2)
+        return x
 
 
 class Asks(nn.Module):

@@ -118,7 +118,8 @@ def test_a_slot_gives_what_is_there_now() -> None:
     net.weight = nn.Parameter(torch.zeros(2, 2))
     assert slot.get() is net.weight
     assert find_state(net).may_write(net.weight)
-    assert not find_state(uses_globals).may_write(TABLE)
+    assert find_state(uses_globals).may_write(TABLE)
+    assert not find_state(uses_globals).may_write(torch.ones(1))
 
 
 def test_cycles_end() -> None:

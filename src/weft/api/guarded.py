@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,21 +31,26 @@ class Guarded:
 
     def __init__(self, traced: Traced, program: Program, state: State, touched: Touched) -> None:
         captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
+        touched = touched.of_program(traced.touched)
         relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
         self.program = program
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers)
-        self.slots = tuple(state.slot(tensor) for tensor in captured)
+        slots = [state.slot(tensor) for tensor in captured]
+        # Places of one tensor are one input, as long as it is one tensor.
+        others = [pair for slot in slots for pair in state.others(slot)]
+        self._same = tuple((one.let_go(touched), other.let_go(touched)) for one, other in others)
+        self._moving = frozenset(index for index, slot in enumerate(slots) if slot.moves(touched))
+        self.slots = tuple(slot.let_go(touched) for slot in slots)
         self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
-        self._facts: tuple[Fact, ...] = tuple(state.facts(_rebound(traced), touched))
+        self._facts: tuple[Fact, ...] = tuple(state.facts(touched))
         written = {write.input for write in traced.graph.writes}
         positions = [index for index, entry in enumerate(traced.inputs) if entry.value in written]
         self._written = None if traced.depends_on_offsets else frozenset(positions)
         tensors = [entry.tensor for entry in traced.inputs]
         self._memory = memory_key(tensors, self._written) if relies_on_memory else None
-        self._may_settle = not traced.kept  # each run changes what a native comparison looks at
         self._alarms = 0
-        self._restless: frozenset[int] = frozenset()
+        self._restless = frozenset(number for number, fact in enumerate(self._facts) if fact.moves)
         self._pauses: EverFewer | None = None
         self._settled = self._settle()
 
@@ -55,7 +60,7 @@ class Guarded:
         It takes the tensors alone; `places` says where among the leaves of the call they are.
         """
         settled = self._settled
-        if settled is None or self._memory is not None or self.numbers:
+        if settled is None or self._memory is not None or self.numbers or self._moving:
             return None
         found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
         if found is None or guards is None:
@@ -73,11 +78,11 @@ class Guarded:
 
     def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The inputs, if the program may run; the quick form of `miss`."""
-        settled = self._unchanged(leaves)
-        if settled is not None:
+        captured = self._unchanged(leaves)
+        if captured is not None:
             return [
                 *[leaves[index] for index in self.arguments],
-                *settled.tensors,
+                *captured,
                 *[leaves[index] for index in self.numbers],
             ]
         return self.inputs(leaves) if self.miss(leaves) is None else None
@@ -86,17 +91,36 @@ class Guarded:
         """Whether the program may run; quick where a native comparison tells."""
         return self._unchanged(leaves) is not None or self.miss(leaves) is None
 
-    def _unchanged(self, leaves: Sequence[Any]) -> Settled | None:
-        """What held a moment ago, if a native comparison tells that it still does, and memory is shared as it was."""
+    def _unchanged(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """What the function reaches by itself, if a native comparison tells that all holds that did a moment ago."""
         settled = self._settled
         if settled is None or not settled.holds():
             return None
-        if self._memory is not None:
-            tensors = [*(leaves[index] for index in self.arguments), *settled.tensors]
-            if memory_key(tensors, self._written) != self._memory:
-                return None
+        captured = settled.tensors if not self._moving else self._moved(settled.tensors)
+        if captured is None or not self._shares_as_before([*[leaves[index] for index in self.arguments], *captured]):
+            return None
         self._alarms = 0
-        return settled
+        return captured
+
+    def _shares_as_before(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether tensors share memory as far as the program relies on it."""
+        return self._memory is None or memory_key(tensors, self._written) == self._memory
+
+    def _moved(self, still: Sequence[Any]) -> list[Any] | None:
+        """The same with those that runs put in their places as they are now, if they look like those before them."""
+        waiting = iter(still)
+        found: list[Any] = []
+        for index, (slot, key) in enumerate(zip(self.slots, self._slot_keys, strict=True)):
+            tensor = slot.get() if index in self._moving else next(waiting)
+            if index in self._moving and (type(tensor) not in PLAIN_TYPES or tensor_key(tensor) != key):
+                return None
+            found.append(tensor)
+        return found if self._parted() is None else None
+
+    def _parted(self) -> str | None:
+        """A sentence on places that held the same thing and no longer do."""
+        parted = (other for one, other in self._same if one.get() is not other.get())
+        return next((f"{other.path} held the same as another place" for other in parted), None)
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""
@@ -113,10 +137,10 @@ class Guarded:
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)
-        if self._memory is not None:
-            tensors = inputs[: len(self.arguments) + len(self.slots)]
-            if memory_key(tensors, self._written) != self._memory:
-                return "the tensors share memory in another way, or start at another place in it"
+        if parted := self._parted():
+            return parted
+        if not self._shares_as_before(inputs[: len(self.arguments) + len(self.slots)]):
+            return "the tensors share memory in another way, or start at another place in it"
         # All holds: what the native comparison took for a change was none, so it starts again from here.
         self._settle_again()
         return None
@@ -136,8 +160,8 @@ class Guarded:
         self._settled = self._settle()
 
     def _settle(self) -> Settled | None:
-        tensors = [slot.get() for slot in self.slots]
-        return Settled(self._facts, self.slots, self._restless) if self._may_settle and can_watch(tensors) else None
+        still = [slot for index, slot in enumerate(self.slots) if index not in self._moving]
+        return Settled(self._facts, still, self._restless) if can_watch([slot.get() for slot in still]) else None
 
 
 class Settled:
@@ -185,14 +209,6 @@ class Settled:
             and all(fact.change() is None for fact in self._loose)
             and all(slot.get() is tensor for slot, tensor in self._loose_slots)
         )
-
-
-def _rebound(traced: Traced) -> dict[int, frozenset[str]]:
-    """The attributes that a program assigns to, by the dictionary that holds them."""
-    names = defaultdict[int, set[str]](set)
-    for entry in traced.kept:
-        names[id(entry.container)].add(entry.key)
-    return {container: frozenset(keys) for container, keys in names.items()}
 
 
 def _rows_of(fact: Fact, images: Images) -> Rows | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import logging
+import sys
 import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -71,7 +73,7 @@ class Hybrid:
         self.rare = RareCalls()
         self._touched = Touched()
         self._numbers = FreeNumbers()
-        self._counts: dict[tuple[int, str], deque[float | None]] = {}
+        self._counts: dict[tuple[int, Any], deque[float | None]] = {}
         self._warned = False
         self._quick: QuickCall | None = None
         self._whole: Whole = refuse_all
@@ -115,6 +117,10 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
         return found.program.run(found.inputs(leaves))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """A method is found at its object; programs are made anew."""
+        return getattr, (self.function.__self__, self.function.__name__)  # type: ignore[attr-defined]
 
     @property
     def __code__(self) -> CodeType:
@@ -202,10 +208,11 @@ class Hybrid:
     def _refuse_counters(self, traced: Traced) -> None:
         """Refuse to make one program after the other for an attribute that is counted up."""
         for entry in traced.kept:
-            counts = self._counts.setdefault((id(entry.container), entry.key), deque(maxlen=SURELY_COUNTED))
+            place = (id(entry.slot.container), entry.slot.key)
+            counts = self._counts.setdefault(place, deque(maxlen=SURELY_COUNTED))
             counts.append(entry.count())
             if len(counts) == counts.maxlen and len(set(counts)) == 1 and counts[0]:
-                refuse("counter", None, detail=entry.key)
+                refuse("counter", None, detail=entry.slot.key)
 
     def _compiled(self, traced: Traced) -> Program:
         return Program(traced, self.lock)
@@ -310,10 +317,16 @@ class HybridFunction(Hybrid):
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HybridFunction:
-        return self
+        function = copy.deepcopy(self.function, memo)  # a function is itself; a method is one of its object's copy
+        return self if function is self.function else HybridFunction(function, self.fallback)
 
-    def __reduce__(self) -> str:
-        return self.function.__qualname__  # found by name, as a plain function is
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name = getattr(self.function, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        # Found by name, as a plain function is, where it stands in the place of that.
+        return name if found is self else (HybridFunction, (self.function, self.fallback))
 
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])

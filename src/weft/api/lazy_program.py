@@ -12,9 +12,10 @@ import torch
 from weft.api.program import Program
 from weft.errors import UnsupportedError, WeftError
 from weft.runtime.differentiable import Replay
+from weft.trace.outcome import TensorLeaf
 from weft.trace.signature import Key, memory_key
 from weft.trace.state import find_state
-from weft.trace.traced import TensorLeaf, Traced, trace_program
+from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 
 MOST_PROGRAMS = 2

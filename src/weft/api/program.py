@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from copy import copy
+from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,7 +17,7 @@ from weft.api.program_file import save_program
 from weft.api.program_parts import ProgramParts
 from weft.api.program_picture import program_card
 from weft.api.program_plan import ProgramPlan
-from weft.api.rebuild import builder
+from weft.api.rebuild import Build, builder
 from weft.api.timeline import Timeline, measure_timeline
 from weft.counted import counted
 from weft.errors import UsageError
@@ -30,8 +30,12 @@ from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable,
 from weft.runtime.native_graph import CompiledGraph
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.trace.capture import tree_flatten
+from weft.trace.outcome import TensorLeaf
+from weft.trace.rebound import Rebound
 from weft.trace.signature import autocast_key
-from weft.trace.traced import TensorLeaf, Traced
+from weft.trace.traced import Traced
+
+Places = list[tuple[Rebound, Build]]  # that a run puts tensors in, and what makes of its results what is put there
 
 
 class Program:
@@ -59,9 +63,10 @@ class Program:
             and len(leaves) == 1
             and isinstance(traced.leaves[0], TensorLeaf)
             and traced.structure.is_leaf()
+            and not traced.kept
         )
         self._build = builder(traced.structure)
-        self._kept = [(entry, builder(entry.structure)) for entry in traced.kept]
+        self._kept = _places(traced.kept)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -90,9 +95,17 @@ class Program:
 
     def made_for(self, example: Example) -> Program:
         """The same program with the call that it was asked for by: that is what a saved file can be called like."""
-        found = copy(self)
-        found._example = example
+        found = Program.__new__(Program)
+        found.__dict__.update(self.__dict__, _example=example)
         return found
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a program cannot be copied or pickled",
+            why="it is machine code in this process, and it reads the tensors of the module that it was made of",
+            fix="copy or pickle the module, whose copy makes programs of its own; program.save(path) writes a file "
+            "that weft.load_program reads",
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a file that runs without the model's source (`weft.load_program`), with its tensors as now."""
@@ -167,13 +180,23 @@ class Program:
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
-        for entry, build in self._kept:
-            entry.container[entry.key] = build(_filled(entry.leaves, results))
+        _keep(self._kept, results)
         return self._build(_filled(self._traced.leaves, results))
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
         """Give what runs it as it is bound now, where it is native code from end to end and makes one new tensor."""
         return self._execute.bound(arguments) if self._bare and isinstance(self._execute, CompiledGraph) else None
+
+
+def _places(kept: Sequence[Rebound]) -> Places:
+    return [(entry, builder(entry.structure)) for entry in kept]
+
+
+def _keep(places: Places, results: Sequence[Any]) -> None:
+    """Put in Python places what a run keeps there."""
+    # Where all of them are is looked up before anything is put there: one may be inside of another.
+    for entry, container, build in [(entry, entry.slot.holder(), build) for entry, build in places]:
+        entry.put(container, build(_filled(entry.leaves, results)))
 
 
 def _filled(leaves: Sequence[Any], results: Sequence[Any]) -> list[Any]:
@@ -191,7 +214,8 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
         # never waits for a thread that waits for this lock.
         with program._lock:
             found = gradient.backward(tangents)
-        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients
+        keep = partial(_keep, _places(found.kept)) if found.kept else None
+        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, keep
 
     forward = Forward(
         run_pipeline(gradient.graph),

@@ -15,9 +15,10 @@ from weft.api.program_structure import Branch, CallStructure, Fixed, Node, Port,
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.trace.capture import tree_flatten
+from weft.trace.outcome import TensorLeaf
 from weft.trace.signature import memory_key
 from weft.trace.state import Slot
-from weft.trace.traced import TensorLeaf, Traced
+from weft.trace.traced import Traced
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,8 @@ from weft.runtime.native_graph import CompiledGraph
 Tangents = tuple[TensorType | None, ...]
 AUTOCAST = ("cpu", "cuda")
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
-BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...]]
+Keep = Callable[[Sequence[torch.Tensor]], None]
+BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
 MOST_UNANSWERED = 8  # forwards without a backward, after which parameters are taken for what stays as it is
 
 
@@ -47,9 +48,10 @@ class Forward:
 class DifferentiableExecutable:
     """Takes a program's inputs in order, gives its roots in order, connected to autograd.
 
-    `backward_of` gives the graph for a pattern of tangents, which saved values it takes, and which of its results is
-    each wanted input's gradient. `replay`, where there is one, gives the graph's results from its inputs anew, by
-    operators that autograd sees one by one: for gradients of gradients, and for backwards under autocast.
+    `backward_of` gives the graph for a pattern of tangents, which saved values it takes, which of its results is each
+    wanted input's gradient, and what is done with the results where Python keeps some. `replay`, where there is one,
+    gives the graph's results from its inputs anew, by operators that autograd sees one by one: for gradients of
+    gradients, and for backwards under autocast.
     """
 
     def __init__(self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph]) -> None:
@@ -184,15 +186,18 @@ class DifferentiableExecutable:
 
 class _BackwardRun:
     def __init__(self, found: BackwardGraph, types: Sequence[Type]) -> None:
-        graph, saved, gradients = found
+        graph, saved, gradients, self._keep = found
         border = Border(given=dict(zip(graph.inputs, types, strict=False)))  # behind the saved values come tangents
         self._executable = CompiledGraph(graph, frozenset(), trusted=False, border=border)
         order = {value: index for index, value in enumerate(self._executable.roots)}
         self._saved = saved
-        self._gradients = tuple(None if index is None else order[graph.results[index].value] for index in gradients)
+        self._results = tuple(order[result.value] for result in graph.results)
+        self._gradients = tuple(None if index is None else self._results[index] for index in gradients)
 
     def __call__(self, saved: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor | None]:
         outputs = self._executable([*(saved[index] for index in self._saved), *tangents])
+        if self._keep is not None:
+            self._keep([outputs[index] for index in self._results])
         return [None if index is None else outputs[index] for index in self._gradients]
 
 

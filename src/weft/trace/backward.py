@@ -9,16 +9,21 @@ graph for each pattern of tangents; the first assumes all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, type_of
+from weft.trace.containers import Touched
+from weft.trace.kept import Kept
+from weft.trace.outcome import TensorLeaf
 from weft.trace.places import user_place
+from weft.trace.rebound import REFILLED, Change, Rebound
 from weft.trace.refusals import refuse
+from weft.trace.state import find_state
 from weft.trace.tracer import Tracer
 
 REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
@@ -27,11 +32,15 @@ Tangents = tuple[TensorType | None, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward:
-    """One backward: its graph takes `saved`, then the tangents there are; `gradients` say which result is whose."""
+    """One backward: its graph takes `saved`, then the tangents there are; `gradients` say which result is whose.
+
+    What hooks that run in it leave in Python is `kept`: of their leaves, numbers of results stand for tensors.
+    """
 
     graph: Graph
     saved: tuple[Value, ...]
     gradients: tuple[int | None, ...]
+    kept: tuple[Rebound, ...] = ()
 
 
 class Differentiator:
@@ -41,6 +50,7 @@ class Differentiator:
         self.tracer = tracer
         self.roots = roots
         self.wanted = [entry for entry in tracer.trace.inputs if entry.tensor.requires_grad]
+        self.touched = Touched()  # what backwards leave tensors in
 
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""
@@ -59,11 +69,31 @@ class Differentiator:
                 recorder.add_input(tangent, value)
                 inputs.append(value)
                 pairs.append((root, tangent))
-        gradients = self._differentiate(pairs)
+        state = find_state(*self.tracer.request.state.roots)
+        before = Kept(state)
+        try:
+            gradients = self._differentiate(pairs)
+        finally:
+            changes = before.take_back(state)
+        kept = self._kept(changes)
         results = [None if gradient is None else recorder.value_of(gradient) for gradient in gradients]
+        leaves = [leaf for entry in kept for leaf in entry.leaves]
+        values = [recorder.value_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         recorded = recorder.values[start:]
         del recorder.values[start:]
-        return _assemble(recorded, inputs, results)
+        found = _assemble(recorded, inputs, [*results, *values])
+        numbers = [number for number in found.gradients[len(results) :] if number is not None]
+        return replace(found, gradients=found.gradients[: len(results)], kept=_numbered(kept, numbers))
+
+    def _kept(self, changes: list[Change]) -> tuple[Rebound, ...]:
+        real = {id(entry.stand_in): entry.tensor for entry in self.tracer.trace.inputs}
+        found = (change.settled(real, self.tracer.constant) for change in changes)
+        kept = tuple(entry for entry in found if entry is not None)
+        for entry in kept:
+            if isinstance(entry.slot.container, REFILLED) and not entry.appends:
+                refuse("kept tensor", None, detail="a list that a hook of the backward changes")
+            self.touched.give(entry.slot.container, entry.keys)
+        return kept
 
     def _differentiate(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor | None]:
         refuse_reentrant(root for root, _ in pairs)
@@ -84,6 +114,17 @@ class Differentiator:
                     _sum(found[index], found[len(leaves) + index] if first[id(real)] == index else None)
                     for index, real in enumerate(reals)
                 ]
+
+
+def _numbered(kept: Sequence[Rebound], numbers: Sequence[int]) -> tuple[Rebound, ...]:
+    waiting = iter(numbers)
+    return tuple(
+        entry.described(
+            TensorLeaf(next(waiting), requires_grad=False) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in entry.leaves
+        )
+        for entry in kept
+    )
 
 
 def _sum(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:

@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, MutableMapping
+from types import CellType
 from typing import Any
 
 MISSING = object()
-NOTHING: frozenset[Any] = frozenset()
+Keys = frozenset[Any]
+NOTHING: Keys = frozenset()
+
+
+class _Everything(frozenset[Any]):
+    """The keys of a container that has every key."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+EVERYTHING: Keys = _Everything({"every key"})
 
 
 def look(container: Any, key: Any) -> Any:
     """What a closure's cell (without a key), a dictionary or a list holds now; MISSING if it holds nothing."""
+    if isinstance(container, dict):
+        return dict.get(container, key, MISSING)  # whatever its class does about keys that are missing
     try:
         return container.cell_contents if key is None else container[key]
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, TypeError, AttributeError):
         return MISSING
+
+
+def put(container: Any, key: Any, thing: Any) -> None:
+    """Put something in a closure's cell, a dictionary or a list; MISSING is nothing."""
+    if isinstance(container, CellType):
+        if thing is MISSING:
+            del container.cell_contents
+        else:
+            container.cell_contents = thing
+    elif thing is MISSING:
+        del container[key]
+    else:
+        container[key] = thing
 
 
 class Slotted(MutableMapping[str, Any]):
@@ -79,17 +106,26 @@ def identity(container: Any) -> int:
 
 
 class Touched:
-    """What Python code changed as it was traced: of a dictionary some keys, of a list all."""
+    """What Python code changed as it was traced: of a dictionary some keys, of a list all.
+
+    Some of it each run of a program gives new tensors; the rest was changed once.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[int, tuple[Any, frozenset[Any] | None]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
+        self._found: dict[int, tuple[Any, Keys | None]] = {}
+        self._given: dict[int, tuple[Any, Keys]] = {}
+        self._grown: dict[int, list[Any]] = {}
 
     def keys(self, container: Any) -> frozenset[Any] | None:
-        """The keys of a container that were changed; None is all of it."""
+        """The keys of a container that were changed once, or are never looked at; None is all of it."""
+        if self._grown and id(container) in self._grown:
+            return None
         found = self._found.get(identity(container))
+        return NOTHING if found is None else found[1]
+
+    def given(self, container: Any) -> Keys:
+        """The keys of a container under which each run puts new tensors."""
+        found = self._given.get(identity(container)) if self._given else None
         return NOTHING if found is None else found[1]
 
     def add(self, container: Any, keys: frozenset[Any] | None) -> None:
@@ -99,7 +135,31 @@ class Touched:
             # The container is kept: no other may get its identity.
             self._found[identity(container)] = container, None if keys is None or before is None else before | keys
 
+    def give(self, container: Any, keys: Keys) -> None:
+        """Note that each run puts new tensors under keys of a container."""
+        before = self.given(container)
+        self._given[identity(container)] = (
+            container,
+            (EVERYTHING if EVERYTHING is keys or EVERYTHING is before else before | keys),
+        )
+
+    def grow(self, container: list[Any]) -> None:
+        """Note that runs append to a list, whose items this program's code never looks at."""
+        self._grown[id(container)] = container
+
+    def of_program(self, own: Touched) -> Touched:
+        """The same, also as it will be later on, with the lists that one program appends to."""
+        found = Touched()
+        found._found, found._given, found._grown = self._found, self._given, own._grown
+        return found
+
+    def every_given(self) -> list[tuple[Any, Keys]]:
+        """The containers under whose keys runs put new tensors."""
+        return list(self._given.values())
+
     def merge(self, other: Touched) -> None:
         """Note all that another one has."""
         for container, keys in other._found.values():
             self.add(container, keys)
+        for container, keys in other._given.values():
+            self.give(container, keys)

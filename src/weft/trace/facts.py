@@ -13,16 +13,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
-from types import FunctionType, MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.containers import MISSING, Touched, look
+from weft.trace.containers import MISSING, Touched, attributes, has_attributes, look
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+WHOLE = (nn.Module, torch.Generator, type, ModuleType)
+FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 BUFFERS = (bytearray, array, np.ndarray)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -52,12 +54,14 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         if left_out is None:
             return kind
         inner = partial(content, depth=depth + 1, other=other, touched=touched)
+        given = touched.given(thing)
+        outer = partial(inner, other=_outlined(touched)) if given else inner
         # Of a copy, made at once: another thread may change the thing meanwhile.
         if base is dict:
-            pairs = list(dict.items(thing))
-            return (kind, [(inner(key), inner(item)) for key, item in pairs if key not in left_out])
+            pairs = [(key, item) for key, item in dict.items(thing) if key not in left_out]
+            return (kind, [(inner(key), (outer if key in given else inner)(item)) for key, item in pairs])
         items = list(base.__iter__(thing))
-        return (kind, [*map(inner, sorted(items, key=repr) if base in (set, frozenset) else items)])
+        return (kind, [*map(outer, sorted(items, key=repr) if base in (set, frozenset) else items)])
     if isinstance(thing, BUFFERS) and (found := small_buffer(thing)) is not None:
         return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), found)
     return Same(thing) if other is None else other(thing)
@@ -88,9 +92,34 @@ def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
     return (compared[0], [pair for pair in compared[1] if pair[0] not in left_out])
 
 
-def outline(thing: Any) -> Any:
-    """What is compared of an attribute that each run of a program gives new tensors: any tensor is as good."""
-    return content(thing, other=lambda item: torch.Tensor if isinstance(item, torch.Tensor) else Same(item))
+def outline(thing: Any, touched: Touched = UNTOUCHED) -> Any:
+    """What is compared of a place that each run of a program gives new tensors: any tensor is as good."""
+    return content(thing, other=_outlined(touched), touched=touched)
+
+
+def _outlined(touched: Touched, depth: int = 0) -> Callable[[Any], Any]:
+    """What is compared of a thing that is neither plain nor a container, where runs put new ones."""
+
+    def of(thing: Any) -> Any:
+        if isinstance(thing, torch.Tensor):
+            return torch.Tensor
+        if depth == DEEPEST_CONTAINER or isinstance(thing, (*WHOLE, *FUNCTIONS)) or not has_attributes(thing):
+            return Same(thing)
+        inner = _outlined(touched, depth + 1)
+        return (type(thing), [(name, content(item, 1, inner, touched)) for name, item in attributes(thing).items()])
+
+    return of
+
+
+def moves(thing: Any, touched: Touched, depth: int = 0) -> bool:
+    """Whether runs put new tensors somewhere in a container."""
+    base = container_kind(thing)
+    if not _is_compared(base, thing, depth):
+        return False
+    if touched.given(thing) or touched.keys(thing) is None:
+        return True
+    items = dict.values(thing) if base is dict else base.__iter__(thing)
+    return any(moves(item, touched, depth + 1) for item in list(items))
 
 
 def can_change(thing: Any, depth: int = 0) -> bool:
@@ -120,6 +149,13 @@ class Same:
         return id(self.thing)
 
 
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """What is said of a thing that a fact does not hold on to."""
+
+    text: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class NameFact:
     """What a global name, a closed-over name or an attribute of a plain object stood for."""
@@ -132,18 +168,28 @@ class NameFact:
     is_open: bool  # it may change and stay the same object
     of_class: bool  # an attribute of a class: these hardly ever change
     touched: Touched
+    moves: bool = False  # each run changes what is there, or in it
 
     def without(self, touched: Touched) -> NameFact:
-        """The same without what traced code changed."""
-        return replace(self, touched=touched)
+        """The same without what traced code changed, and the outline alone of what each run changes."""
+        if self.key in touched.given(self.container):
+            shown = self.value if type(self.value) in SIMPLE or self.value is MISSING else LetGo(brief(self.value))
+            found = outline(self.value, touched)
+            return replace(self, value=shown, content=found, is_open=True, touched=touched, moves=True)
+        if moves(self.value, touched):
+            return replace(self, content=content(self.value, touched=touched), touched=touched, moves=True)
+        return replace(self, touched=touched) if self.is_open else self
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
         now = look(self.container, self.key)
         if now is self.value and not self.is_open:
             return None
-        before = trimmed(self.content, self.value, self.touched)
-        return None if content(now, touched=self.touched) == before else changed(self.path, self.value, now)
+        if self.key in self.touched.given(self.container):
+            same = outline(now, self.touched) == self.content
+        else:
+            same = _agrees(trimmed(self.content, self.value, self.touched), content(now, touched=self.touched))
+        return None if same else changed(self.path, self.value, now)
 
 
 def name_fact(place: tuple[Any, Any, str, Any], *, of_class: bool = False) -> NameFact:
@@ -161,8 +207,9 @@ class ModuleFacts:
     contents: Mapping[str, Any]
     containers: Mapping[str, Any]
     structure: Mapping[str, Any]
-    rebound: frozenset[str]  # attributes that the program gives new tensors
+    rebound: frozenset[str]  # attributes that runs give new tensors
     touched: Touched
+    moves: bool  # each run changes attributes, or what is in them
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
@@ -173,14 +220,15 @@ class ModuleFacts:
                 return found
         for name, before in self.containers.items():
             thing = now.get(name, MISSING)
-            if content(thing, touched=self.touched) != trimmed(before, thing, self.touched):
+            if not _agrees(trimmed(before, thing, self.touched), content(thing, touched=self.touched)):
                 return changed(join(self.path, name), now.get(name), now.get(name))
         if structure(self.module) != self.structure:
             return self._difference(self.structure, structure(self.module))
         return None
 
     def _difference(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-        names = [name for name in {**before, **now} if before.get(name, MISSING) != now.get(name, MISSING)]
+        everything = {**before, **now}
+        names = [name for name in everything if not _agrees(before.get(name, MISSING), now.get(name, MISSING))]
         sentences = (
             changed(join(self.path, name), plain(before.get(name, MISSING)), plain(now.get(name, MISSING)))
             for name in names[:3]
@@ -188,10 +236,9 @@ class ModuleFacts:
         return "; ".join(sentences) or None
 
 
-def module_facts(
-    module: nn.Module, path: str, rebound: frozenset[str] = frozenset(), touched: Touched = UNTOUCHED
-) -> ModuleFacts:
-    """Remember what a module looks like now; of the attributes in `rebound`, their outline alone."""
+def module_facts(module: nn.Module, path: str, touched: Touched = UNTOUCHED) -> ModuleFacts:
+    """Remember what a module looks like now; of attributes that runs give new tensors, their outline alone."""
+    rebound = touched.given(module.__dict__)
     contents = attribute_contents(module, rebound, touched)
     containers = {name: contents[name] for name in contents.keys() - rebound if can_change(module.__dict__[name])}
     return ModuleFacts(
@@ -203,13 +250,15 @@ def module_facts(
         MappingProxyType(structure(module)),
         rebound,
         touched,
+        bool(rebound or touched.given(module.__dict__["_buffers"]))
+        or any(moves(module.__dict__[name], touched) for name in containers),
     )
 
 
 def attribute_contents(module: nn.Module, rebound: frozenset[str], touched: Touched) -> dict[str, Any]:
     """What is compared of the attributes that Python code of a module may read."""
     found = {
-        name: outline(value) if name in rebound else content(value, touched=touched)
+        name: outline(value, touched) if name in rebound else content(value, touched=touched)
         for name, value in module.__dict__.items()
         if name not in APART
     }
@@ -217,6 +266,11 @@ def attribute_contents(module: nn.Module, rebound: frozenset[str], touched: Touc
     if isinstance(replaced, FunctionType):
         found["forward"] = Same(replaced)
     return found
+
+
+def _agrees(before: Any, now: Any) -> bool:
+    """Whether a thing is as before; of one of which nothing was compared but its class, another one is as good."""
+    return bool(before == now) or (isinstance(before, type) and isinstance(now, tuple) and now[:1] == (before,))
 
 
 def structure(module: nn.Module) -> dict[str, Any]:
@@ -254,6 +308,8 @@ def brief(value: Any) -> str:
     """A thing as it is named in a sentence."""
     if value is MISSING:
         return "missing"
+    if type(value) is LetGo:
+        return value.text
     text = repr(value) if type(value) in SIMPLE else f"<{type(value).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."
 

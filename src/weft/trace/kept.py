@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import is_
 from types import CellType
 from typing import Any
@@ -13,13 +13,13 @@ import torch
 
 from weft.trace.capture import is_stand_in, tree_flatten
 from weft.trace.containers import MISSING, Slotted, Touched, class_dictionary, identity, look
-from weft.trace.facts import BUFFERS, small_buffer
-from weft.trace.opened import opened
-from weft.trace.rebound import Rebound, take_back
+from weft.trace.facts import APART, BUFFERS, SIMPLE, content, small_buffer
+from weft.trace.opened import has_stand_in, opened
+from weft.trace.rebound import REFILLED, Change, Constant, Real, refill
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
 
-GROWING = (list, deque, set)
+GROWING = (*REFILLED, set)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,11 +29,10 @@ class Left:
     entries: tuple[tuple[Slot, Any, Any], ...]
     nested: tuple[str, ...] = ()  # containers that were given things with stand-ins in them
 
-    def settle(self, real: Mapping[int, torch.Tensor], constant: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    def settle(self, real: Real, constant: Constant) -> None:
         """Put tensors that are the same at every run where they were kept; refuse a program that keeps another.
 
-        `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
-        is no change. `constant` computes one that depends on no input: `masks[length] = torch.ones(length).tril()`.
+        See `Change.settled` for what `real` and `constant` are.
         """
         for path in self.nested:
             refuse("kept tensor", None, detail=path)
@@ -42,7 +41,7 @@ class Left:
             given = real.get(id(stand_in))
             if given is not None and given is before:
                 continue
-            computed = None if isinstance(slot.container, list) else constant(stand_in)  # a list may grow at each call
+            computed = constant(stand_in)
             if computed is None:
                 refuse("kept tensor", None, detail=slot.path)
             found.append((slot, computed))
@@ -57,9 +56,22 @@ class Kept:
         self._before = {key: (container, _copied(container)) for key, container in state.containers.items()}
         self._caches = [(cache, cache.cache_info().misses) for cache in state.caches]
 
-    def take_back(self, state: State) -> tuple[Rebound, ...]:
-        """Put back what stood in attributes of modules that were given new tensors."""
-        return take_back(state.modules, {key: copied for key, (_, copied) in self._before.items()})
+    def take_back(self, state: State) -> list[Change]:
+        """Find what was given tensors, or attributes of modules other plain values; put back what was there."""
+        owners = {id(kind) for kind in map(class_dictionary, state.classes)}
+        attributes = {id(module.__dict__): path for module, path in state.modules.items()}
+        buffers = {id(module.__dict__["_buffers"]) for module in state.modules}
+        parameters = {id(module.__dict__["_parameters"]) for module in state.modules}
+        found: list[Change] = []
+        for container, before in self._before.values():
+            if id(container) in owners or id(container) in parameters or isinstance(container, (set, *BUFFERS)):
+                continue  # these are refused
+            of_module = id(container) in attributes
+            place = partial(state.inside, container)
+            for change in _changes(place, before, of_module=of_module, is_buffers=id(container) in buffers):
+                found.append(change)
+                change.take_back()
+        return found
 
     def touched(self) -> Touched:
         """What is different from before in the containers: what the code changed as it was traced."""
@@ -86,6 +98,44 @@ class Kept:
         return before
 
 
+def _changes(place: Callable[[Any], Slot], before: Any, *, of_module: bool, is_buffers: bool) -> Iterator[Change]:
+    container = place(None).container
+    changed = _difference(container, before)
+    if isinstance(container, REFILLED):
+        if changed is None and (_holds_tensor([*container]) or _holds_tensor(before)):
+            yield Change(place(None), [*before], [*container], may_be_constant=False)
+        return
+    for key in _ordered(container, changed or ()):
+        now, earlier = look(container, key), look(before, key)
+        if (of_module and key in APART) or isinstance(now, Iterator):
+            continue
+        if (
+            _holds_tensor(now)
+            or (now is MISSING and _holds_tensor(earlier))
+            or (of_module and _is_other_value(now, earlier))
+        ):
+            yield Change(place(key), earlier, now, may_be_constant=not (of_module or is_buffers))
+
+
+def _ordered(container: Any, keys: Collection[Any]) -> list[Any]:
+    """Keys in the order in which a container has them."""
+    if not isinstance(container, dict):
+        return list(keys)
+    there = [key for key in dict.keys(container) if key in keys]
+    return [*there, *(key for key in keys if key not in container)]
+
+
+def _is_other_value(value: Any, earlier: Any) -> bool:
+    plain = type(value) in SIMPLE and (earlier is MISSING or type(earlier) in SIMPLE)
+    return plain and content(value) != content(earlier)
+
+
+def _holds_tensor(thing: Any) -> bool:
+    """Whether a thing is or holds tensors, or stand-ins of them."""
+    leaves = tree_flatten(thing)[0]
+    return any(isinstance(leaf, torch.Tensor) for leaf in leaves) or has_stand_in(leaves)
+
+
 def _difference(container: Any, before: Any) -> frozenset[Any] | None:
     """The keys under which there are other things than before (a closure has one: None); None where a list changed."""
     if isinstance(container, CellType):
@@ -107,9 +157,7 @@ def _emptied(container: Any, before: Any, owners: Mapping[int, type]) -> str | N
     if changed is None and isinstance(container, GROWING):
         if not _has_stand_in(container, apart=isinstance(container, list)):
             return None
-        container.clear()
-        fill = container.update if isinstance(container, set) else container.extend
-        fill(before)
+        refill(container, before)
         return f"a {type(container).__name__}"
     for key in changed or ():
         if _has_stand_in([look(container, key)], apart=True):

@@ -7,7 +7,7 @@ such an object consists of is asked as `copy.copy` asks: a function that makes i
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -72,6 +72,11 @@ def _opened(tree: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any
     if depth > DEEPEST or not any(_holds_stand_in(leaf, 0, set()) for leaf in leaves if not _is_whole(leaf)):
         return tree
     return tree_unflatten([_open(leaf, is_leaf, depth) for leaf in leaves], structure)
+
+
+def has_stand_in(things: Iterable[Any]) -> bool:
+    """Whether a stand-in can be reached from any of these things."""
+    return any(_holds_stand_in(thing, 0, set()) for thing in things)
 
 
 def _open(leaf: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:

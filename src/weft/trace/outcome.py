@@ -16,6 +16,14 @@ from weft.trace.memory import Memory, TensorState
 from weft.trace.recorder import Recorder
 
 
+@dataclass(frozen=True, slots=True)
+class TensorLeaf:
+    """A returned tensor: which result of the Graph, and whether it carries a gradient."""
+
+    index: int
+    requires_grad: bool
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedResult:
     """One returned tensor: its place in the Graph, whether it carries a gradient, the tensor to differentiate."""

@@ -1,33 +1,55 @@
-"""Attributes of modules that traced code gave new values -> what a program assigns to them at each run.
+"""What traced code put somewhere in Python -> what a program puts there at each run.
 
-`self.weights = softmax(scores)` keeps the weights for whoever looks at the module later, and pruning computes a
-module's weight anew before each forward: as in eager, the attribute is another tensor after each call.
+`self.weights = softmax(scores)` keeps the weights for whoever looks at the module later; a forward hook keeps features
+in a dictionary or a list; pruning computes a module's weight anew before each forward. As in eager, other tensors are
+there after each call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
 import torch
-from torch import nn
 
 from weft.trace.capture import TreeSpec, is_stand_in, tree_flatten
-from weft.trace.containers import MISSING
-from weft.trace.facts import APART, SIMPLE, content
+from weft.trace.containers import EVERYTHING, Keys, put
+from weft.trace.facts import SIMPLE
 from weft.trace.opened import opened
+from weft.trace.state import Slot
+
+REFILLED = (list, deque)
+Real = Mapping[int, torch.Tensor]
+Constant = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What was at a place of a list before the run."""
+
+    place: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebound:
-    """An attribute, or a registered buffer, that gets a new value: a tensor, something with tensors in it, a number."""
+    """A place that gets something new: a tensor, something with tensors in it, a number, or nothing any more.
 
-    container: dict[str, Any]
-    key: str
+    Of a list or a queue it is the whole, and the place has no key.
+    """
+
+    slot: Slot
     before: Any
     leaves: tuple[Any, ...]
     structure: TreeSpec
+    appends: bool = False  # to a list, behind whatever is in it
+
+    @property
+    def keys(self) -> Keys:
+        """Under which keys of its container it puts things."""
+        return EVERYTHING if isinstance(self.slot.container, REFILLED) else frozenset({self.slot.key})
 
     def count(self) -> float | None:
         """How much is added to a number, if it is one and was one."""
@@ -39,42 +61,70 @@ class Rebound:
         before = self.before if type(self.before) in SIMPLE else None
         return replace(self, before=before, leaves=tuple(leaves))
 
-    def is_change(self, real: Mapping[int, torch.Tensor]) -> bool:
-        """Whether it is more than what `self.count += 1` leaves, the tensor that was there.
+    def put(self, container: Any, value: Any) -> None:
+        """Put what a run gives into the container that its place is in now."""
+        if self.appends:
+            container.extend(value)
+        elif isinstance(container, REFILLED):
+            former = [*container]
+            refill(container, [former[item.place] if type(item) is Former else item for item in value])
+        else:
+            put(container, self.slot.key, value)
 
-        `real` gives the tensor that a stand-in stands for.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What traced code left in a place, and what was there before; of a list or a queue all that is in it."""
+
+    slot: Slot
+    before: Any
+    after: Any
+    may_be_constant: bool  # a table that is kept for later calls is put there once
+
+    def take_back(self) -> None:
+        """Put back what was there before."""
+        if isinstance(self.slot.container, REFILLED):
+            refill(self.slot.container, self.before)
+        else:
+            put(self.slot.container, self.slot.key, self.before)
+
+    def settled(self, real: Real, constant: Constant) -> Rebound | None:
+        """What each run puts there; None where that is what was there, or what is put there now, once and for all.
+
+        `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
+        is no change. `constant` computes one that depends on no input: `masks[length] = torch.ones(length).tril()`.
         """
-        found = real.get(id(self.leaves[0])) if self.structure.is_leaf() else None
-        return found is None or found is not self.before
+        if isinstance(self.slot.container, REFILLED):
+            return self._refilled(real)
+        if isinstance(self.before, torch.Tensor) and real.get(id(self.after)) is self.before:
+            return None
+        computed = constant(self.after) if self.may_be_constant and is_stand_in(self.after) else None
+        if computed is not None:
+            put(self.slot.container, self.slot.key, computed)
+            return None
+        leaves, structure = tree_flatten(opened(self.after))
+        return Rebound(self.slot, self.before, tuple(leaves), structure)
+
+    def _refilled(self, real: Real) -> Rebound | None:
+        after = [real.get(id(item), item) for item in self.after]
+        if len(after) == len(self.before) and all(map(is_, after, self.before)):
+            return None
+        if len(after) > len(self.before) and all(map(is_, after, self.before)):
+            leaves, structure = tree_flatten(opened(self.after[len(self.before) :]))
+            return Rebound(self.slot, None, tuple(leaves), structure, appends=True)
+        items = [_former(place, item, self.before) or opened(item) for place, item in enumerate(after)]
+        leaves, structure = tree_flatten(items)
+        return Rebound(self.slot, None, tuple(leaves), structure)
 
 
-def take_back(modules: Iterable[nn.Module], before: Mapping[int, Mapping[str, Any]]) -> tuple[Rebound, ...]:
-    """Find the attributes of modules that stand-ins or other plain values were assigned to; put back what was there.
-
-    `before` has a copy of each dictionary from before the trace, by the identity of the dictionary.
-    """
-    found: list[Rebound] = []
-    for module in modules:
-        for container in (module.__dict__, module.__dict__["_buffers"]):
-            former = before[id(container)]
-            for key, value in list(container.items()):
-                earlier = former.get(key, MISSING)
-                if key in APART or value is earlier or isinstance(value, Iterator):
-                    continue
-                leaves, structure = tree_flatten(opened(value))
-                if any(map(is_stand_in, leaves)) or _is_other_value(value, earlier):
-                    found.append(Rebound(container, key, earlier, tuple(leaves), structure))
-                    _put(container, key, earlier)
-    return tuple(found)
+def _former(place: int, item: Any, before: Sequence[Any]) -> Former | None:
+    """Where in a list an item was before, if it was: where it is now, if it was there too."""
+    places = [place] if place < len(before) and before[place] is item else range(len(before))
+    return next((Former(number) for number in places if before[number] is item), None)
 
 
-def _is_other_value(value: Any, earlier: Any) -> bool:
-    plain = type(value) in SIMPLE and (earlier is MISSING or type(earlier) in SIMPLE)
-    return plain and content(value) != content(earlier)
-
-
-def _put(container: dict[str, Any], key: str, value: Any) -> None:
-    if value is MISSING:
-        del container[key]
-    else:
-        container[key] = value
+def refill(container: Any, items: Iterable[Any]) -> None:
+    """Put other items in a list, a queue or a set."""
+    items = [*items]
+    container.clear()
+    (container.update if isinstance(container, set) else container.extend)(items)

@@ -86,9 +86,9 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "keep the value in a tensor, or " + KEEP_EAGER,
         ),
         "captured write": (
-            "the program writes into a tensor that is neither an argument nor a parameter or buffer",
-            "a program may change only what it is given: its arguments and the state of the modules it runs",
-            "pass the tensor as an argument, or register it as a buffer of the module",
+            "the program writes into a tensor that is no argument and lives where Weft does not look",
+            "each run has to find the tensor that is there then: in an attribute, a name, a dictionary or a list",
+            "pass the tensor as an argument, or keep it in an attribute of the module",
         ),
         "aliased write with gradient": (
             "the program writes into one of several arguments that share memory, and the result carries a gradient",
@@ -178,7 +178,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "kept tensor": (
             "the program keeps a tensor that it computed in a Python object",
             "Python runs once per signature, so the object would never see another value",
-            "return the tensor, assign it to an attribute of the module (self.last = y), or " + KEEP_EAGER,
+            "keep it in a dictionary, a list or an attribute (self.last = y), or return it; or " + KEEP_EAGER,
         ),
         "subclass": (
             "the program is given a tensor subclass",

@@ -8,18 +8,18 @@ attributes of plain objects and of the user's classes that it mentions) is remem
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import getattr_static
-from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
 from weft.trace.capture import is_stand_in
-from weft.trace.containers import MISSING, Touched, attributes, class_dictionary, has_attributes, identity, look
+from weft.trace.containers import MISSING, Touched, attributes, class_dictionary, has_attributes, identity, look, put
 from weft.trace.facts import (
     APART,
     BUFFERS,
@@ -42,44 +42,64 @@ UNMENTIONED = """
     call getattr getattribute get getitem contains len iter bool eq ne lt le gt ge hash enter exit index int float
     add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mod pow rpow neg pos abs
 """
-LISTED = (list, tuple, dict)
+LISTED = (list, tuple, dict, deque)
+LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
 # Methods that run without being mentioned.
 IMPLICIT = frozenset(f"__{name}__" for name in UNMENTIONED.split())
+OF_CONTAINERS = (types.BuiltinMethodType, types.MethodWrapperType)  # features.__setitem__, rows.append
 CACHED = type(lru_cache(lambda: None))
 Fact = ModuleFacts | NameFact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A place that holds a tensor: an entry of a dictionary or list, or a closure's cell."""
+    """A place that holds a tensor: an entry of a dictionary or list, or a closure's cell.
+
+    One inside of what another place holds is looked for there: runs may put other things in that place.
+    """
 
     container: Any
     key: Any
     path: str
     registered: bool = False
     owner: type | None = None  # the class whose attributes the dictionary is
+    parent: Slot | None = None
+    is_attribute: bool = False  # of what the parent holds; else an item of it
 
     def get(self) -> Any:
         """What is there now: a tensor, unless somebody put something else there."""
-        return look(self.container, self.key)
+        return look(self.holder(), self.key)
+
+    def holder(self) -> Any:
+        """What this place is in now."""
+        if self.parent is None:
+            return self.container
+        held = self.parent.get()
+        return attributes(held) if self.is_attribute and has_attributes(held) else held
+
+    def chain(self) -> list[Slot]:
+        """The places from this one out."""
+        return [self, *(self.parent.chain() if self.parent is not None else ())]
+
+    def moves(self, touched: Touched) -> bool:
+        """Whether runs put other things here, or in a place that this one is inside of."""
+        return any(slot.key in touched.given(slot.container) for slot in self.chain())
+
+    def let_go(self, touched: Touched) -> Slot:
+        """The same without what is inside of places that runs give other things."""
+        if self.parent is None or not self.parent.moves(touched):
+            return self
+        return replace(self, container=None, parent=self.parent.let_go(touched))
 
     def put(self, thing: Any) -> None:
-        """Put something there; MISSING is nothing."""
-        if isinstance(self.container, types.CellType):
-            if thing is MISSING:
-                del self.container.cell_contents
-            else:
-                self.container.cell_contents = thing
-        elif self.owner is not None:
-            # Through the class: it has to know that an attribute has changed.
-            if thing is MISSING:
-                delattr(self.owner, self.key)
-            else:
-                setattr(self.owner, self.key, thing)
+        """Put something where the walk found this place; MISSING is nothing."""
+        if self.owner is None:
+            put(self.container, self.key, thing)
+        # Through the class: it has to know that an attribute has changed.
         elif thing is MISSING:
-            del self.container[self.key]
+            delattr(self.owner, self.key)
         else:
-            self.container[self.key] = thing
+            setattr(self.owner, self.key, thing)
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +108,7 @@ class State:
 
     roots: tuple[Any, ...] = ()
     slots: dict[int, Slot] = field(default_factory=dict)
+    places: dict[int, list[Slot]] = field(default_factory=lambda: defaultdict(list))  # of each thing, all of them
     modules: dict[nn.Module, str] = field(default_factory=dict)
     names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
     generators: list[torch.Generator] = field(default_factory=list)
@@ -95,29 +116,44 @@ class State:
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
-    objects: list[tuple[Any, str]] = field(default_factory=list)
+    objects: list[tuple[Any, str, Slot | None]] = field(default_factory=list)
     classes: dict[type, None] = field(default_factory=dict)
     visited: dict[int, Any] = field(default_factory=dict)
+    looked_into: dict[int, Any] = field(default_factory=dict)
+    homes: dict[int, tuple[Slot, bool]] = field(default_factory=dict)  # of a container, where it or its object is
 
-    def facts(
-        self, rebound: Mapping[int, frozenset[str]] = MappingProxyType({}), touched: Touched = UNTOUCHED
-    ) -> list[Fact]:
-        """The facts as they are now; `rebound` has the names that a program assigns to, by their dictionary."""
-        modules = (
-            module_facts(module, path, rebound.get(id(module.__dict__), frozenset()), touched)
-            for module, path in self.modules.items()
-        )
+    def facts(self, touched: Touched = UNTOUCHED) -> list[Fact]:
+        """The facts as they are now; of what is `touched` none, or the outline alone."""
+        modules = (module_facts(module, path, touched) for module, path in self.modules.items())
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
-        return [*modules, *(fact.without(touched) if fact.is_open else fact for fact in names)]
+        return [*modules, *(fact.without(touched) for fact in (*names, *self._of_given(touched)))]
+
+    def _of_given(self, touched: Touched) -> Iterator[NameFact]:
+        """Places that runs put tensors in, and that no name has led to: nothing was there yet."""
+        apart = {id(entry) for module in self.modules for entry in (module.__dict__, module.__dict__["_buffers"])}
+        for container, keys in touched.every_given():
+            known = identity(container)
+            if known in self.containers and known not in self.looked_into and known not in apart:
+                for key in (key for key in keys if (known, key) not in self.names):
+                    path = "a closed-over name" if key is None else str(key)
+                    yield name_fact((container, key, path, look(container, key)))
 
     def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""
         return self.slots.get(id(tensor)) or Slot([tensor], 0, "a captured tensor")
 
+    def inside(self, container: Any, key: Any) -> Slot:
+        """A place in a container, which is looked for where it was found, as far as that is known."""
+        home, of_object = self.homes.get(identity(container), (None, False))
+        return Slot(container, key, "", parent=home, is_attribute=of_object)
+
+    def others(self, slot: Slot) -> list[tuple[Slot, Slot]]:
+        """The other places of what this place, and those that it is inside of, hold."""
+        return [(one, other) for one in slot.chain() for other in self.places.get(id(one.get()), ()) if other != one]
+
     def may_write(self, tensor: torch.Tensor) -> bool:
-        """Whether a program may write into this tensor: a parameter or buffer of a module."""
-        slot = self.slots.get(id(tensor))
-        return slot is not None and slot.registered
+        """Whether a program may write into this tensor: each run has to find the one that is there then."""
+        return id(tensor) in self.slots
 
 
 def find_state(*roots: Any) -> State:
@@ -128,10 +164,11 @@ def find_state(*roots: Any) -> State:
     # Which attributes of objects and classes matter is known when all code has been seen; they may lead to more code.
     seen = -1
     while seen != (seen := len(state.mentioned) + len(state.objects) + len(state.classes)):
-        for thing, path in list(state.objects):
+        for thing, path, slot in list(state.objects):
             own = attributes(thing)
             for name in sorted(state.mentioned & own.keys()):
-                _visit_name(state, (own, name, join(path, name), own[name]), 1)
+                place = Slot(own, name, join(path, name), parent=slot, is_attribute=True)
+                _visit_name(state, place, own[name], 1)
         for kind in list(state.classes):
             _visit_class(state, kind)
     return state
@@ -154,14 +191,14 @@ def _visit_class(state: State, kind: type) -> None:
             continue
         state.names.setdefault((id(own), name), name_fact((own, name, path, value), of_class=True))
         if type(value) in SIMPLE or container_kind(value):
-            _visit_container(state, (own, name, path, value), 1)
+            _visit_container(state, Slot(own, name, path, owner=kind), value, 1)
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
     for name in sorted(own.keys() & IMPLICIT):
         _visit_method(state, own[name], 1)
 
 
-def _visit(state: State, thing: Any, path: str, depth: int) -> None:
+def _visit(state: State, thing: Any, path: str, depth: int, slot: Slot | None = None) -> None:
     if depth > DEEPEST or id(thing) in state.visited:
         return
     if isinstance(thing, nn.Module):
@@ -176,13 +213,16 @@ def _visit(state: State, thing: Any, path: str, depth: int) -> None:
         _visit_given(state, given(thing.args, thing.keywords), depth)
     elif isinstance(thing, types.FunctionType):
         _visit_function(state, thing, depth)
+    elif isinstance(thing, OF_CONTAINERS):
+        if container_kind(thing.__self__) is not None:
+            _visit_name(state, Slot((thing.__self__,), 0, f"{path}.__self__"), thing.__self__, depth)
     elif isinstance(thing, torch.Generator):
         state.generators.append(thing)
     else:
-        _visit_object(state, thing, path, depth)
+        _visit_object(state, thing, path, depth, slot)
 
 
-def _visit_object(state: State, thing: Any, path: str, depth: int) -> None:
+def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | None) -> None:
     """Visit a class, an instance of one, or what wraps a function."""
     wrapped = getattr_static(thing, "__wrapped__", None)
     if wrapped is not None:
@@ -192,7 +232,11 @@ def _visit_object(state: State, thing: Any, path: str, depth: int) -> None:
     elif isinstance(thing, type):
         _add_class(state, thing)
     elif _is_plain_object(thing):
-        state.objects.append((thing, path))
+        state.objects.append((thing, path, slot))
+        own = attributes(thing)
+        _add_containers(state, own)
+        if slot is not None:
+            state.homes.setdefault(identity(own), (slot, True))
         _add_class(state, type(thing))
         _visit_code(state, type(thing), "__call__", depth)
 
@@ -211,7 +255,7 @@ def _visit_module(state: State, root: nn.Module, path: str, depth: int) -> None:
                     _visit_tensor(state, Slot(module.__dict__[registry], key, join(name, key), registered=True), tensor)
         for key, value in list(module.__dict__.items()):
             if key not in APART:
-                _visit_container(state, (module.__dict__, key, join(name, key), value), depth)
+                _visit_container(state, Slot(module.__dict__, key, join(name, key)), value, depth)
         for hooks in HOOKS:
             for hook in list((module.__dict__.get(hooks) or {}).values()):
                 _visit(state, hook, name, depth + 1)
@@ -258,52 +302,62 @@ def _visit_tensor(state: State, slot: Slot, tensor: torch.Tensor) -> None:
         state.stand_ins.append(slot)
     else:
         state.slots.setdefault(id(tensor), slot)
+        state.places[id(tensor)].append(slot)
 
 
-def _visit_container(state: State, place: Place, depth: int) -> None:
-    """Visit what a name of any kind stands for."""
-    container, key, path, value = place
+def _visit_container(state: State, slot: Slot, value: Any, depth: int) -> None:
+    """Visit what a place of any kind holds."""
     if isinstance(value, torch.Tensor):
-        _visit_tensor(state, Slot(container, key, path), value)
+        _visit_tensor(state, slot, value)
     elif (kind := container_kind(value)) in LISTED:
         _add_containers(state, value)
-        for name, item in list(dict.items(value) if kind is dict else enumerate(kind.__iter__(value))):
-            if isinstance(item, torch.Tensor):
-                _visit_tensor(state, Slot(value, name, f"{path}[{name!r}]"), item)
-            elif type(item) not in SIMPLE:
-                _visit(state, item, f"{path}[{name!r}]", depth + 1)
-        if type(value) is not kind:
-            _visit(state, value, path, depth + 1)  # a class of the user's may have attributes too
+        state.places[id(value)].append(slot)
+        if id(value) not in state.looked_into:
+            state.looked_into[id(value)] = value
+            state.homes.setdefault(id(value), (slot, False))
+            _visit_items(state, slot, value, depth)
     elif kind is not None or isinstance(value, BUFFERS):
         _add_containers(state, value)
     elif type(value) not in SIMPLE:
-        _visit(state, value, path, depth + 1)
+        state.places[id(value)].append(slot)
+        _visit(state, value, slot.path, depth, slot)
+
+
+def _visit_items(state: State, slot: Slot, value: Any, depth: int) -> None:
+    kind = container_kind(value)
+    if slot.parent is None or (depth <= DEEPEST and kind.__len__(value) <= LONGEST_INSIDE):
+        for name, item in list(dict.items(value) if kind is dict else enumerate(kind.__iter__(value))):
+            if type(item) not in SIMPLE:
+                place = Slot(value, name, f"{slot.path}[{name!r}]", parent=slot)
+                _visit_container(state, place, item, depth + 1)
+    if type(value) is not kind:
+        _visit(state, value, slot.path, depth + 1, slot)  # a class of the user's may have attributes too
 
 
 def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
     state.mentioned.update(mentioned(function.__code__))
-    for place in reached(function):
-        _visit_name(state, place, depth)
+    for container, key, path, value in reached(function):
+        _visit_name(state, Slot(container, key, path), value, depth)
     _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)
 
 
 def _visit_given(state: State, places: Iterable[Place], depth: int) -> None:
     """Visit what functions were given before they are called: always the same, but what it holds may change."""
-    for place in places:
-        if can_change(place[3]):
-            _visit_name(state, place, depth)
+    for container, key, path, value in places:
+        if can_change(value):
+            _visit_name(state, Slot(container, key, path), value, depth)
         else:
-            _visit_container(state, place, depth)
+            _visit_container(state, Slot(container, key, path), value, depth)
 
 
-def _visit_name(state: State, place: Place, depth: int) -> None:
-    container, key, _, value = place
+def _visit_name(state: State, slot: Slot, value: Any, depth: int) -> None:
     if is_library(value):
         return
-    _add_containers(state, container)
+    _add_containers(state, slot.container)
     if not isinstance(value, torch.Tensor):
-        state.names.setdefault((identity(container), key), name_fact(place))
-    _visit_container(state, place, depth)
+        place = (slot.container, slot.key, slot.path, value)
+        state.names.setdefault((identity(slot.container), slot.key), name_fact(place))
+    _visit_container(state, slot, value, depth)
 
 
 def _is_plain_object(thing: Any) -> bool:

@@ -19,21 +19,14 @@ from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
 from weft.trace.containers import Touched
+from weft.trace.grown import Noting, only_grown
 from weft.trace.kept import Kept
-from weft.trace.outcome import TracedResult, outcome, written_inputs
+from weft.trace.outcome import TensorLeaf, TracedResult, outcome, written_inputs
 from weft.trace.python_draws import without_draws
 from weft.trace.rebound import Rebound
 from weft.trace.refusals import refuse
 from weft.trace.state import find_state
 from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
-
-
-@dataclass(frozen=True, slots=True)
-class TensorLeaf:
-    """A returned tensor: which result of the Graph, and whether it carries a gradient."""
-
-    index: int
-    requires_grad: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +45,7 @@ class Traced:
     gradient: Gradient | None
     depends_on_offsets: bool
     fixed: frozenset[int]
-    kept: tuple[Rebound, ...] = ()  # attributes that each run gives new tensors; their leaves are as `leaves` are
+    kept: tuple[Rebound, ...] = ()  # places that each run gives new tensors; their leaves are as `leaves` are
     touched: Touched = field(default_factory=Touched)  # what Python code changed as it was traced
 
 
@@ -84,6 +77,11 @@ class Gradient:
             pairs = zip(self.wanted, first.gradients, strict=True)
             self.unreached = tuple(position for position, gradient in pairs if gradient is None)
         self.saved, self.graph = _with_saved(graph, first.saved)
+
+    @property
+    def kept(self) -> tuple[Rebound, ...]:
+        """What the backward of all results leaves in Python."""
+        return () if self.failure is not None else self._backwards[self._differentiator.full_pattern()].kept
 
     def backward(self, tangents: Tangents) -> Backward:
         """The backward for a pattern of tangents; traced when it is seen first. Callers hold the program's lock."""
@@ -168,17 +166,37 @@ def _is_same(free: Traced, fixed: Traced) -> bool:
 
 
 def _trace(request: Request) -> Traced:
+    """Trace a program; where it appends to lists, once more, to see whether it looks at what is in them."""
+    traced = _traced_once(request)
+    everything = (*traced.kept, *(traced.gradient.kept if traced.gradient is not None else ()))
+    lists = [entry.slot.container for entry in everything if entry.appends and type(entry.slot.container) is list]
+    if lists:
+        again = partial(_is_traced_again, request, traced.graph)
+        for grown in only_grown(lists, request.state, again):
+            traced.touched.grow(grown)
+    return traced
+
+
+def _is_traced_again(request: Request, graph: Graph) -> bool:
+    """Whether tracing gives the same program again, and none of the lists that note what is done with them."""
+    traced = _traced_once(replace(request, state=find_state(*request.state.roots)))
+    return same_graph(traced.graph, graph) and not any(isinstance(leaf, Noting) for leaf in traced.leaves)
+
+
+def _traced_once(request: Request) -> Traced:
     tracer = Tracer(request)
     kept = Kept(request.state)
     try:
         trace = tracer.run()
     finally:
-        rebound = kept.take_back(request.state)
+        changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
     real = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
     left.settle(real, tracer.constant)
+    rebound = [found for change in changes if (found := change.settled(real, tracer.constant)) is not None]
     touched = kept.touched()
-    rebound = tuple(entry for entry in rebound if entry.is_change(real))
+    for entry in rebound:
+        touched.give(entry.slot.container, entry.keys)
     everything = [*trace.leaves, *(leaf for entry in rebound for leaf in entry.leaves)]
     described, writes = outcome(tracer.recorder, everything)
     if not request.keeps_gradients:
@@ -187,7 +205,11 @@ def _trace(request: Request) -> Traced:
     inputs = (*(entry.value for entry in trace.inputs), *(entry.value for entry in trace.numbers))
     graph = Graph(request.name, inputs, tuple(trace.values), tuple(results), tuple(writes))
     roots = _differentiable(described, tracer)
-    gradient = Gradient(graph, list(roots), Differentiator(tracer, list(roots.values()))) if roots else None
+    gradient = None
+    if roots:
+        differentiator = Differentiator(tracer, list(roots.values()))
+        gradient = Gradient(graph, list(roots), differentiator)
+        touched.merge(differentiator.touched)
     return Traced(
         _without_unread(graph),
         tuple(trace.inputs),

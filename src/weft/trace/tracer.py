@@ -35,6 +35,7 @@ from weft.trace.corrections import CORRECTIONS, correct_elementwise
 from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
 from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
+from weft.trace.grown import Noting
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
 from weft.trace.opened import opened
@@ -267,8 +268,11 @@ class Tracer:
                 if id(item) not in self._captured
                 else self._captured[id(item)].tensor
             )
-        if type(item) in (list, tuple):
-            return type(item)(self._stand_ins(entry) for entry in item)
+        if type(item) is Noting:
+            item.looked_at = True  # PyTorch reads it without asking it
+        if type(item) in (list, tuple, Noting):
+            kind = list if type(item) is Noting else type(item)
+            return kind(self._stand_ins(entry) for entry in item)
         return {name: self._stand_ins(entry) for name, entry in item.items()} if type(item) is dict else item
 
     def on_operator(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
