@@ -54,6 +54,14 @@ def test_a_copied_step_goes_on_alone_from_where_it_was(copied: Callable[[Any], A
     assert other.task.net[0].weight is not step.task.net[0].weight
 
 
+@pytest.mark.parametrize("copied", COPIES)
+def test_a_step_whose_optimizer_pytorch_cannot_copy_says_what_to_do(copied: Callable[[Any], Any]) -> None:
+    trained = net()
+    step = weft.step(trained, nn.functional.mse_loss, torch.optim.LBFGS(trained.parameters()))
+    with pytest.raises(weft.UnsupportedError, match=r"LBFGS cannot be copied(.|\n)*state_dict"):
+        copied(step)
+
+
 class Learner(nn.Module):
     def __init__(self) -> None:
         super().__init__()

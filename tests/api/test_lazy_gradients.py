@@ -25,6 +25,24 @@ def test_a_gradient_of_a_compiled_segment_can_be_differentiated_again(looks: boo
     assert_lazily_same(work)
 
 
+def test_a_gradient_may_have_any_strides_where_there_is_one_element() -> None:
+    def work() -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1))
+        for _ in range(3):
+            x = torch.rand(8, 1).requires_grad_()
+            y = net(x)
+            (slope,) = torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+            net.zero_grad()
+            (slope + y).square().mean().backward()
+        return [parameter.grad.clone() for parameter in net.parameters()]
+
+    expected = work()
+    with weft.lazy():
+        found = work()
+        torch.testing.assert_close([weft.wait(one) for one in found], expected)
+
+
 def test_a_backward_under_autocast_computes_as_eager_does() -> None:
     def work() -> list[torch.Tensor]:
         weight, x = nn.Parameter(torch.randn(32, 32)), torch.randn(32, 32)

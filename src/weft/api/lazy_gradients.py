@@ -246,6 +246,10 @@ class _Backward:
             raise PartialFailure([Loss(error, lost, self._changed, thread=self._thread)]) from error
         for leaf, value in self._made:
             gradient = leaf.grad
+            if gradient is not None and gradient.stride() != value.look.strides and gradient.is_contiguous():
+                # The strides of dimensions with one element are any; which they are was told before this ran.
+                with torch.no_grad():
+                    gradient = leaf.grad = gradient.as_strided(value.look.shape, value.look.strides)
             if gradient is None or look_of(gradient) is not value.look:
                 raise InternalError("a backward gave another kind of gradient than was expected")
             value.real = gradient

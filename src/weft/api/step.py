@@ -17,7 +17,7 @@ from weft.api.hybrid import Call, Hybrid
 from weft.api.program import Program
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.step_copies import parts_of
-from weft.api.step_errors import hooked, with_loop
+from weft.api.step_errors import hooked, refuse_wrong, with_loop
 from weft.api.step_library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.step_optimizers import RULES
 from weft.api.step_state import GradientPlace, OptimizerState, Prepared, UpdateForm
@@ -49,7 +49,6 @@ from weft.trace.failure import trace_failure
 from weft.trace.state import Slot, State, find_state
 from weft.trace.traced import Traced
 
-MEMORY = ("normal", "low")
 MOST_QUICK_CALLS = 8
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
@@ -378,17 +377,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
     cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`.
     """
-    if not callable(net):
-        raise UsageError(f"{net!r} is neither a module nor a function")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"{optimizer!r} is no optimizer", fix="pass one of torch.optim, or of a class derived from it")
-    if accumulate < 1:
-        raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
-    if memory not in MEMORY:
-        raise UsageError(f"memory is {memory!r}", why="a step knows two ways", fix='pass "normal" or "low"')
-    for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-        if limit is not None and not limit >= 0:
-            raise UsageError(f"{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0")
+    refuse_wrong(net, optimizer, accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
     if accumulate > 1 and needs_closure(optimizer):
         raise UsageError(
             f"{type(optimizer).__name__} cannot accumulate",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from weft.api.step_library import needs_closure
+from weft.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from weft.api.step import Step
 
@@ -12,6 +15,13 @@ Parts = tuple[Any, dict[str, Any], list[Any]]  # what it trains, how it does so,
 
 def parts_of(step: Step) -> Parts:
     """Everything that a step is but its programs, which are made anew."""
+    if needs_closure(step.optimizer):
+        raise UnsupportedError(
+            f"a step with {type(step.optimizer).__name__} cannot be copied or pickled",
+            why="a copy that PyTorch makes of this optimizer does not know its parameters",
+            fix="copy the module, make an optimizer of its parameters, give it optimizer.state_dict(), and make a step "
+            "of the two",
+        )
     task = step.task
     options = {
         "clip_norm": task.clipping.norm,

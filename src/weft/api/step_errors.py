@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from weft.errors import UnsupportedError
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from weft.errors import UnsupportedError, UsageError
 from weft.trace.refusals import KEEP_EAGER
 
+MEMORY = ("normal", "low")
 IN_A_LOOP = (
     'train in an ordinary loop with the parts hybridized that can be, or with hybridize(net, fallback="eager"), '
     "loss.backward() and optimizer.step()"
@@ -24,3 +30,20 @@ def hooked(index: int) -> UnsupportedError:
         why="gradients of a step are computed inside its program, where Python does not run",
         fix="remove the hook (clip_norm= and clip_value= limit gradients), or train with hybridize and loss.backward()",
     )
+
+
+def refuse_wrong(net: Any, optimizer: Any, *, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
+    """Refuse what a step cannot be made of."""
+    if not callable(net):
+        raise UsageError(f"{net!r} is neither a module nor a function")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"{optimizer!r} is no optimizer", fix="pass one of torch.optim, or of a class derived from it")
+    if accumulate < 1:
+        raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
+    if memory not in MEMORY:
+        raise UsageError(f"memory is {memory!r}", why="a step knows two ways", fix='pass "normal" or "low"')
+    for name, limit in limits.items():
+        if limit is not None and not limit >= 0:
+            raise UsageError(
+                f"clip_{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0"
+            )
