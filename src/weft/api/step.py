@@ -16,7 +16,7 @@ from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
 from weft.api.program import Program
 from weft.api.quick_call import QuickCall, quick_call
-from weft.api.step_copies import parts_of
+from weft.api.step_copies import again, parts_of
 from weft.api.step_errors import hooked, refuse_wrong, with_loop
 from weft.api.step_library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.step_optimizers import RULES
@@ -93,7 +93,7 @@ class Step(Hybrid):
         return f"{self.name}: {counted(self.traces, 'program')}, {memory}, peak of {self.peak_bytes} bytes"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (*parts_of(self), self._calls)
+        return again, (step, *parts_of(self))
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
@@ -387,14 +387,6 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     rule = RULES.get(type(optimizer))
     clipping = Clipping(clip_norm, clip_value)
     return Step(Task(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer)
-
-
-def _again(trained: tuple[Any, Any, Any], options: dict[str, Any], gradients: list[Any], calls: int) -> Step:
-    made = step(*trained, **options)
-    for parameter, gradient in zip(made._parameters(), gradients, strict=False):
-        parameter.grad = gradient
-    made._calls = calls
-    return made
 
 
 def _name(thing: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from weft.api.step_library import needs_closure
@@ -10,7 +11,8 @@ from weft.errors import UnsupportedError
 if TYPE_CHECKING:
     from weft.api.step import Step
 
-Parts = tuple[Any, dict[str, Any], list[Any]]  # what it trains, how it does so, gradients that are still to be used
+# What it trains, how it does so, gradients that are still to be used, of how many calls these are.
+Parts = tuple[Any, dict[str, Any], list[Any], int]
 
 
 def parts_of(step: Step) -> Parts:
@@ -32,4 +34,13 @@ def parts_of(step: Step) -> Parts:
     }
     # Copies of parameters have no gradients; those that were added up so far belong to the next update.
     gradients = [parameter.grad for parameter in step._parameters()] if step._calls else []
-    return (task.net, task.loss, step.optimizer), options, gradients
+    return (task.net, task.loss, step.optimizer), options, gradients, step._calls
+
+
+def again(make: Callable[..., Step], trained: Any, options: Any, gradients: list[Any], calls: int) -> Step:
+    """Make another step of these parts."""
+    made = make(*trained, **options)
+    for parameter, gradient in zip(made._parameters(), gradients, strict=False):
+        parameter.grad = gradient
+    made._calls = calls
+    return made
