@@ -15,6 +15,7 @@ from tests.api.agreement import gradients
 from torch import nn
 
 import weft
+from weft.api.program import _weights
 
 pytestmark = pytest.mark.usefixtures("by_library")
 Run = Callable[[torch.Tensor], list[torch.Tensor]]
@@ -511,3 +512,16 @@ def test_memory_that_comes_to_be_shared_is_seen_by_a_program_that_writes() -> No
     assert hybrid(torch.ones(3)).tolist() == [8.0] * 3
     rows["b"].data = torch.zeros(3)
     assert hybrid(torch.ones(3)).tolist() == [2.0] * 3
+
+
+def test_a_state_that_each_run_replaces_is_no_weight() -> None:
+    net = weft.hybridize(Keeps(None, state_in_a_tuple))
+    with torch.no_grad():
+        for _ in range(3):
+            net(torch.randn(5, 4))
+    first, second = (one.program._traced for group in net.forward.programs.values() for one in group)
+    assert not first.moving
+    states = {entry.value for entry in second.inputs if entry.value.name.startswith("kept")}
+    assert len(states) == 2
+    assert second.moving == states
+    assert not _weights(second) & states

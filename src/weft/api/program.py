@@ -234,8 +234,8 @@ def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
 
 def _weights(traced: Traced) -> frozenset[Value]:
     """The inputs whose elements change rarely: those that the function reached by itself and does not write."""
-    written = {write.input for write in traced.graph.writes}
-    return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in written)
+    changing = {*(write.input for write in traced.graph.writes), *traced.moving}
+    return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in changing)
 
 
 def _without_autocast() -> Any:

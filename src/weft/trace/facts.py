@@ -59,12 +59,16 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         # Of a copy, made at once: another thread may change the thing meanwhile.
         if base is dict:
             pairs = [(key, item) for key, item in dict.items(thing) if key not in left_out]
-            return (kind, [(inner(key), (outer if key in given else inner)(item)) for key, item in pairs])
+            return (kind, [(_of_key(key, inner), (outer if key in given else inner)(item)) for key, item in pairs])
         items = list(base.__iter__(thing))
         return (kind, [*map(outer, sorted(items, key=repr) if base in (set, frozenset) else items)])
     if isinstance(thing, BUFFERS) and (found := small_buffer(thing)) is not None:
         return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), found)
     return Same(thing) if other is None else other(thing)
+
+
+def _of_key(key: Any, inner: Callable[[Any], Any]) -> Any:
+    return (str, key) if type(key) is str else inner(key)
 
 
 def _is_compared(base: Any, thing: Any, depth: int) -> bool:
@@ -133,7 +137,9 @@ def can_change(thing: Any, depth: int = 0) -> bool:
 def container_kind(thing: Any) -> Any:
     """Which of the kinds of containers a thing is, or is derived from; None if it is none."""
     kind = type(thing)
-    return kind if kind in CONTAINERS else next((base for base in CONTAINERS if isinstance(thing, base)), None)
+    if kind in CONTAINERS or kind is torch.Tensor:
+        return None if kind is torch.Tensor else kind
+    return next((base for base in CONTAINERS if isinstance(thing, base)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

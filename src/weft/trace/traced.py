@@ -47,6 +47,7 @@ class Traced:
     fixed: frozenset[int]
     kept: tuple[Rebound, ...] = ()  # places that each run gives new tensors; their leaves are as `leaves` are
     touched: Touched = field(default_factory=Touched)  # what Python code changed as it was traced
+    moving: frozenset[Value] = frozenset()  # inputs from places that each run gives new tensors
 
 
 class Gradient:
@@ -210,6 +211,8 @@ def _traced_once(request: Request) -> Traced:
         differentiator = Differentiator(tracer, list(roots.values()))
         gradient = Gradient(graph, list(roots), differentiator)
         touched.merge(differentiator.touched)
+    own = (entry for entry in trace.inputs if entry.argument is None)
+    moving = frozenset(entry.value for entry in own if request.state.slot(entry.tensor).moves(touched))
     return Traced(
         _without_unread(graph),
         tuple(trace.inputs),
@@ -221,6 +224,7 @@ def _traced_once(request: Request) -> Traced:
         frozenset(tracer.relied_on()),
         _with_leaves(rebound, leaves[len(trace.leaves) :]),
         touched,
+        moving,
     )
 
 
