@@ -42,7 +42,7 @@ class Queue(Protocol):
     """What pauses need of the session."""
 
     def settle(self) -> bool:
-        """Wait for everything that is queued; tell whether nothing is left that operators would have to wait for."""
+        """Tell whether nothing is left that operators would have to wait for, without waiting for anything."""
 
     def resumed(self) -> None:
         """Operators are queued again."""
@@ -194,11 +194,14 @@ class Pauses:
             return True
         if place_of_function_mode(self._mode) is None:
             return False  # a call is being handled, or runs without it
-        self.wanted = False
         habit = self._habit
-        if self._others or not self._queue.settle():
-            habit.lost = 0.0  # others have work in flight, or may have, that operators must be ordered with
+        if self._others:
+            self.wanted = False
+            habit.lost = 0.0  # they may have work in flight that operators must be ordered with
             return True
+        if not self._queue.settle():
+            return False  # it will behind one of the next looks, unless others have work in flight
+        self.wanted = False
         habit.until = time.monotonic() + habit.length
         habit.length = min(2 * habit.length, LONGEST)
         self._pause()

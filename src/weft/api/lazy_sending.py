@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter, sleep
 from typing import Any
 
 from weft.api.lazy_cores import waiting
@@ -21,6 +22,7 @@ from weft.trace.capture import without_functions
 
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0
+SETTLING = 2e-4  # in which a worker counts as done what it has told to be so
 
 
 class _Own(threading.local):
@@ -145,13 +147,28 @@ class Recordings:
             raise
 
     def settle(self) -> bool:
-        """Wait for everything that is queued; tell whether nothing is left that operators would have to wait for."""
+        """Tell whether nothing is left that operators would have to wait for, without waiting for what takes longer.
+
+        The code that is interrupted may hold a lock (of the user, of logging) that the work in flight needs.
+        """
         runner = engine()
         if isinstance(runner, SerialEngine) or runner.timeline is not None:
             return False  # whoever debugs or records a timeline wants to see tasks
-        self.finish()
-        spoiled = self.memories.all() if engine().failures.known else ()
-        return not self._recordings and idle() and not any(memory.var and memory.var.failure for memory in spoiled)
+        recordings = list(self._recordings)
+        if any(recording.places for recording in recordings):
+            return False
+        last = perf_counter() + SETTLING
+        while not idle():  # the worker that has just told us of its task still counts it
+            if perf_counter() > last:
+                return False
+            sleep(0)
+        for recording in recordings:
+            self._close(recording)
+        self.gradients.flush(here=True)
+        self.memories.forget()
+        self.gradients.forget()
+        # What is left is poisoned.
+        return not self._recordings and idle() and not self.memories.all() and not self.gradients.memories()
 
     def resumed(self) -> None:
         """A pause has ended, in which code may have changed what autograd graphs reach."""
