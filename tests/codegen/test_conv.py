@@ -165,6 +165,7 @@ FEW = {
     "4 channels, padded": (13, (50, 4, 1), (6, 5), Window((5, 5), padding=(4, 4))),
     "3 channels, stride": (9, (33, 3, 1), (7, 8), Window((3, 3), stride=(2, 2), padding=(1, 1))),
     "1 channel": (2, (70, 1, 1), (4, 5), Window((1, 1))),
+    "3 channels, whole vectors": (2, (32, 3, 1), (9, 8), Window((3, 2), stride=(1, 2))),
 }
 
 

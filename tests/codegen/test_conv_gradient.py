@@ -12,7 +12,7 @@ from weft.codegen.conv_weight import emit_weight_gradient
 from weft.codegen.depthwise_weight import emit_depthwise_weight
 from weft.codegen.module import Module
 from weft.codegen.pack import emit_pack
-from weft.plan.conv_gradient import InputGradient, input_gradient
+from weft.plan.conv_gradient import InputGradient, border_for_few_channels, input_gradient
 from weft.plan.kernel_conv import ConvSizes, Images, Window
 from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
 from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
@@ -46,7 +46,7 @@ def test_the_input_gradient_equals_autograd(target: Target, channels: tuple[int,
     steps = input_gradient(InputGradient("gradient", conv, groups, weight.stride(), *layouts), target)
 
     def emit(module: Module) -> None:
-        for kernel, pack in steps:
+        for _, kernel, pack in steps:
             emit_conv(module, kernel)
             emit_pack(module, pack)
 
@@ -54,13 +54,54 @@ def test_the_input_gradient_equals_autograd(target: Target, channels: tuple[int,
     gradient = torch.randn(2, out_channels, *conv.out_size)
     memory = gradient.permute(0, 2, 3, 1).contiguous()
     out, whole = guarded(2, *size, in_channels)
-    for kernel, pack in steps:
+    for _, kernel, pack in steps:
         packed = torch.full((kernel.groups * kernel.packed_group,), torch.nan)
         call(pack.name, packed, weight, begin=0, end=pack.tile_count)
         call(kernel.name, out, memory, packed, begin=0, end=kernel.tile_count)
     options = (window.stride, window.padding, window.dilation, groups)
     eager = conv2d_input((2, in_channels, *size), weight, gradient, *options)
     exact = conv2d_input((2, in_channels, *size), weight.double(), gradient.double(), *options)
+    assert_as_exact_as_eager(out.permute(0, 3, 1, 2), eager, exact)
+    assert_untouched(whole)
+
+
+FEW = {
+    "4x4 stride 2 padded": Window((4, 4), (2, 2), (1, 1)),
+    "3x3 padded": Window((3, 3), padding=(1, 1)),
+    "5x4 strides": Window((5, 4), (3, 2), (2, 1)),
+    "dilated rows": Window((3, 4), (1, 2), (2, 1), (2, 1)),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("window", FEW.values(), ids=FEW)
+def test_the_input_gradient_of_few_channels_goes_along_the_sum_inside_zeros(target: Target, window: Window) -> None:
+    size, channels, batch = (27, 22), 1 if target.lanes(32) < 8 else 3, 3
+    conv = ConvSizes("f32", batch, channels, 40, size, window)
+    border = border_for_few_channels(conv, target)
+    assert border is not None
+    top, below, left, behind = border
+    weight, gradient = torch.randn(40, channels, *window.size), torch.randn(batch, 40, *conv.out_size)
+    memory = torch.nn.functional.pad(gradient, (left, behind, top, below)).permute(0, 2, 3, 1).contiguous()
+    layouts = channels_last(40, (memory.shape[1], memory.shape[2])), channels_last(channels, size)
+    steps = input_gradient(InputGradient("gradient", conv, 1, weight.stride(), *layouts, border), target)
+    assert "dot" in {kernel.way for _, kernel, _ in steps}
+    assert not any(kernel.sees_outside for _, kernel, _ in steps)
+
+    def emit(module: Module) -> None:
+        for _, kernel, pack in steps:
+            emit_conv(module, kernel)
+            emit_pack(module, pack)
+
+    call = compiled(target, emit)
+    out, whole = guarded(batch, *size, channels)
+    for _, kernel, pack in steps:
+        packed = torch.full((kernel.groups * kernel.packed_group,), torch.nan)
+        call(pack.name, packed, weight, begin=0, end=pack.tile_count)
+        call(kernel.name, out, memory, packed, begin=0, end=kernel.tile_count)
+    options = (window.stride, window.padding, window.dilation)
+    eager = conv2d_input((batch, channels, *size), weight, gradient, *options)
+    exact = conv2d_input((batch, channels, *size), weight.double(), gradient.double(), *options)
     assert_as_exact_as_eager(out.permute(0, 3, 1, 2), eager, exact)
     assert_untouched(whole)
 

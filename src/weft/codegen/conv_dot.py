@@ -42,11 +42,14 @@ class DotBlockEmitter:
         channels = kernel.in_channels
         weights = vectors.moved(parts.weights, (row, channels * kernel.window.size[1]), (first, channels))
         pixels = parts.pixels.seen(parts.inputs, row, first)
+        # Only pixels of several images may see a part of the window.
         numbers = writer.multiply(writer.binary("sub", behind, first), channels)
         whole, _ = writer.divide(numbers, vectors.lanes)
         start = writer.multiply(whole, vectors.lanes)
         with writer.loop(0, start, vectors.lanes, carried=sums) as loop:
             loop.carry(*self._step(list(loop.carried), pixels, weights, (loop.index, None)))
+        if not kernel.of_images and kernel.run % vectors.lanes == 0:
+            return list(loop.carried)
         mask = mask_up_to(writer, start, numbers, vectors.lanes)
         return self._step(list(loop.carried), pixels, weights, (start, mask))
 

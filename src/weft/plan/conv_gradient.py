@@ -17,6 +17,8 @@ from weft.plan.schedule_conv import (
     channel_parts,
     choose_conv_schedule,
     choose_depthwise_schedule,
+    choose_dot_schedule,
+    goes_along_inputs,
     pack_conv_weights,
 )
 from weft.target import Target
@@ -24,7 +26,10 @@ from weft.target import Target
 
 @dataclass(frozen=True)
 class InputGradient:
-    """What is asked for: the convolution, its groups, the weight's strides, both gradients' layouts, a name."""
+    """What is asked for: the convolution, its groups, the weight's strides, both gradients' layouts, a name.
+
+    `border` is how many rows and columns of zeros the output's gradient has around it: above, below, left and right.
+    """
 
     name: str
     conv: ConvSizes
@@ -32,6 +37,13 @@ class InputGradient:
     weight: tuple[int, int, int, int]
     of_output: Images
     of_input: Images
+    border: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @property
+    def in_size(self) -> tuple[int, int]:
+        """Give the rows and columns of what is read, with its border."""
+        (height, width), (above, below, left, right) = self.conv.out_size, self.border
+        return above + height + below, left + width + right
 
     @property
     def depthwise(self) -> bool:
@@ -56,13 +68,35 @@ class Phase:
     start: int
 
 
-def input_gradient(asked: InputGradient, target: Target) -> list[tuple[ConvKernel, PackKernel]]:
-    """Give the convolutions, with the packing of their weights; together they write every input pixel once.
+def input_gradient(asked: InputGradient, target: Target) -> list[tuple[int, ConvKernel, PackKernel]]:
+    """Give the convolutions, each with its first channel and the packing of its weights.
 
-    The arguments of each are of_input, of_output, its packed weights.
+    Together they write every input pixel once. The arguments of each are of_input, of_output, its packed weights.
     """
     pairs = [(down, across) for down in phases(asked.conv, 0) for across in phases(asked.conv, 1)]
     return [part for number, pair in enumerate(pairs) for part in phase_gradient(asked, number, pair, target)]
+
+
+def border_for_few_channels(conv: ConvSizes, target: Target) -> tuple[int, int, int, int] | None:
+    """Give the border that the output's gradient needs, where it is of few channels: no phase looks outside."""
+    pairs = [(down, across) for down in phases(conv, 0) for across in phases(conv, 1)]
+    if not any(goes_along_inputs(_sizes(conv, pair), target) for pair in pairs):
+        return None
+    sides: list[int] = []
+    for axis in (0, 1):
+        found = list(phases(conv, axis))
+        sides.append(max(0, *(-phase.start for phase in found)))
+        behind = (phase.start + phase.count + (phase.taps - 1) * phase.dilation for phase in found)
+        sides.append(max(0, max(behind) - conv.out_size[axis]))
+    return sides[0], sides[1], sides[2], sides[3]
+
+
+def _sizes(conv: ConvSizes, pair: tuple[Phase, Phase]) -> ConvSizes:
+    """The convolution that one phase of an ungrouped gradient is, where nothing is outside."""
+    down, across = pair
+    window = Window(size=(down.taps, across.taps), dilation=(down.dilation, across.dilation))
+    size = down.count, across.count
+    return ConvSizes(conv.element, conv.images, conv.out_channels, conv.in_channels, conv.out_size, window, size)
 
 
 def phases(conv: ConvSizes, axis: int) -> Iterator[Phase]:
@@ -82,19 +116,21 @@ def phases(conv: ConvSizes, axis: int) -> Iterator[Phase]:
 
 def phase_gradient(
     asked: InputGradient, number: int, pair: tuple[Phase, Phase], target: Target
-) -> Iterator[tuple[ConvKernel, PackKernel]]:
+) -> Iterator[tuple[int, ConvKernel, PackKernel]]:
     """Give the convolutions of one phase down and across, by parts of the channels, and the packing of weights."""
     conv, (down, across) = asked.conv, pair
     window = Window(
         size=(down.taps, across.taps),
-        padding=(-down.start, -across.start),
+        padding=(-down.start - asked.border[0], -across.start - asked.border[2]),
         dilation=(down.dilation, across.dilation),
     )
     size = down.count, across.count
     groups, *channels = (1, 1, asked.groups) if asked.depthwise else (asked.groups, conv.out_channels, conv.in_channels)
     dense = asked.of_output.column == channels[0]
-    sizes = ConvSizes(conv.element, conv.images, channels[0], channels[1], conv.out_size, window, size, dense)
+    sizes = ConvSizes(conv.element, conv.images, channels[0], channels[1], asked.in_size, window, size, dense)
     choose = choose_depthwise_schedule if asked.depthwise else choose_conv_schedule
+    if groups == 1 and dense and not asked.depthwise and not sizes.sees_outside and goes_along_inputs(sizes, target):
+        choose = choose_dot_schedule
     layout, (below, beside) = asked.of_input, conv.window.stride
     kernel = ConvKernel(
         name=f"{asked.name}.{number}",
@@ -103,7 +139,7 @@ def phase_gradient(
         groups=groups,
         in_channels=sizes.in_channels,
         out_channels=sizes.out_channels,
-        in_size=conv.out_size,
+        in_size=asked.in_size,
         out_size=size,
         window=window,
         input=asked.of_output,
@@ -131,4 +167,4 @@ def phase_gradient(
     for first, part in channel_parts(kernel, sizes, target):
         named = replace(part, name=f"{kernel.name}.{first}")
         order = replace(turned, first=turned.first + first * own)
-        yield named, pack_conv_weights(named, f"{named.name}.pack", order)
+        yield first, named, pack_conv_weights(named, f"{named.name}.pack", order)

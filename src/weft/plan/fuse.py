@@ -28,6 +28,7 @@ from weft.plan.fuse_rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fuse_turned_products import multiply_either_way
 from weft.plan.fuse_windows import pool, pool_back
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.image_layout import channels_last_strides
 from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
 from weft.plan.kernel_top import TopKernel
 from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
@@ -43,6 +44,7 @@ CHEAP = frozenset({"cast", "neg", "abs", "add", "sub", "mul", "relu", "select", 
 }  # fmt: skip
 MOST_REPEATED = 2
 LONGEST_EXPRESSION = 48
+IMAGE_RANK = 4  # batch, channels, rows, columns
 MOST_LOOKED_AHEAD = 32  # values, to see whether all that is made of one meets again
 
 
@@ -273,6 +275,11 @@ def view(change: Change) -> Rule:
         found = lazy.viewed(lambda window: change(window, value), shape)
         if found is not None:
             return found
+        beside = None if value in fuser.outputs else _with_channels_beside(lazy, shape)
+        if value.op == "reshape" and beside is not None:
+            out = fuser.arena(beside[0], lazy.dtype)
+            fuser.assembly.store(lazy, Leaf(out.source, beside[1], lazy.dtype))
+            return Lazy(shape, out)
         home = preferred(lazy)
         if change(home, value) is None:
             home = plain(lazy.shape)
@@ -294,6 +301,16 @@ def view(change: Change) -> Rule:
         return again
 
     return rule
+
+
+def _with_channels_beside(lazy: Lazy, shape: tuple[int, ...]) -> tuple[Window, Window] | None:
+    """Where images put together of others lie, if the channels of those were inside of rows: as such, and as parts."""
+    if len(shape) != IMAGE_RANK or len(lazy.shape) <= IMAGE_RANK or lazy.shape[:2] != shape[:2]:
+        return None
+    steps = preferred(lazy).strides
+    whole = in_order_of(shape, channels_last_strides(shape))
+    parts = whole.reshaped(lazy.shape)
+    return (whole, parts) if parts is not None and steps[1] < max(steps[2:]) else None
 
 
 def pad(fuser: Fusion, value: Value) -> Lazy:

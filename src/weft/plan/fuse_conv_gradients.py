@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from weft.ir.graph import Value
 from weft.plan.blocks import cut
-from weft.plan.conv_gradient import InputGradient, input_gradient
+from weft.plan.conv_gradient import InputGradient, border_for_few_channels, input_gradient
+from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import DTYPE_BYTES
+from weft.plan.fuse_convolutions import moved, packed_weights
+from weft.plan.fuse_products import Product
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.image_layout import channels_last_strides, images_of, pair, side_by_side
+from weft.plan.image_layout import (
+    Border,
+    bordered,
+    channels_last_strides,
+    images_of,
+    pair,
+    pixel_steps,
+    side_by_side,
+    writes_images,
+)
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
 from weft.plan.kernel_conv_weight import (
@@ -31,28 +44,41 @@ SHARES, PIXELS_TO_SHARE, USUAL_PLACES = 4, 16 * 1024, 9
 
 def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     """The gradient of a convolution's input, from that of its output; also a transposed convolution."""
-    gradient = side_by_side(fusion, value)
     weight = fusion.assembly.in_memory(fusion.operand(value, 1))
-    shape, dtype = tensor_type(value).shape, dtype_of(value)
+    shape, dtype, groups = tensor_type(value).shape, dtype_of(value), value.attributes["groups"]
+    conv, target = _sizes(value, dtype, shape, weight.window.shape), fusion.assembly.target
+    border = border_for_few_channels(conv, target) if groups == 1 else None
+    gradient = bordered(fusion, value, 0, Border(*border)) if border else side_by_side(fusion, value)
     home = in_order_of(shape, channels_last_strides(shape))
-    out = fusion.place_for(value, home)
-    conv = _sizes(value, dtype, shape, weight.window.shape)
     strides = weight.window.strides
     asked = InputGradient(
-        fusion.assembly.name("input_gradient"), conv, value.attributes["groups"],
-        (strides[0], strides[1], strides[2], strides[3]), images_of(gradient.window), images_of(home),
+        "input_gradient", conv, groups, (strides[0], strides[1], strides[2], strides[3]),
+        images_of(gradient.window), images_of(home), border or (0, 0, 0, 0),
     )  # fmt: skip
-    source = fusion.assembly.location(weight)
-    for kernel, pack in input_gradient(asked, fusion.assembly.target):
-        size = kernel.groups * kernel.packed_group
-        if fusion.is_weight(weight):
-            packed = fusion.assembly.pack(pack, (source,), size, dtype)
-        else:
-            packed = Location(fusion.assembly.buffer("arena", size, dtype))
-            fusion.assembly.call(pack, (packed,), (source,))
-        reads = (fusion.assembly.location(gradient), packed)
-        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
-    return Lazy(shape, out)
+    is_weight = fusion.is_weight(weight)
+    found = input_gradient(asked, target)
+    packed_now = [] if is_weight else [packed_weights(fusion, part, pack, weight) for _, part, pack in found]
+
+    def emit(scale: Leaf | None, out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        asked_now = replace(asked, name=fusion.assembly.name("input_gradient"), of_input=images_of(out.window))
+        for number, (first, part, pack) in enumerate(input_gradient(asked_now, target)):
+            packed = packed_now[number] if packed_now else packed_weights(fusion, part, pack, weight, (scale, first))
+            places = [
+                moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[dtype])
+                for leaf, operand in zip(inputs, epilogue.inputs, strict=True)
+            ]
+            reads = (fusion.assembly.location(gradient), packed, *places)
+            fusion.assembly.call(replace(part, epilogue=epilogue), (fusion.assembly.location(out),), reads)
+
+    def steps(window: Window) -> Operand | None:
+        # A kernel makes the pixels of one phase only, and counts those: it reads what is alike for all of them.
+        found = pixel_steps(shape, window)
+        return found if found is not None and found.row == 0 else None
+
+    scaled = partial(partial, emit) if is_weight else None
+    return Product(
+        fusion, home, dtype, partial(emit, None), steps, shape[1], scaled=scaled, writes=writes_images
+    ).lazy()
 
 
 def weigh(fusion: Fusion, value: Value) -> Lazy:

@@ -12,9 +12,19 @@ from weft.plan.expression import DTYPE_BYTES
 from weft.plan.fuse_products import Product
 from weft.plan.fuse_winograd import convolve_by_winograd, winograd_way
 from weft.plan.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.image_layout import channels_last, channels_last_strides, images_of, pair, pixel_steps
+from weft.plan.image_layout import (
+    Border,
+    bordered,
+    channels_last,
+    channels_last_strides,
+    images_of,
+    pair,
+    pixel_steps,
+    writes_images,
+)
 from weft.plan.kernel_conv import ConvKernel, ConvSizes
 from weft.plan.kernel_conv import Window as ConvWindow
+from weft.plan.kernel_gemm import PackKernel
 from weft.plan.lazy import Lazy, Leaf
 from weft.plan.plan import Location
 from weft.plan.schedule_conv import (
@@ -22,6 +32,8 @@ from weft.plan.schedule_conv import (
     channel_parts,
     choose_conv_schedule,
     choose_depthwise_schedule,
+    choose_dot_schedule,
+    goes_along_inputs,
     pack_conv_weights,
 )
 from weft.plan.window import in_order_of
@@ -32,43 +44,40 @@ FEW_PIXELS = 64
 
 def convolve(fusion: Fusion, value: Value) -> Lazy:
     """A convolution of images; inside, channels lie side by side."""
-    images, dtype = fusion.assembly.in_memory(fusion.operand(value)), dtype_of(value)
-    weight = fusion.assembly.in_memory(fusion.operand(value, 1))
-    count, channels, *in_size = images.window.shape
-    out_channels, in_channels, *window_size = weight.window.shape
-    groups = value.attributes["groups"]
-    given = {name: pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
-    window = ConvWindow(pair(window_size), given["stride"], given["padding"], given["dilation"])
-    depthwise = groups == channels == out_channels and groups > 1
-    if images.window.strides[1] != 1 and (channels > 1 or window.padding != (0, 0) or depthwise):
-        images = channels_last(fusion, images)
-    dense = images.window.strides[3] == in_channels and (images.window.strides[1] == 1 or in_channels == 1)
-    out_shape = tensor_type(value).shape
-    home = in_order_of(out_shape, channels_last_strides(out_shape))
-    own_inputs, own_outputs = (1, out_channels) if depthwise else (in_channels, out_channels // groups)
-    sizes = ConvSizes(dtype, count, own_inputs, own_outputs, pair(in_size), window, dense=dense)
+    weight, out_shape = fusion.assembly.in_memory(fusion.operand(value, 1)), tensor_type(value).shape
+    sizes, groups = _sizes(fusion, value, weight), value.attributes["groups"]
+    depthwise = _is_depthwise(value)
+    along_inputs = groups == 1 and goes_along_inputs(sizes, fusion.assembly.target)
+    images, sizes = _images(fusion, value, sizes, bare=along_inputs and sizes.sees_outside)
+    home, dtype = in_order_of(out_shape, channels_last_strides(out_shape)), sizes.element
     way = winograd_way(sizes, fusion.assembly.target)[0] if groups == 1 and images.window.strides[1] == 1 else "direct"
     if way != "direct" and not (way == "stages" and _waits_for_weights(fusion, sizes)):
         return convolve_by_winograd(fusion, value, sizes, images, weight)
     choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
+    choose = choose_dot_schedule if along_inputs and sizes.dense else choose
     plain_kernel = ConvKernel(
-        "convolution", dtype, count, 1 if depthwise else groups, own_inputs, own_outputs, pair(in_size),
-        pair(out_shape[2:]), window, images_of(images.window), images_of(home), Epilogue(),
+        "convolution", dtype, sizes.images, 1 if depthwise else groups, sizes.in_channels, sizes.out_channels,
+        sizes.in_size, pair(out_shape[2:]), sizes.window, images_of(images.window), images_of(home), Epilogue(),
         choose(sizes, fusion.assembly.target), depthwise,
     )  # fmt: skip
     parts = channel_parts(plain_kernel, sizes, fusion.assembly.target)
     is_weight = fusion.is_weight(weight)
-    packed_now = [] if is_weight else [_packed_weights(fusion, part, weight, first) for first, part in parts]
+
+    def packed_part(scale: Leaf | None, first: int, part: ConvKernel) -> Location:
+        pack = pack_conv_weights(part, fusion.assembly.name("pack"), _order(part, weight, first))
+        return packed_weights(fusion, part, pack, weight, (scale, first))
+
+    packed_now = [] if is_weight else [packed_part(None, *one) for one in parts]
 
     def emit(scale: Leaf | None, out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         given = images_of(out.window)
-        packs = packed_now or [_packed_weights(fusion, part, weight, first, scale) for first, part in parts]
+        packs = packed_now or [packed_part(scale, *one) for one in parts]
         for (first, part), packed in zip(parts, packs, strict=True):
             output = replace(given, offset=given.offset + first * given.channel)
             name = fusion.assembly.name("convolution")
             kernel = replace(part, name=name, output=output, epilogue=epilogue)
             places = [
-                _moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[dtype])
+                moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[dtype])
                 for leaf, operand in zip(inputs, epilogue.inputs, strict=True)
             ]
             reads = (fusion.assembly.location(images), packed, *places)
@@ -76,7 +85,49 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
 
     scaled = partial(partial, emit) if is_weight else None
     steps = partial(pixel_steps, out_shape)
-    return Product(fusion, home, dtype, partial(emit, None), steps, out_channels, scaled=scaled).lazy()
+    columns = out_shape[1]
+    return Product(fusion, home, dtype, partial(emit, None), steps, columns, scaled=scaled, writes=writes_images).lazy()
+
+
+def _sizes(fusion: Fusion, value: Value, weight: Leaf) -> ConvSizes:
+    count, _, *in_size = fusion.operand(value).shape
+    out_channels, in_channels, *window_size = weight.window.shape
+    groups = value.attributes["groups"]
+    given = {name: pair(value.attributes[name]) for name in ("stride", "padding", "dilation")}
+    window = ConvWindow(pair(window_size), given["stride"], given["padding"], given["dilation"])
+    outputs = out_channels if _is_depthwise(value) else out_channels // groups
+    return ConvSizes(dtype_of(value), count, in_channels, outputs, pair(in_size), window)
+
+
+def _is_depthwise(value: Value) -> bool:
+    channels = tensor_type(value.operands[0]).shape[1], tensor_type(value).shape[1]
+    return value.attributes["groups"] > 1 and set(channels) == {value.attributes["groups"]}
+
+
+def _images(fusion: Fusion, value: Value, sizes: ConvSizes, *, bare: bool) -> tuple[Leaf, ConvSizes]:
+    """The images as kernels read them, and the sizes that hold then; `bare` ones have what is outside beside them."""
+    if bare:
+        whole = tuple(
+            (count - 1) * stride + (size - 1) * dilation + 1
+            for count, stride, size, dilation in zip(
+                sizes.out_size, sizes.window.stride, sizes.window.size, sizes.window.dilation, strict=True
+            )
+        )
+        top, left = sizes.window.padding
+        below, behind = (
+            max(0, reach - before - length)
+            for reach, before, length in zip(whole, sizes.window.padding, sizes.in_size, strict=True)
+        )
+        images = bordered(fusion, value, 0, Border(top, below, left, behind))
+        window = replace(sizes.window, padding=(0, 0))
+        return images, replace(sizes, in_size=pair(images.window.shape[2:]), window=window, cropped=sizes.out_size)
+    images = fusion.assembly.in_memory(fusion.operand(value))
+    channels = images.window.shape[1]
+    if images.window.strides[1] != 1 and (channels > 1 or sizes.window.padding != (0, 0) or _is_depthwise(value)):
+        images = channels_last(fusion, images)
+    strides = images.window.strides
+    dense = strides[3] == sizes.in_channels and (strides[1] == 1 or sizes.in_channels == 1)
+    return images, replace(sizes, dense=dense)
 
 
 def _waits_for_weights(fusion: Fusion, sizes: ConvSizes) -> bool:
@@ -87,19 +138,27 @@ def _waits_for_weights(fusion: Fusion, sizes: ConvSizes) -> bool:
     return fusion.weight_bytes > FAR_WEIGHT_BYTES and sizes.images * prod(sizes.out_size) <= FEW_PIXELS
 
 
-def _moved(place: Location, distance: int) -> Location:
+def moved(place: Location, distance: int) -> Location:
+    """A place so many bytes behind another."""
     return replace(place, offset=place.offset + distance)
 
 
-def _packed_weights(
-    fusion: Fusion, kernel: ConvKernel, weight: Leaf, first: int, scale: Leaf | None = None
-) -> Location:
+def _order(kernel: ConvKernel, weight: Leaf, first: int) -> WeightOrder:
     output, channel, row, column = weight.window.strides
-    order = WeightOrder(kernel.out_channels * output, channel, output, row, column, first * output)
-    pack = pack_conv_weights(kernel, fusion.assembly.name("pack"), order)
+    return WeightOrder(kernel.out_channels * output, channel, output, row, column, first * output)
+
+
+def packed_weights(
+    fusion: Fusion, kernel: ConvKernel, pack: PackKernel, weight: Leaf, scale: tuple[Leaf | None, int] = (None, 0)
+) -> Location:
+    """Where weights lie packed: when one has changed, or in the call where they are none.
+
+    `scale` is what multiplies each output channel, and the kernel's first one.
+    """
     source, size = fusion.assembly.location(weight), kernel.groups * kernel.packed_group
-    if scale is not None:
-        by_channel = _moved(fusion.assembly.location(scale), first * DTYPE_BYTES[scale.dtype])
+    by, first = scale
+    if by is not None:
+        by_channel = moved(fusion.assembly.location(by), first * DTYPE_BYTES[by.dtype])
         scaled = replace(pack, scale_batch=(kernel.out_channels,))
         return fusion.assembly.pack(scaled, (source, by_channel), size, kernel.element)
     if fusion.is_weight(weight):

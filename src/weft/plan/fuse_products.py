@@ -47,7 +47,8 @@ class Product:
     epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
     `factors` are what is multiplied, where it is matrices; without `takes_code` the kernel has no room for code.
     `scaled` gives what emits the product with its columns multiplied by what a leaf reads, where its weights are packed
-    so. `met` is the position of the product in its region.
+    so. `writes` tells whether the kernel can write a window, where that is not what it can read. `met` is the position
+    of the product in its region.
     """
 
     fusion: Fusion
@@ -59,6 +60,7 @@ class Product:
     factors: Factors | None = None
     takes_code: bool = True
     scaled: Callable[[Leaf], Emit] | None = None
+    writes: Callable[[Window], bool] | None = None
     memory: int = -1
     met: int = field(init=False)
 
@@ -108,6 +110,8 @@ class Product:
 
     def _can_write(self, window: Window) -> bool:
         """Whether the kernel can store so: columns side by side."""
+        if self.writes is not None:
+            return self.writes(window)
         steps = self.steps(window)
         return steps is not None and (steps.column == 1 or self.columns == 1)
 

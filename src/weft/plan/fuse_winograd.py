@@ -9,7 +9,7 @@ from weft.ir.graph import Value
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.fuse_products import Product
 from weft.plan.fusion import Fusion, tensor_type
-from weft.plan.image_layout import channels_last_strides, images_of, pixel_steps
+from weft.plan.image_layout import channels_last_strides, images_of, pixel_steps, writes_images
 from weft.plan.kernel_conv import ConvSizes
 from weft.plan.kernel_winograd import (
     PRODUCTS,
@@ -59,7 +59,9 @@ def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images:
         return pixel_steps(shape, window)
 
     scaled = partial(partial, emit) if is_weight else None
-    return Product(fusion, home, sizes.element, partial(emit, None), steps, sizes.out_channels, scaled=scaled).lazy()
+    made = Product(fusion, home, sizes.element, partial(emit, None), steps, sizes.out_channels, scaled=scaled)
+    made.writes = writes_images
+    return made.lazy()
 
 
 def _products(fusion: Fusion, kernel: WinogradKernel, images: Leaf, packed: Location) -> Location:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.ir.graph import Value
 from weft.plan.epilogue import Operand
 from weft.plan.fusion import Fusion
 from weft.plan.kernel_conv import Images
-from weft.plan.lazy import Lazy, Leaf
+from weft.plan.lazy import Fixed, Lazy, Leaf
 from weft.plan.window import Window, in_order_of
 
 
@@ -32,6 +34,44 @@ def side_by_side(fusion: Fusion, value: Value, index: int = 0) -> Leaf:
     if not isinstance(lazy.node, Leaf):
         fusion.lazies[given] = Lazy(lazy.shape, images)
     return images
+
+
+@dataclass(frozen=True)
+class Border:
+    """Rows above and below images, and columns left and right of them."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+
+def bordered(fusion: Fusion, value: Value, index: int, border: Border) -> Leaf:
+    """The images that an operand is, with channels side by side, inside of a border of zeros; all of it."""
+    given, lazy = value.operands[index], fusion.operand(value, index)
+    count, channels, height, width = lazy.shape
+    shape = (count, channels, border.top + height + border.bottom, border.left + width + border.right)
+    out = fusion.arena(in_order_of(shape, channels_last_strides(shape)), lazy.dtype)
+    (_, _, bottom, right), below, behind = shape, border.top + height, border.left + width
+    for first, end in (
+        ((0, 0), (border.top, right)),
+        ((below, 0), (bottom, right)),
+        ((border.top, 0), (below, border.left)),
+        ((border.top, behind), (below, right)),
+    ):
+        strip = Leaf(out.source, _part(out.window, first, end), out.dtype)
+        if strip.window.size:
+            fusion.assembly.store_by_loop(Lazy(strip.window.shape, Fixed(0.0, lazy.dtype)), strip)
+    inside = Leaf(out.source, _part(out.window, (border.top, border.left), (below, behind)), out.dtype)
+    fusion.assembly.store(lazy, inside)
+    if not isinstance(lazy.node, Leaf) or lazy.node.source.pending is not None:
+        fusion.lazies[given] = Lazy(lazy.shape, inside)
+    return out
+
+
+def _part(window: Window, first: tuple[int, int], behind: tuple[int, int]) -> Window:
+    """Some rows and columns of images."""
+    return window.sliced((0, 0, *first), (*window.shape[:2], *behind), (1, 1, 1, 1))
 
 
 def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -61,3 +101,8 @@ def pixel_steps(shape: tuple[int, ...], seen: Window) -> Operand | None:
     if uneven or (channel not in (0, 1) and channels > 1):
         return None
     return Operand((), per_pixel, channel)
+
+
+def writes_images(window: Window) -> bool:
+    """Whether a kernel that makes images can write so: with channels side by side, and any steps between pixels."""
+    return window.strides[1] == 1 or window.shape[1] == 1

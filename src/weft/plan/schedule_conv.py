@@ -29,6 +29,9 @@ TILES_OF_A_CORE = 3
 # the window has so many vectors of them.
 FEW_SHARE, MOST_VECTORS_BESIDE, LEAST_RUN_VECTORS = 4, 6, 4
 LEAST_PIXELS = 256  # below, a kernel of their own is not worth while
+# Convolutions to few channels alone: to this part of a vector at most, where the work is this much less; adding up a
+# vector's lanes takes about so many operations.
+FEW_ALONE, LESS_WORK, LANE_SUM_STEPS = 2, 1.5, 6
 PANEL_SHARE = 8  # the part of the L2 cache that the weights of one panel and part of the channels may take
 
 
@@ -143,6 +146,16 @@ def _channels_to_spare(conv: ConvSizes, target: Target) -> int:
     alike = not conv.sees_outside or conv.images >= LEAST_IMAGES
     few = 0 < rest <= lanes // FEW_SHARE and 0 < whole <= MOST_VECTORS_BESIDE
     return rest if one_run and alike and few and conv.images * prod(conv.out_size) >= LEAST_PIXELS else 0
+
+
+def goes_along_inputs(conv: ConvSizes, target: Target) -> bool:
+    """Tell whether all of a convolution to few channels is best computed along the inputs, inside a border of zeros."""
+    lanes, (rows, columns) = target.lanes(ELEMENT_BITS[conv.element]), conv.window.size
+    few = 0 < conv.out_channels <= lanes // FEW_ALONE and conv.window.dilation[1] == 1
+    row_steps = -(-conv.in_channels * columns // lanes)
+    steps = conv.out_channels * (rows * row_steps + LANE_SUM_STEPS)
+    enough = conv.images * prod(conv.out_size) >= LEAST_PIXELS
+    return few and enough and steps * LESS_WORK <= conv.in_channels * rows * columns
 
 
 def choose_dot_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:

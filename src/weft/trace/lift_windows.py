@@ -55,7 +55,20 @@ def convolved_back(
     """The gradient for what a convolution of images or volumes reads."""
     if of_volumes(gradient):
         return convolve_volumes_back(gradient, weight, shape, given)
+    if of_one_pixel(gradient, weight, shape, given):
+        seen = weight
+        for dimension, padding in enumerate(given["padding"], 2):
+            seen = seen.part(dimension, padding, padding + shape[dimension])
+        flat = gradient.reshape(gradient.shape[:2]).matmul(seen.reshape((weight.shape[0], prod(shape[1:]))))
+        return flat.reshape(shape)
     return gradient.build("convolution_input_gradient", weight, shape=shape, **given)
+
+
+def of_one_pixel(gradient: Expression, weight: Expression, shape: tuple[int, ...], given: dict[str, Any]) -> bool:
+    """Tell whether what a convolution reads gets something from one pixel only, by another place of the window each."""
+    places = zip(shape[2:], weight.shape[2:], given["padding"], strict=True)
+    inside = all(padding + extent <= size for extent, size, padding in places)
+    return inside and set(gradient.shape[2:]) == {1} and given["groups"] == 1 and set(given["dilation"]) == {1}
 
 
 def weighed(x: Expression, gradient: Expression, shape: tuple[int, ...], given: dict[str, Any]) -> Expression:
