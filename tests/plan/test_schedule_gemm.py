@@ -73,3 +73,8 @@ def test_tiles_by_weights_larger_than_the_cache_are_about_as_high_as_each_other(
     blocks = -(-rows // schedule.block_rows)
     last = (blocks - 1) % schedule.tile_row_blocks + 1
     assert last >= 0.75 * schedule.tile_row_blocks
+
+
+def test_chains_of_few_rows_are_no_shorter_than_they_must_be() -> None:
+    schedule = choose_schedule("f32", (8, 512, 128), TARGETS[0])
+    assert schedule.inner_block // schedule.chains == 32

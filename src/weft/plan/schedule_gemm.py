@@ -20,7 +20,7 @@ BLOCK_CYCLES = 40.0  # per register block, to begin and end it
 FEW_ROWS = 15  # up to which eager's vectors run along the sum: its chains are a vector's lanes shorter
 # Steps in one chain of additions by whether rows are few, and whether weights fill the second cache, so that shorter
 # chains cost time: longer ones round worse than what eager does.
-LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 16, (True, True): 128}
+LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 32, (True, True): 128}
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 BYTES_A_CYCLE = 16  # of weights that come from the second cache or farther
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
