@@ -525,3 +525,46 @@ def test_a_state_that_each_run_replaces_is_no_weight() -> None:
     assert len(states) == 2
     assert second.moving == states
     assert not _weights(second) & states
+
+
+class Conditioned(nn.Module):
+    """Reads what others give it between calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.context, self.batch = nn.Linear(4, 4), None, {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.layer(x) + self.context[0] * self.batch["scale"]
+        return found + self.batch["shift"] if self.batch["shifts"] else found
+
+
+def test_tensors_that_are_given_between_calls_need_no_program_each() -> None:
+    net, held = weft.hybridize(Conditioned()), SimpleNamespace(rows=[])
+
+    @weft.hybridize
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (x * held.rows[0]).sum()
+
+    for number in range(8):
+        net.context = (torch.randn(4), None)
+        net.batch = {"scale": torch.randn(()), "shift": torch.randn(4), "shifts": number > 5}
+        held.rows = [torch.randn(5, 4)]
+        x = torch.randn(5, 4)
+        with torch.no_grad():
+            found = net(x)
+        expected = net.layer(x) + net.context[0] * net.batch["scale"] + (net.batch["shift"] if number > 5 else 0)
+        torch.testing.assert_close(found, expected.detach())
+        torch.testing.assert_close(loss(found), (found * held.rows[0]).sum())
+    assert net.forward.traces == 3
+    assert loss.traces == 2
+
+
+def test_features_of_another_module_need_no_program_each() -> None:
+    features: dict[str, torch.Tensor] = {}
+    net = weft.hybridize(hooked(layers(), features.__setitem__))
+    penalty = weft.hybridize(lambda: features["1"].square().mean())
+    for _ in range(5):
+        net(torch.randn(5, 4))
+        torch.testing.assert_close(penalty(), features["1"].square().mean())
+    assert penalty.traces == 2

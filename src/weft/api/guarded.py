@@ -145,6 +145,12 @@ class Guarded:
         self._settle_again()
         return None
 
+    def note_moved(self, touched: Touched) -> None:
+        """Note the places where somebody has put other tensors: one program is to do for all that look alike."""
+        for fact in self._facts:
+            for container, keys in fact.moved():
+                touched.give(container, keys)
+
     def _settle_again(self) -> None:
         settled = self._settled
         if settled is not None:

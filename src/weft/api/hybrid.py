@@ -232,6 +232,7 @@ class Hybrid:
         rivals = self.programs.get(key)
         if rivals:
             sentence = rivals[-1].miss(leaves) or "nothing that a guard holds"
+            rivals[-1].note_moved(self._touched)
         else:
             nearest = min(reversed(self.programs), key=lambda known: key_distance(known, key))
             sentence = key_change(nearest, key, self.leaf_names(key[0]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.containers import MISSING, Touched, attributes, has_attributes, look
+from weft.trace.containers import MISSING, Keys, Touched, attributes, has_attributes, look
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 WHOLE = (nn.Module, torch.Generator, type, ModuleType)
@@ -99,6 +99,15 @@ def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
 def outline(thing: Any, touched: Touched = UNTOUCHED) -> Any:
     """What is compared of a place that each run of a program gives new tensors: any tensor is as good."""
     return content(thing, other=_outlined(touched), touched=touched)
+
+
+def loosened(compared: Any) -> Any:
+    """The outline of a thing from what was compared of it."""
+    if isinstance(compared, Same) and isinstance(compared.thing, torch.Tensor):
+        return torch.Tensor
+    if isinstance(compared, (tuple, list)):
+        return type(compared)(map(loosened, compared))
+    return compared
 
 
 def _outlined(touched: Touched, depth: int = 0) -> Callable[[Any], Any]:
@@ -197,6 +206,13 @@ class NameFact:
             same = _agrees(trimmed(self.content, self.value, self.touched), content(now, touched=self.touched))
         return None if same else changed(self.path, self.value, now)
 
+    def moved(self) -> Iterator[tuple[Any, Keys]]:
+        """The place, if there are other tensors now, and nothing else is different."""
+        if self.key not in self.touched.given(self.container) and self.change() is not None:
+            before = loosened(trimmed(self.content, self.value, self.touched))
+            if outline(look(self.container, self.key), self.touched) == before:
+                yield self.container, frozenset({self.key})
+
 
 def name_fact(place: tuple[Any, Any, str, Any], *, of_class: bool = False) -> NameFact:
     """Remember what a name stands for now; a place is a container, a key in it, the path, and what is there."""
@@ -231,6 +247,20 @@ class ModuleFacts:
         if structure(self.module) != self.structure:
             return self._difference(self.structure, structure(self.module))
         return None
+
+    def moved(self) -> Iterator[tuple[Any, Keys]]:
+        """The attributes that have other tensors now, where nothing else of them is different."""
+        now = self.module.__dict__
+        found = (
+            name
+            for name, before in self.contents.items()
+            if name in now and name not in self.rebound and name not in APART
+            if content(now[name], touched=self.touched) != before
+            if outline(now[name], self.touched) == loosened(before)
+        )
+        names = frozenset(found)
+        if names:
+            yield now, names
 
     def _difference(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
         everything = {**before, **now}
