@@ -660,3 +660,39 @@ def test_a_net_laid_out_channels_last_is_one_region_and_trains_as_in_eager() -> 
         assert theirs.grad is not None
         close(mine.grad, theirs.grad)
     assert "1 region in machine code, 0 calls" in step.program((x, y), {}).summary()
+
+
+def test_probabilities_are_checked_between_two_regions_and_a_wrong_one_changes_nothing() -> None:
+    """What is written is written behind the check, and in place."""
+    net = nn.Sequential(nn.Linear(6, 4), nn.Sigmoid()).double()
+    eager = copy.deepcopy(net)
+    optimizer, eager_optimizer = ADAM(net.parameters()), ADAM(eager.parameters())
+    step = weft.step(net, functional.binary_cross_entropy, optimizer)
+    x, y = torch.randn(5, 6, dtype=torch.float64), torch.rand(5, 4, dtype=torch.float64)
+    for _ in range(3):
+        eager_optimizer.zero_grad()
+        expected = functional.binary_cross_entropy(eager(x), y)
+        expected.backward()
+        eager_optimizer.step()
+        close(step(x, y), expected.detach())
+    close(net[0].weight, eager[0].weight)
+    assert "2 regions in machine code, 1 call" in step.program((x, y), {}).summary()
+    before = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    places = [parameter.data_ptr() for parameter in net.parameters()]
+    x[3, 2] = float("nan")
+    with pytest.raises(RuntimeError, match="all elements of input should be between 0 and 1"):
+        step(x, y)
+    torch.testing.assert_close((net.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
+    assert [parameter.data_ptr() for parameter in net.parameters()] == places
+
+
+@pytest.mark.parametrize("wrong", [1.5, -0.1, float("nan"), float("inf")])
+def test_probabilities_that_are_none_raise_what_eager_raises(wrong: float) -> None:
+    loss = weft.hybridize(lambda x, y: functional.binary_cross_entropy(x, y, reduction="sum"))
+    x, y = torch.rand(8), torch.rand(8)
+    x[1], x[2] = 0.0, 1.0
+    close_to = functional.binary_cross_entropy(x, y, reduction="sum")
+    torch.testing.assert_close(loss(x, y), close_to)
+    x[5] = wrong
+    with pytest.raises(RuntimeError, match="all elements of input should be between 0 and 1"):
+        loss(x, y)

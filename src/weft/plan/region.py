@@ -45,6 +45,7 @@ class Region:
 def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
     """Cut a graph into regions, as few as the library calls between them allow."""
     levels = _levels(graph)
+    _write_last(graph, levels)
     sink(graph, levels)
     wanted = set(graph.roots())
     users = graph.users()
@@ -90,6 +91,19 @@ def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
             depth = last_effect = max(depth, last_effect)
         levels[value] = (native, depth)
     return levels
+
+
+def _write_last(graph: Graph, levels: dict[Value, tuple[bool, int]]) -> None:
+    """Put what is written behind the last library call: a call that fails must find nothing written.
+
+    Then it is written in place, not to memory of its own and copied. What it is made of follows, where that is cheap.
+    """
+    users = graph.users()
+    last = max((level for value, (native, level) in levels.items() if not native and value.operands), default=-1)
+    for value in {write.value for write in graph.writes}:
+        native, level = levels.get(value, (False, 0))
+        if native and level <= last and not users[value] and OPS[value.op].elementwise:
+            levels[value] = (True, last + 1)
 
 
 def _made_of_nothing(graph: Graph) -> set[Value]:

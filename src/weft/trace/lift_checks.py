@@ -18,9 +18,11 @@ from weft.trace.lift_arguments import Arguments
 
 CHECK_CLASSES = "weft.check_classes.default"
 CHECK_PLACES = "weft.check_places.default"
+CHECK_PROBABILITIES = "weft.check_probabilities.default"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("check_classes(Tensor target, int classes, int ignored) -> ()")
 LIBRARY.define("check_places(Tensor places, int extent) -> ()")
+LIBRARY.define("check_probabilities(Tensor outside) -> ()")
 
 
 def _checked(target: torch.Tensor, classes: int, ignored: int) -> None:
@@ -46,6 +48,17 @@ def _unchecked_places(places: torch.Tensor, extent: int) -> None:
     del places, extent
 
 
+def _checked_probabilities(outside: torch.Tensor) -> None:
+    if float(outside):
+        raise RuntimeError("all elements of input should be between 0 and 1")
+
+
+def _unchecked_probabilities(outside: torch.Tensor) -> None:
+    del outside
+
+
+LIBRARY.impl("check_probabilities", _checked_probabilities, "CPU")
+LIBRARY.impl("check_probabilities", _unchecked_probabilities, "Meta")
 LIBRARY.impl("check_classes", _checked, "CPU")
 LIBRARY.impl("check_classes", _checked, "CUDA")
 LIBRARY.impl("check_classes", _unchecked, "Meta")
@@ -59,6 +72,18 @@ def check_classes(arguments: Arguments, classes: int) -> None:
     call = Call(CHECK_CLASSES, (Operand(0), classes, arguments.literal("ignore_index")))
     attributes = MappingProxyType({"call": call})
     arguments.checks.append(Value("library", (target.value,), NOTHING, attributes, target.place))
+
+
+def check_probabilities(arguments: Arguments, x: Expression) -> None:
+    """Numbers that are not from 0 to 1, NaN too, raise what PyTorch raises, before anything is written.
+
+    What is checked is mostly computed by the program, so how many there are is computed by it as well, and one number
+    is looked at between two regions.
+    """
+    above = x.apply("le", 1).choose(x.like(0), 1)
+    outside = x.apply("ge", 0).choose(above, 1).cast(torch.float32).sum(tuple(range(x.rank)))
+    attributes = MappingProxyType({"call": Call(CHECK_PROBABILITIES, (Operand(0),))})
+    arguments.checks.append(Value("library", (outside.value,), NOTHING, attributes, x.place))
 
 
 def check_places(arguments: Arguments, places: Expression, extent: int) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from weft.trace.expression import HALVES, Expression, positions
 from weft.trace.lift_arguments import Arguments, Results, Rule, Rules
-from weft.trace.lift_checks import check_classes
+from weft.trace.lift_checks import check_classes, check_probabilities
 
 NONE, MEAN, SUM = range(3)
 LARGEST_LOG = 100.0  # binary cross entropy takes no logarithm for lower than minus this
@@ -109,6 +109,15 @@ def weighted(arguments: Arguments, x: Expression) -> Expression:
     return x if weight is None else x * weight.wide()
 
 
+def binary_cross_entropy(arguments: Arguments) -> Expression:
+    """Of probabilities, which are checked."""
+    x, target = arguments.promoted("self", "target")
+    arguments.require(x.kind.size > 0, "of nothing")
+    check_probabilities(arguments, x)
+    no, yes = (part.apply("maximum", -LARGEST_LOG) for part in ((-x).apply("log1p"), x.apply("log")))
+    return reduced(arguments, weighted(arguments, (target - 1) * no - target * yes))
+
+
 def binary_cross_entropy_gradient(arguments: Arguments) -> Expression:
     """The gradient of binary_cross_entropy."""
     gradient, x, target = arguments.promoted("grad_output", "self", "target")
@@ -197,7 +206,7 @@ LOSSES: Rules = {
     "aten.huber_loss_backward.default": loss_gradient(huber_slope, "delta"),
     "aten.soft_margin_loss.default": in_one_dtype(loss(soft_margin)),
     "aten.soft_margin_loss_backward.default": in_one_dtype(loss_gradient(soft_margin_slope)),
-    # aten.binary_cross_entropy.default stays PyTorch's: it refuses inputs outside of [0, 1].
+    "aten.binary_cross_entropy.default": in_one_dtype(binary_cross_entropy),
     "aten.binary_cross_entropy_backward.default": binary_cross_entropy_gradient,
     "aten.binary_cross_entropy_with_logits.default": binary_cross_entropy_of_logits,
     "aten.nll_loss_forward.default": likelihood,
