@@ -23,7 +23,7 @@ from weft.trace.outcome import TensorLeaf
 from weft.trace.places import user_place
 from weft.trace.rebound import REFILLED, Change, Rebound
 from weft.trace.refusals import refuse
-from weft.trace.state import find_state
+from weft.trace.state import State, find_state
 from weft.trace.tracer import Tracer
 
 REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
@@ -51,6 +51,7 @@ class Differentiator:
         self.roots = roots
         self.wanted = [entry for entry in tracer.trace.inputs if entry.tensor.requires_grad]
         self.touched = Touched()  # what backwards leave tensors in
+        self._state: State | None = tracer.request.state  # as it still is when the first backward is traced
 
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""
@@ -69,7 +70,7 @@ class Differentiator:
                 recorder.add_input(tangent, value)
                 inputs.append(value)
                 pairs.append((root, tangent))
-        state = find_state(*self.tracer.request.state.roots)
+        state, self._state = self._state or find_state(*self.tracer.request.state.roots), None
         before = Kept(state)
         try:
             gradients = self._differentiate(pairs)
