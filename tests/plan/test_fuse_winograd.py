@@ -94,6 +94,17 @@ def test_it_is_taken_for_windows_of_three_by_three_and_float32_alone() -> None:
         assert winograd_way(ConvSizes(element, 8, 64, 64, size, window), target) == ("direct", 0)
 
 
+def test_few_channels_on_either_side_are_worth_the_transforms_and_fewer_are_not() -> None:
+    target, window = host_target(), Window((3, 3), padding=(1, 1))
+    for channels, ways in (
+        ((12, 48), {"blocks"}),
+        ((48, 16), {"blocks"}),
+        ((11, 64), {"direct"}),
+        ((64, 11), {"direct"}),
+    ):
+        assert winograd_way(ConvSizes("f32", 2, *channels, (28, 28), window), target)[0] in ways
+
+
 def test_products_that_no_block_holds_go_through_memory_and_give_the_same_bits_on_any_lanes() -> None:
     torch.manual_seed(0)
     channels, x = 320, torch.randn(1, 320, 8, 7).relu()

@@ -28,7 +28,7 @@ LEAST_STAGE_SAVING = 1.5  # multiplications of direct convolution for each that 
 MOST_STAGE_BYTES = 16 * 1024 * 1024  # of patches and products in memory
 STAGE_PATCHES = 4  # patches of a tile of a stage
 LONGEST_SUM = 64  # steps in one chain of additions: the transforms have used up some of the error that eager makes
-LEAST_CHANNELS = 24  # below, the transforms cost more than they save
+LEAST_CHANNELS = 12  # below, the transforms cost more than they save
 
 Way = Literal["direct", "blocks", "stages"]
 
