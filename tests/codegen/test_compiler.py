@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from weft.codegen import compiler
 from weft.codegen.compiler import object_code, object_codes, optimized, target_machine
 from weft.codegen.module import Module
+from weft.devices import cores
 from weft.target import host_target
 
 
@@ -49,6 +52,55 @@ def test_threads_that_compile_at_the_same_time_get_the_same_code() -> None:
     for thread in threads:
         thread.join()
     assert found == [expected] * 9
+
+
+def test_a_text_is_compiled_while_the_next_one_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, own = threading.Event(), threading.get_ident()
+    compiled: list[int] = []
+
+    def code_of(text: str, _: Any) -> bytes:
+        begun.set()
+        compiled.append(threading.get_ident())
+        return text.encode()
+
+    def written() -> Iterator[str]:
+        yield "first"
+        assert begun.wait(timeout=60)
+        yield "second"
+        yield "third"
+
+    monkeypatch.setattr(compiler, "object_code", code_of)
+    with cores(2):
+        assert object_codes(written(), host_target()) == (b"first", b"second", b"third")
+    assert compiled[0] != own
+    begun.clear()
+    compiled.clear()
+    with cores(1):
+        assert object_codes(iter(["a", "b"]), host_target()) == (b"a", b"b")
+    assert compiled == [own, own]
+
+
+def test_of_a_module_that_cannot_be_written_nothing_more_is_compiled() -> None:
+    def written() -> Iterator[str]:
+        yield str(module())
+        raise RuntimeError("no kernel")
+
+    with cores(2), pytest.raises(RuntimeError, match="no kernel"):
+        object_codes(written(), host_target())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("weft compiler")]
+
+
+def test_threads_take_short_turns_only_while_something_is_compiled() -> None:
+    before, seen = sys.getswitchinterval(), []
+
+    def written() -> Iterator[str]:
+        seen.append(sys.getswitchinterval())
+        yield str(module())
+
+    with cores(2):
+        object_codes(written(), host_target())
+    assert seen == [pytest.approx(min(compiler.SWITCH_INTERVAL, before))]
+    assert sys.getswitchinterval() == before
 
 
 def test_a_module_ends_before_its_context_whoever_looks_at_frames(monkeypatch: pytest.MonkeyPatch) -> None:

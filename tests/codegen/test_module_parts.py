@@ -7,17 +7,12 @@ import pytest
 from weft.codegen import module_parts
 from weft.codegen.compiler import object_codes
 from weft.codegen.module import Module
-from weft.codegen.module_parts import Group
+from weft.codegen.module_parts import Group, ModuleParts
 from weft.codegen.native import load_objects
 from weft.codegen.register import constant
 from weft.target import host_target
 
 KERNELS = 5
-
-
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_parts, "LEAST_PART", 10)
 
 
 def written() -> tuple[Module, list[Group]]:
@@ -36,10 +31,28 @@ def written() -> tuple[Module, list[Group]]:
     return module, groups
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 50])
-def test_parts_loaded_together_do_what_the_whole_does(most: int) -> None:
-    parts = module_parts.module_parts(*written(), most)
-    assert len(parts) == min(most, len("".join(parts)), len(parts))
+def parts_of(module: Module, groups: list[Group], least: int) -> list[str]:
+    """The texts of the parts, each of at least so many letters but the last."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_parts, "LEAST_PART", least)
+        parts = ModuleParts(module)
+        return [*(text for group in groups for text in parts.add(group)), parts.last()]
+
+
+def letters(group: Group) -> int:
+    return len("\n".join(map(str, group)))
+
+
+def for_parts(count: int) -> int:
+    """The letters that let so many parts come of the groups, and the one with what calls them."""
+    _, groups = written()
+    return min(map(letters, groups)) * KERNELS // count
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 100_000), (2, for_parts(2)), (KERNELS + 1, 10)])
+def test_parts_loaded_together_do_what_the_whole_does(count: int, least: int) -> None:
+    parts = parts_of(*written(), least)
+    assert count == len(parts) or count == 2 < len(parts) <= KERNELS
     library = load_objects(object_codes(parts, host_target()), host_target())
     found = (ctypes.c_double * (KERNELS + 1))()
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address("all"))(ctypes.addressof(found))
@@ -47,19 +60,30 @@ def test_parts_loaded_together_do_what_the_whole_does(most: int) -> None:
 
 
 def test_a_part_has_the_tables_that_its_functions_read_and_no_others() -> None:
-    first, second = module_parts.module_parts(*written(), 2)
+    parts = parts_of(*written(), for_parts(2))
+    assert len(parts) > 1
     for number in range(KERNELS):
-        assert (f"@table{number} = " in first) != (f"@table{number} = " in second)
+        assert sum(f"@table{number} = " in part for part in parts) == 1
 
 
-def test_what_is_small_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_parts, "LEAST_PART", 100_000)
+def test_what_is_small_stays_whole() -> None:
     module, groups = written()
-    assert module_parts.module_parts(module, groups, 8) == (str(module),)
+    (only,) = parts_of(module, groups, 100_000)
+    assert "far" not in only
+    assert sorted(only.splitlines()) == sorted(str(module).splitlines())
+
+
+def test_a_part_is_given_when_its_functions_are_written() -> None:
+    module, groups = written()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_parts, "LEAST_PART", letters(groups[0]) + letters(groups[1]))
+        parts = ModuleParts(module)
+        given = [len(list(parts.add(group))) for group in groups]
+    assert given == [0, 1, 0, 1, 0]
 
 
 def test_every_function_is_in_exactly_one_part() -> None:
     module, groups = written()
-    text = "\n".join(module_parts.module_parts(module, groups, 3))
+    text = "\n".join(parts_of(module, groups, for_parts(3)))
     for function in module.functions:
         assert text.count(f"define void @{function.name}(") == 1

@@ -6,9 +6,10 @@ time. llvmlite's bindings let one thread at a time into LLVM; the two functions 
 
 import ctypes
 import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from llvmlite.binding import ffi
 
+from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.target import Target
 
@@ -36,17 +38,28 @@ PASSES = (
 AS_WRITTEN, AS_USUAL = "-disable-lsr", "-disable-lsr=false"
 VERSIONS = (llvmlite.__version__, llvm.llvm_version_info, OPTIMIZATION, AS_WRITTEN, *(add.__name__ for add in PASSES))
 OBJECT = 1  # rather than text
+# Seconds after which a thread that computes in Python lets another have the interpreter, while somebody compiles. A
+# module is some thirty calls of LLVM, most of them short: with Python's own 5 ms a thread would spend more time between
+# them, waiting for the one that writes the next module, than in them.
+SWITCH_INTERVAL = 1e-4
 
 
-def object_codes(texts: Sequence[str], target: Target) -> tuple[bytes, ...]:
-    """Compile modules to relocatable object files for any target, all at the same time."""
-    first, *others = texts
-    if not others:
-        return (object_code(first, target),)
+def object_codes(texts: Iterable[str], target: Target) -> tuple[bytes, ...]:
+    """Compile modules to relocatable object files for any target, several at a time, while the next ones are written."""
+    others = cpu_count() - 1
+    if others < 1:
+        return tuple(object_code(text, target) for text in texts)
     # Each thread compiles one module and waits for nobody.
-    with _loops_as_written(), ThreadPoolExecutor(len(others), thread_name_prefix="weft compiler") as threads:
-        begun = [threads.submit(object_code, text, target) for text in others]
-        return (object_code(first, target), *(one.result() for one in begun))
+    with _loops_as_written(), ThreadPoolExecutor(others, thread_name_prefix="weft compiler") as threads:
+        begun: list[tuple[str, Future[bytes]]] = []
+        try:
+            begun.extend((text, threads.submit(object_code, text, target)) for text in texts)
+            # Once all are written, this thread takes from the end what no other has begun.
+            own = {one: object_code(text, target) for text, one in reversed(begun) if one.cancel()}
+            return tuple(own[one] if one in own else one.result() for _, one in begun)
+        finally:
+            for _, one in begun:
+                one.cancel()  # where something failed
 
 
 def object_code(module: str | ir.Module, target: Target) -> bytes:
@@ -131,15 +144,29 @@ def _library() -> ctypes.CDLL:
 
 
 class _Users:
-    """Counts who compiles now; the lock is held for a count and a setting, and never while LLVM works."""
+    """Counts who compiles now; the lock is held for a count and settings, and never while LLVM works."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.count = 0
+        self.turns = 0.0  # the interpreter's switch interval before
 
     def renew(self) -> None:
         """Begin anew in a forked child: of those who compiled, none is there."""
-        self.lock, self.count = threading.Lock(), 0
+        self.lock = threading.Lock()
+        if self.count:
+            self.leave_turns()
+        self.count = 0
+
+    def take_turns(self) -> None:
+        """Let threads that come back from LLVM have the interpreter soon."""
+        self.turns = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH_INTERVAL, self.turns))
+
+    def leave_turns(self) -> None:
+        """Undo that, unless somebody has chosen otherwise since."""
+        if sys.getswitchinterval() == SWITCH_INTERVAL:
+            sys.setswitchinterval(self.turns)
 
 
 _users = _Users()
@@ -148,11 +175,12 @@ os.register_at_fork(after_in_child=_users.renew)
 
 @contextmanager
 def _loops_as_written() -> Iterator[None]:
-    """Let LLVM leave addresses in loops as they are; as the setting is the process's, only while it compiles for us."""
+    """Let LLVM leave addresses in loops as they are; as settings are the process's, only while it compiles for us."""
     with _users.lock:
         _users.count += 1
         if _users.count == 1:
             llvm.set_option("weft", AS_WRITTEN)
+            _users.take_turns()
     try:
         yield
     finally:
@@ -160,6 +188,7 @@ def _loops_as_written() -> Iterator[None]:
             _users.count -= 1
             if _users.count == 0:
                 llvm.set_option("weft", AS_USUAL)
+                _users.leave_turns()
 
 
 _initialized = threading.Event()

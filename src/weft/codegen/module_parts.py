@@ -1,7 +1,7 @@
-"""A Module that is written -> the texts of smaller ones, which can be compiled at the same time.
+"""A Module while it is written -> the texts of smaller ones, which can be compiled at the same time.
 
 Groups of functions that only call one another stay together. What calls them, and all that is in no group, is in the
-first part; it calls the others through pointers.
+last part; it calls the others through pointers. So a part can be compiled while the next one is written.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -12,29 +12,32 @@ Group = Sequence[FunctionWriter]
 LEAST_PART = 80_000  # letters: below it a part takes about as long as starting a thread, and loading it, saves
 
 
-def module_parts(module: Module, groups: Sequence[Group], most: int) -> tuple[str, ...]:
-    """Cut a module into at most so many parts that take about equally long to compile."""
-    grouped = {id(function) for group in groups for function in group}
-    callers = [function for function in module.functions if id(function) not in grouped]
-    texts = ["\n".join(map(str, group)) for group in groups]
-    count = min(most, sum(map(len, texts)) // LEAST_PART)
-    if count < 2:
-        return (str(module),)
-    shares: list[list[int]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    # The longest first, each to the part that has the least yet.
-    for number in sorted(range(len(groups)), key=lambda number: -len(texts[number])):
-        least = sizes.index(min(sizes))
-        shares[least].append(number)
-        sizes[least] += len(texts[number])
-    first, *others = (sorted(share) for share in shares)
-    far = {function.name for share in others for number in share for function in groups[number]}
-    functions = [*(_with_far_calls(caller, far) for caller in callers), *(texts[number] for number in first)]
-    called = dict(entry for caller in callers for entry in _far_declarations(caller, far))
-    return (
-        module.text([*_declared(module, functions), *called.values()], functions),
-        *(_part(module, [texts[number] for number in share]) for share in others),
-    )
+class ModuleParts:
+    """Cuts a module into parts, each of which is complete as soon as its functions are long enough together."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._texts: list[str] = []  # of the part that is being written
+        self._names: set[str] = set()  # of its functions
+        self._grouped: set[int] = set()
+        self._far: set[str] = set()  # the names of the functions in complete parts
+
+    def add(self, group: Group) -> Iterator[str]:
+        """Take functions that only call one another; gives the text of a part that they complete."""
+        self._texts.append("\n".join(map(str, group)))
+        self._names.update(function.name for function in group)
+        self._grouped.update(map(id, group))
+        if sum(map(len, self._texts)) >= LEAST_PART:
+            yield self._module.text(_declared(self._module, self._texts), self._texts)
+            self._far |= self._names
+            self._texts, self._names = [], set()
+
+    def last(self) -> str:
+        """Give the part with all other functions of the module; no function is written after it."""
+        callers = [function for function in self._module.functions if id(function) not in self._grouped]
+        functions = [*(_with_far_calls(caller, self._far) for caller in callers), *self._texts]
+        called = dict(entry for caller in callers for entry in _far_declarations(caller, self._far))
+        return self._module.text([*_declared(self._module, functions), *called.values()], functions)
 
 
 def _with_far_calls(caller: FunctionWriter, far: Collection[str]) -> str:
@@ -53,10 +56,6 @@ def _far_declarations(caller: FunctionWriter, far: Collection[str]) -> Iterator[
             kinds = ", ".join(operand.kind for operand in operands)
             place = f"@import.{name} = internal externally_initialized global ptr @{name}"
             yield name, f"declare void @{name}({kinds})\n{place}"
-
-
-def _part(module: Module, functions: Sequence[str]) -> str:
-    return module.text(_declared(module, functions), functions)
 
 
 def _declared(module: Module, functions: Sequence[str]) -> list[str]:

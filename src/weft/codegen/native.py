@@ -8,7 +8,7 @@ just compiled are the same bytes.
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -71,15 +71,17 @@ def compile_native(module: str | ir.Module, target: Target, *, use_cache: bool =
     return load_objects(_cached(texts[0], lambda: texts, target), target)
 
 
-def compile_described(description: str, write: Callable[[], Sequence[str]], target: Target) -> NativeLibrary:
+def compile_described(description: str, write: Callable[[], Iterable[str]], target: Target) -> NativeLibrary:
     """Load what `write` gives the texts of, modules that call one another, which is only called where it is new.
+
+    It may give a text as soon as it is written: that one is compiled while the next is.
 
     The description and the code of Weft decide the texts.
     """
     return load_objects(_cached(f"{code_version()}\n{description}", write, target), target)
 
 
-def _cached(description: str, write: Callable[[], Sequence[str]], target: Target) -> Sequence[bytes]:
+def _cached(description: str, write: Callable[[], Iterable[str]], target: Target) -> Sequence[bytes]:
     """Give object code from the disk cache, compiling and keeping it where it is not there."""
     folder = config().cache_dir
     if folder is None:

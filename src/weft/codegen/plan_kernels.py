@@ -66,9 +66,15 @@ class KernelFunctions:
         self.groups: list[list[FunctionWriter]] = []
         """The functions of each kernel: they call one another, and nothing else of the module."""
         self._names: dict[str, str] = {}
+        self._known: dict[int, tuple[Any, str]] = {}  # by identity; each keeps its kernel, so that no other gets its
 
     def name(self, kernel: Any) -> str:
         """Give the name of a kernel's function."""
+        if id(kernel) not in self._known:
+            self._known[id(kernel)] = kernel, self._find(kernel)
+        return self._known[id(kernel)][1]
+
+    def _find(self, kernel: Any) -> str:
         # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
         key = repr(renamed(kernel, ""))
         if key not in self._names:

@@ -5,7 +5,7 @@ Functions of the module: `void serial(frame*)` runs all calls in order; `void la
 packing chain. See frame.py for what a frame holds.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from weft.codegen.call_writer import CallWriter, write_call
@@ -13,7 +13,7 @@ from weft.codegen.clock import Clock, serial_tick
 from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
 from weft.codegen.lane_function import MOST_IMPROVED, emit_lanes
 from weft.codegen.module import Module
-from weft.codegen.module_parts import Group, module_parts
+from weft.codegen.module_parts import ModuleParts
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.plan.plan import Plan
@@ -27,7 +27,6 @@ class PlanModule:
     """The module that runs a plan, and where what it needs is found."""
 
     module: Module
-    groups: tuple[Group, ...]
     frame: Frame
     chains: tuple[PackingChain, ...]
 
@@ -35,10 +34,6 @@ class PlanModule:
     def text(self) -> str:
         """Give the whole module's text."""
         return str(self.module)
-
-    def parts(self, most: int) -> tuple[str, ...]:
-        """Give the texts of at most so many modules that are this one together."""
-        return module_parts(self.module, self.groups, most)
 
 
 def description_of(plan: Plan, lasting: Collection[int] = (), *, clocked: bool = False) -> str:
@@ -52,10 +47,35 @@ def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, cloc
 
     A clocked one notes when each item of a lane has ended, or each call of a plan with one lane.
     """
-    module = Module(target)
-    functions = KernelFunctions(module)
+    functions = KernelFunctions(Module(target))
     frame, chains = frame_of(plan, lasting), packing_chains(plan)
-    serial = CallWriter(module.function(SERIAL, ["ptr"]), functions, frame)
+    _emit_callers(functions, plan, frame, chains, clocked=clocked)
+    return PlanModule(functions.module, frame, chains)
+
+
+def plan_texts(
+    plan: Plan, target: Target, lasting: Collection[int] = (), *, clocked: bool = False, parted: bool = True
+) -> Iterator[str]:
+    """Write the same as modules that call one another, the text of each as soon as it is written; or as one."""
+    if not parted:
+        yield emit_plan(plan, target, lasting, clocked=clocked).text
+        return
+    functions = KernelFunctions(Module(target))
+    parts = ModuleParts(functions.module)
+    for call in (*plan.calls, *plan.checks, *plan.packing):
+        before = len(functions.groups)
+        functions.name(call.kernel)
+        for group in functions.groups[before:]:
+            yield from parts.add(group)
+    _emit_callers(functions, plan, frame_of(plan, lasting), packing_chains(plan), clocked=clocked)
+    yield parts.last()
+
+
+def _emit_callers(
+    functions: KernelFunctions, plan: Plan, frame: Frame, chains: Collection[PackingChain], *, clocked: bool
+) -> None:
+    """Write what calls kernels, and those of these that are not written yet."""
+    serial = CallWriter(functions.module.function(SERIAL, ["ptr"]), functions, frame)
     clock = Clock(serial.writer, serial_tick(plan.lanes)) if clocked else None
     if clock is not None:
         clock.tick()
@@ -70,7 +90,6 @@ def emit_plan(plan: Plan, target: Target, lasting: Collection[int] = (), *, cloc
         _emit_checks(functions, frame, plan)
     for number, chain in enumerate(chains):
         _emit_chain(functions, f"pack_{number}", chain)
-    return PlanModule(module, tuple(functions.groups), frame, chains)
 
 
 def _emit_checks(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from weft.codegen.crew_module import FIRST_LANE_SLOT, PACE_SLOT
 from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
 from weft.codegen.native import NativeLibrary, compile_described
 from weft.codegen.packing import PackingChain, packing_chains
-from weft.codegen.plan_module import CHECK, SERIAL, description_of, emit_plan
+from weft.codegen.plan_module import CHECK, SERIAL, description_of, plan_texts
 from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.plan.plan import Plan
@@ -54,7 +54,7 @@ class NativeExecutable:
         self.lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
         self._library = compile_described(
             description_of(plan, self.lasting, clocked=clocked),
-            lambda: emit_plan(plan, target, self.lasting, clocked=clocked).parts(cpu_count()),
+            lambda: plan_texts(plan, target, self.lasting, clocked=clocked, parted=cpu_count() > 1),
             target,
         )
         self._pool = block_pool(frame_of(plan, self.lasting).bytes)
