@@ -66,6 +66,7 @@ def test_another_machine_is_not_measured(counted: list[int]) -> None:
 def test_where_handing_over_takes_long_only_one_round_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     spoken: list[tuple[int, int]] = []
     functions = {"ping": lambda _, __, first, last: spoken.append((first, last)), "pong": lambda *_: None}
+    monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 60.0)
     measure._hand_over(functions)
     assert len(spoken) == measure.ROUNDS_OF_SPANS * measure.SPANS
     assert [first for first, _ in spoken[1:]] == [last for _, last in spoken[:-1]]  # as both sides count

@@ -10,6 +10,8 @@ import pytest
 import torch
 from tests.runtime.plans import TARGET, linear_plan
 
+import weft
+from weft.devices import cores
 from weft.runtime import weights
 from weft.runtime.executable import NativeExecutable
 
@@ -266,3 +268,28 @@ def test_other_tensors_keep_their_ways_to_aliases() -> None:
     with pytest.raises(RuntimeError, match="under vmap transform"):
         torch.func.vmap(lambda y: y.data * 2)(torch.ones(2, 3))
     assert torch.func.grad(lambda y: (y * y.data).sum())(torch.ones(3)).sum() == 3
+
+
+@pytest.mark.parametrize(("count", "alone"), [(1, True), (2, False)])
+def test_large_weights_are_packed_on_all_cores_each_once(
+    count: int, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_by: list[int] = []
+    pack = weights.PackedWeight._pack
+
+    def noted(self, tensors):
+        packed_by.append(threading.get_ident())
+        return pack(self, tensors)
+
+    monkeypatch.setattr(weights.PackedWeight, "_pack", noted)
+    wide = weights.HUGE_PAGE // 4 // 512  # a packed weight has large pages of its own
+    net = torch.nn.Sequential(torch.nn.Linear(512, wide), torch.nn.Tanh(), torch.nn.Linear(wide, 512)).eval()
+    x, hybrid = torch.randn(3, 512), weft.hybridize(net)
+    with torch.no_grad(), cores(count):
+        expected = net[2](torch.tanh(net[0](x)))
+        assert torch.allclose(hybrid(x), expected, atol=1e-5)
+        net[0].weight.neg_()
+        net[0].bias.neg_()
+        assert torch.allclose(hybrid(x), 2 * net[2].bias - expected, atol=1e-5)
+    assert len(packed_by) == 3
+    assert (set(packed_by[:2]) == {threading.get_ident()}) is alone

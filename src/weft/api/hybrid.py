@@ -27,6 +27,7 @@ from weft.api.program_description import Example
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.errors import UnsupportedError, UsageError, WeftError
+from weft.runtime.ahead import compile_ahead
 from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
 from weft.runtime.whole_call import Whole, refuse_all
@@ -175,6 +176,7 @@ class Hybrid:
             return found
 
     def _traced(self, call: Call) -> Guarded:
+        compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)
         name = trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values()))

@@ -45,7 +45,7 @@ SWITCH_INTERVAL = 1e-4
 
 
 def object_codes(texts: Iterable[str], target: Target) -> tuple[bytes, ...]:
-    """Compile modules to relocatable object files for any target, several at a time, while the next ones are written."""
+    """Compile modules to relocatable object files for any target, several at once, while the next ones are written."""
     others = cpu_count() - 1
     if others < 1:
         return tuple(object_code(text, target) for text in texts)

@@ -14,7 +14,7 @@ from weft.runtime.fast_call import Fast, FastCall, FastProgram, object_layout, r
 from weft.runtime.same_content import SameContent
 from weft.runtime.tensor_words import EVERY_BIT, Row, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
-from weft.runtime.weights import Packing, address_of, packed_weight, weight_of
+from weft.runtime.weights import Packing, address_of, current_forms, packed_weight, weight_of
 
 PackingOf = tuple[Packing, Sequence[torch.Tensor]]
 
@@ -39,7 +39,7 @@ class Binding:
         self.content = SameContent(uncounted, lanes) if uncounted else None
         self._records = [weight_of(tensor) for tensor in lasting]  # they tell when a tensor has ended
         self.shared = [packed_weight(packing, tensors) for packing, tensors in packings]
-        self.packed = [one.current(tensors) for one, (_, tensors) in zip(self.shared, packings, strict=True)]
+        self.packed = current_forms(self.shared, [tensors for _, tensors in packings])
         self.packed_addresses = [address for one in self.packed for address in one.addresses]
         compared = set(map(id, uncounted))
         weights = (weight for one in self.shared for weight in one.weights)

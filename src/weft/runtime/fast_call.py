@@ -135,7 +135,8 @@ def object_layout() -> ObjectLayout | None:
     return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
 
 
-def _text(target: Target) -> str:
+def fast_call_text(target: Target) -> str:
+    """Write the module of the function that runs programs; it needs to know how tensors lie in memory."""
     layout = object_layout()
     assert layout is not None
     return fast_call_module(layout, target)
@@ -147,7 +148,7 @@ _methods: list[Method] = []
 def _method() -> Method:
     """Describe the function to Python; every description stays, because functions made from it point to it."""
     if not _methods:
-        address = shared_library(_text).address("fast_call")
+        address = shared_library(fast_call_text).address("fast_call")
         _methods.append(Method.of("weft program", address))
     return _methods[0]
 

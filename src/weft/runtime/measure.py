@@ -14,18 +14,19 @@ from pathlib import Path
 from time import perf_counter
 
 from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, measure_module
-from weft.codegen.native import NativeLibrary, compile_native
+from weft.codegen.native import NativeLibrary
 from weft.config import config
 from weft.errors import UsageError
 from weft.plan.machine_model import MachineModel, default_model, parse_model
 from weft.runtime.arena import Block
+from weft.runtime.shared_code import ahead, shared_library
 from weft.target import Target, host_target
 
 VERSION = 1  # of what is measured, and how
 FOLDER = "machine"
 REPEATS, MEMORY_REPEATS = 5, 3
 ROUNDS = 20_000  # of multiply-adds
-ROUNDS_OF_SPANS, SPANS, HANDOVERS = 12, 5, 20
+ROUNDS_OF_SPANS, SPANS, HANDOVERS = 30, 2, 20
 # Where others keep the cores busy each hand-over waits until both threads run: a round is enough to see that.
 LONGEST_HAND_OVER = 0.005  # seconds after which no further round begins
 MOST_CACHE_BYTES = 8 * 1024 * 1024
@@ -68,7 +69,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 def _known(target: Target, folder: Path | None) -> MachineModel:
     if folder is None:
         return measure_machine(target)
-    path = folder / FOLDER / f"{machine_key(target)}.txt"
+    path = _path(folder, target)
     try:
         return parse_model(path.read_text(encoding="ascii"), target)
     except (OSError, UnicodeError, UsageError):
@@ -78,6 +79,16 @@ def _known(target: Target, folder: Path | None) -> MachineModel:
     return model
 
 
+def is_measured(target: Target) -> bool:
+    """Tell whether the model of a machine is on disk."""
+    folder = config().cache_dir
+    return folder is not None and _path(folder, target).exists()
+
+
+def _path(folder: Path, target: Target) -> Path:
+    return folder / FOLDER / f"{machine_key(target)}.txt"
+
+
 def machine_key(target: Target) -> str:
     """Name a machine by all of its target that a model depends on."""
     return hashlib.sha256(repr((VERSION, target)).encode()).hexdigest()[:32]
@@ -85,8 +96,8 @@ def machine_key(target: Target) -> str:
 
 def measure_machine(target: Target) -> MachineModel:
     """Measure this machine; the best of several times counts, since others may be using it."""
-    library = compile_native(measure_module(target), target)
-    functions = _functions(library)
+    functions = _functions(shared_library(measure_module))
+    ahead.finish()  # nothing of ours works beside what is measured
     guess = default_model(target)
     block = Block(MOST_MEMORY_BYTES)
     # Memory that nobody has written is all one page. SAFETY: the block is as long as this.

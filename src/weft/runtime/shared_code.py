@@ -1,24 +1,69 @@
-"""Native code that the whole process shares -> compiled once, however many threads ask first."""
+"""Native code that the whole process shares -> compiled once, however many threads ask first, and ahead of need."""
 
+import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from weft.codegen.native import NativeLibrary, compile_native
+from weft.errors import WeftError
 from weft.target import Target, host_target
 
-_libraries: dict[Callable[[Target], str], NativeLibrary] = {}
+Text = Callable[[Target], str]
+log = logging.getLogger("weft.runtime")
+
+_libraries: dict[Text, NativeLibrary] = {}
 # Held while one library is compiled, which waits for nobody who takes this lock. A cache without a lock would let two
 # threads compile, and unload the code of one while its functions are in use.
 _lock = threading.RLock()
 
 
-def shared_library(text: Callable[[Target], str]) -> NativeLibrary:
+def shared_library(text: Text) -> NativeLibrary:
     """Give the library of a module's text, which is written by a function; it stays until the process ends."""
     with _lock:
         if text not in _libraries:
             _libraries[text] = compile_native(text(host_target()), host_target())
         return _libraries[text]
+
+
+class Ahead:
+    """The thread that compiles shared libraries before they are needed; there is one in a process, once."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        # Held while the thread is made, which waits for nobody.
+        self._lock = threading.Lock()
+
+    def begin(self, texts: Callable[[], Iterable[Text]]) -> None:
+        """Start the thread where there was none."""
+        if self._thread is not None:
+            return
+        with self._lock:
+            if self._thread is None:
+                # Python waits for it at its end: LLVM must not go on while the process takes it down.
+                self._thread = threading.Thread(target=_compile, args=(texts,), name="weft compiler ahead")
+                self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until the thread is done. It waits only for who compiles one of these libraries, not for the caller."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def renew(self) -> None:
+        """In a forked child, what its parent has not compiled is compiled when it is needed."""
+        self._lock = threading.Lock()
+
+
+ahead = Ahead()
+
+
+def _compile(texts: Callable[[], Iterable[Text]]) -> None:
+    try:
+        for text in texts():
+            shared_library(text)
+    except WeftError as error:
+        log.info("not compiled ahead: %s", error)  # whoever needs it gets the same error
 
 
 def _renew_lock() -> None:
@@ -27,3 +72,5 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
+# A child must not begin while LLVM, or a lock of ours, is in the hands of a thread that it does not have.
+os.register_at_fork(before=ahead.finish, after_in_child=ahead.renew)

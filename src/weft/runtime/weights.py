@@ -11,15 +11,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
 from weft.codegen.library import version_of
+from weft.devices import cpu_count
+from weft.runtime.arena import HUGE_PAGE, Block
 from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
 
 Pack = Callable[[Sequence[int]], None]
+WORTH_THREADS = 4 * 1024 * 1024  # bytes to be packed, which take some milliseconds
 CALM_LOOKS = 32  # in which a foreign weight has not changed, before its version alone is trusted
 address_of = torch.Tensor.data_ptr
 log = logging.getLogger("weft.runtime")
@@ -149,22 +153,24 @@ class PackedWeight:
     def __init__(self, packing: Packing, weights: tuple[Weight, ...]) -> None:
         self.packing = packing
         self.weights = weights
+        self._seen: tuple[int, ...] = ()
         self._stamps: tuple[int, ...] = ()
         self._packed: Packed | None = None
         self._spare: list[tuple[torch.Tensor, ...]] = []
         for weight in weights:
             weight.packed.add(self)
 
-    def current(self, tensors: Sequence[torch.Tensor]) -> Packed:
-        """Give the packed form of the weights as they are now."""
-        with _lock:
-            # Looked at before they are packed: a write meanwhile is then seen by the next look.
-            stamps = tuple(weight.look(tensor) for weight, tensor in zip(self.weights, tensors, strict=True))
-            packed = self._packed
-            if packed is None or stamps != self._stamps:
-                packed = self._pack(tensors)
-                self._packed, self._stamps = packed, stamps
-            return packed
+    def look(self, tensors: Sequence[torch.Tensor]) -> Packed | None:
+        """Give the packed form of the weights as they are now; None where they have to be packed."""
+        # Looked at before they are packed: a write meanwhile is then seen by the next look.
+        self._seen = tuple(weight.look(tensor) for weight, tensor in zip(self.weights, tensors, strict=True))
+        return self._packed if self._seen == self._stamps else None
+
+    def pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
+        """Pack the weights as they were last looked at."""
+        packed = self._pack(tensors)
+        self._packed, self._stamps = packed, self._seen
+        return packed
 
     def forget(self) -> None:
         """Drop the packed form; calls that read it hold it themselves."""
@@ -197,5 +203,25 @@ def packed_weight(packing: Packing, tensors: Sequence[torch.Tensor]) -> PackedWe
         return found
 
 
+def current_forms(packed: Sequence[PackedWeight], tensors: Sequence[Sequence[torch.Tensor]]) -> list[Packed]:
+    """Give the packed forms of weights as they are now; all cores pack those that are not."""
+    with _lock:
+        pairs = dict(zip(packed, tensors, strict=True))
+        forms = {one: one.look(mine) for one, mine in pairs.items()}
+        stale = [one for one, form in forms.items() if form is None]
+        # The largest first, so that no thread is left with one at the end.
+        stale.sort(key=lambda one: -sum(one.packing.packed))
+        if len(stale) < 2 or cpu_count() < 2 or sum(sum(one.packing.packed) for one in stale) < WORTH_THREADS:
+            made = [one.pack(pairs[one]) for one in stale]
+        else:
+            # Each thread packs weights of its own and takes no lock: this one, which holds it, waits for them.
+            with ThreadPoolExecutor(cpu_count(), thread_name_prefix="weft packing") as pool:
+                made = list(pool.map(lambda one: one.pack(pairs[one]), stale))
+        found = forms | dict(zip(stale, made, strict=True))
+        return [form for one in packed if (form := found[one]) is not None]
+
+
 def _buffer(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8)
+    # A page that is touched for the first time costs as much as packing what it holds: large ones are fewer.
+    memory = Block(size).memory if size >= HUGE_PAGE else None
+    return torch.empty(size, dtype=torch.uint8) if memory is None else torch.frombuffer(memory, dtype=torch.uint8)

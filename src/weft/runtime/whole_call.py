@@ -171,7 +171,8 @@ def _answer(place: int, number: int) -> int:
 _methods: list[Method] = []
 
 
-def _text(target: Target) -> str:
+def whole_call_text(target: Target) -> str:
+    """Write the module of the function that runs programs; it needs to know how tensors lie in memory."""
     layout = object_layout()
     assert layout is not None
     return whole_call_module(layout, target)
@@ -180,5 +181,5 @@ def _text(target: Target) -> str:
 def _method() -> Method:
     """Describe the function to Python; the description stays, because functions made from it point to it."""
     if not _methods:
-        _methods.append(Method.of("weft program", shared_library(_text).address("whole_call")))
+        _methods.append(Method.of("weft program", shared_library(whole_call_text).address("whole_call")))
     return _methods[0]
