@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -39,6 +41,8 @@ class Ready:
     call: Callable[[], Any]
     answer: Callable[[Any], list[Any]]
     calls_before_answer: int = 1
+    noting: Callable[[], float] = float
+    """The seconds that taking notes for the answer has cost so far: no part of a first call."""
 
 
 class CannotRunError(Exception):
@@ -64,7 +68,16 @@ def training(subject: TrainingSubject, step: Callable[[], torch.Tensor]) -> Read
 
     The gradients of the first step stand layer by layer: roundings have not grown yet, and no layer hides another's.
     """
-    before = joined(subject.thing.parameters())
+    noting: list[float] = []
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        start = perf_counter()
+        yield
+        noting.append(perf_counter() - start)
+
+    with noted():
+        before = joined(subject.thing.parameters())
     losses: list[torch.Tensor] = []
     gradients: list[torch.Tensor] = []
 
@@ -73,7 +86,8 @@ def training(subject: TrainingSubject, step: Callable[[], torch.Tensor]) -> Read
         if len(losses) < TRAINING_STEPS:
             losses.append(loss.detach().double().reshape(()))
         if not gradients:
-            gradients.extend(joined(map(gradient_of, layer)) for layer in layers(subject.thing))
+            with noted():
+                gradients.extend(joined(map(gradient_of, layer)) for layer in layers(subject.thing))
         return loss
 
     def answer(_: Any) -> list[Any]:
@@ -81,7 +95,7 @@ def training(subject: TrainingSubject, step: Callable[[], torch.Tensor]) -> Read
         buffers = [buffer for buffer in subject.thing.buffers() if buffer.is_floating_point()]
         return [torch.stack(losses), moved, *([joined(buffers)] if buffers else []), *gradients]
 
-    return Ready(call, answer, TRAINING_STEPS)
+    return Ready(call, answer, TRAINING_STEPS, lambda: sum(noting))
 
 
 def layers(module: torch.nn.Module) -> list[list[torch.nn.Parameter]]:
