@@ -14,19 +14,17 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """What part of a call does to a buffer; without a box it may be anywhere in it."""
+    """What part of a call does to a buffer; without a box it may be anywhere in it. `bytes` are those it touches."""
 
     buffer: int
     box: Box | None
     writes: bool
+    bytes: int
 
     def meets(self, other: Touch) -> bool:
         """Tell whether two touches of one buffer may share a byte."""
         return self.box is None or other.box is None or not disjoint(self.box, other.box)
 
-    def bytes_of(self, size: int) -> int:
-        """Count the bytes touched in a buffer of some size."""
-        return size if self.box is None else min(self.box.bytes, size)
 
 
 class Footprints:
@@ -57,11 +55,13 @@ class Footprints:
     def _find(self, number: int, begin: int, end: int) -> tuple[Touch, ...]:
         call = self.plan.calls[number]
         writes = len(call.writes)
-        return tuple(
-            Touch(place.buffer, one.moved(place.offset) if one else None, position < writes)
-            for position, (place, one) in enumerate(zip(call.arguments, self._boxes(number, begin, end), strict=True))
-            if place.buffer in self.written
-        )
+        found = []
+        for position, (place, one) in enumerate(zip(call.arguments, self._boxes(number, begin, end), strict=True)):
+            if place.buffer in self.written:
+                size = self.plan.buffers[place.buffer].bytes
+                moved, count = (None, size) if one is None else (one.moved(place.offset), min(one.bytes, size))
+                found.append(Touch(place.buffer, moved, position < writes, count))
+        return tuple(found)
 
     def _boxes(self, number: int, begin: int, end: int) -> Boxes:
         call = self.plan.calls[number]

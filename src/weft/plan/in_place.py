@@ -96,16 +96,15 @@ def _over_its_input(call: KernelCall, output: Location, source: Location, target
 def _dependent(calls: Sequence[KernelCall], writer: int, last: int) -> set[int]:
     """The calls from a writer to the last one that must come after it: they touch what it, or such a call, writes."""
     found = {writer}
+    wrote = {place.buffer for place in calls[writer].writes}
+    read = {place.buffer for place in calls[writer].reads}
     for number in range(writer + 1, last + 1):
-        call = calls[number]
-        written = {place.buffer for place in call.writes}
-        touched = written | {place.buffer for place in call.reads}
-        for earlier in found:
-            wrote = {place.buffer for place in calls[earlier].writes}
-            read = {place.buffer for place in calls[earlier].reads}
-            if wrote & touched or read & written:
-                found.add(number)
-                break
+        writes = {place.buffer for place in calls[number].writes}
+        reads = {place.buffer for place in calls[number].reads}
+        if wrote & writes or wrote & reads or read & writes:
+            found.add(number)
+            wrote |= writes
+            read |= reads
     return found
 
 

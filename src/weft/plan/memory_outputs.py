@@ -7,7 +7,8 @@ may lie there; as everywhere, the waits must order the uses, however fast or slo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from operator import le
 
 import numpy as np
 
@@ -59,6 +60,25 @@ def _candidates(plan: Plan, spans: dict[int, tuple[int, int]], position: int) ->
     return sorted(living, key=lambda number: (-plan.buffers[number].bytes, number))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lives:
+    """Lifetimes as lists: arrays of a number for each lane take longer to compare."""
+
+    sizes: list[int]
+    starts: list[list[int]]
+    ends: list[list[int]]
+
+    @staticmethod
+    def of(lives: Lifetimes) -> _Lives:
+        """Read arrays."""
+        return _Lives(lives.sizes.tolist(), lives.starts.tolist(), lives.ends.tolist())
+
+    def apart(self, one: int, other: int) -> bool:
+        """Tell whether one of two buffers is surely done with before the other one starts."""
+        first = all(map(le, self.ends[one], self.starts[other]))
+        return first or all(map(le, self.ends[other], self.starts[one]))
+
+
 class _Hosts:
     """Outputs, and the intermediates that lie in them so far."""
 
@@ -66,20 +86,20 @@ class _Hosts:
         guests = [number for number, _ in plan.of_kind("arena")]
         self._outputs = outputs
         self._sizes = [plan.buffers[number].bytes for number in outputs]
-        self._own = lifetimes(plan, outputs, early)
-        self._lives = lifetimes(plan, guests, early)
+        self._own = _Lives.of(lifetimes(plan, outputs, early))
+        self._lives = _Lives.of(lifetimes(plan, guests, early))
         self._index_of = {number: index for index, number in enumerate(guests)}
         self._placed: list[list[tuple[int, int]]] = [[] for _ in outputs]  # offset and index of each guest
-        used = [place for place in range(len(outputs)) if self._own.ends[place].any()]
+        used = [place for place in range(len(outputs)) if any(self._own.ends[place])]
         # Those that are written first have least room to give: what fits there leaves the others for the rest.
-        self._order = sorted(used, key=lambda place: (int(self._own.starts[place].sum()), place))
+        self._order = sorted(used, key=lambda place: (sum(self._own.starts[place]), place))
 
     def take(self, number: int) -> Location | None:
         """Find a place for an intermediate and keep it; None where no output has one."""
         index = self._index_of[number]
-        size = int(self._lives.sizes[index])
+        size, ends = self._lives.sizes[index], self._lives.ends[index]
         for host in self._order:
-            if not (self._lives.ends[index] <= self._own.starts[host]).all():
+            if not all(map(le, ends, self._own.starts[host])):
                 continue
             offset = self._gap(host, index)
             if offset + size <= self._sizes[host]:
@@ -90,20 +110,14 @@ class _Hosts:
 
     def _gap(self, host: int, index: int) -> int:
         """The first place in an output that none takes who may be there at the same time."""
-        size, offset = int(self._lives.sizes[index]), 0
+        size, offset = self._lives.sizes[index], 0
         for start, other in self._placed[host]:
-            if _apart(self._lives, index, other):
+            if self._lives.apart(index, other):
                 continue
             if start - offset >= size:
                 break
-            offset = max(offset, start + int(self._lives.sizes[other]))
+            offset = max(offset, start + self._lives.sizes[other])
         return offset
-
-
-def _apart(lives: Lifetimes, one: int, other: int) -> bool:
-    """Tell whether one of two buffers is surely done with before the other one starts."""
-    first = (lives.ends[one] <= lives.starts[other]).all()
-    return bool(first or (lives.ends[other] <= lives.starts[one]).all())
 
 
 def _moved(call: KernelCall, places: dict[int, Location]) -> KernelCall:

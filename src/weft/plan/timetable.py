@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.plan.cost import PlanCosts
-from weft.plan.dependencies import Footprints, History
+from weft.plan.dependencies import Footprints, History, Touch
 from weft.plan.machine_model import MachineModel
 from weft.plan.plan import Plan, Run, Wait
 
 LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
 
 Share = tuple[int, int, int]  # a lane, and the tiles [begin, end) that it does
+Tiles = tuple[int, int, int]  # a call, and tiles [begin, end) of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,10 @@ class Timetable:
         self._known = [[0] * lane_count for _ in self.lanes]
         self.order: list[int] = []  # of the calls
         self._counts: list[tuple[int, ...]] = []  # of each lane's runs, after each call
-        self._needs: dict[tuple[int, int, int], Needs] = {}  # as things stand
+        # As things stand: what a run needs changes only when somebody touches a buffer that it touches.
+        self._needs: dict[Tiles, Needs] = {}
+        self._askers: dict[int, list[Tiles]] = {}  # by buffer
         self._history: History[tuple[int, int]] = History()
-        self._sizes = [buffer.bytes for buffer in footprints.plan.buffers]
 
     @property
     def end(self) -> float:
@@ -82,18 +84,23 @@ class Timetable:
     def needs(self, call: int, begin: int, end: int) -> Needs:
         """Find what tiles [begin, end) of a call depend on."""
         key = (call, begin, end)
-        if key not in self._needs:
-            self._needs[key] = self._find_needs(*key)
-        return self._needs[key]
-
-    def _find_needs(self, call: int, begin: int, end: int) -> Needs:
-        counts, read = [0] * len(self.lanes), [0] * len(self.lanes)
+        found = self._needs.get(key)
+        if found is None:
+            touches = self.footprints.of(*key)
+            found = self._needs[key] = self._find_needs(touches)
+            for buffer in {touch.buffer for touch in touches}:
+                self._askers.setdefault(buffer, []).append(key)
         if self.ahead and len(self._counts) >= self.ahead and len(self._counts) % self._period == 0:
-            counts = list(self._counts[-self.ahead])
-        for (lane, position), handed in self._history.before(self.footprints.of(call, begin, end)):
-            counts[lane] = max(counts[lane], position + 1)
+            return Needs(tuple(map(max, found.counts, self._counts[-self.ahead])), found.read)
+        return found
+
+    def _find_needs(self, touches: tuple[Touch, ...]) -> Needs:
+        counts, read = [0] * len(self.lanes), [0] * len(self.lanes)
+        for (lane, position), handed in self._history.before(touches):
+            if position >= counts[lane]:
+                counts[lane] = position + 1
             if handed is not None:
-                read[lane] += min(touch.bytes_of(self._sizes[touch.buffer]) for touch in handed)
+                read[lane] += min(handed[0].bytes, handed[1].bytes)
         return Needs(tuple(counts), tuple(read))
 
     def start(self, lane: int, needs: Needs) -> float:
@@ -131,9 +138,12 @@ class Timetable:
             self._finished[lane].append(self.free[lane])
             self._clocks[lane].append(tuple(self._known[lane]))
             self._known[lane][lane] += 1
-            self._history.add((lane, len(self._finished[lane]) - 1), self.footprints.of(call, begin, end))
+            touches = self.footprints.of(call, begin, end)
+            self._history.add((lane, len(self._finished[lane]) - 1), touches)
+            for buffer in {touch.buffer for touch in touches}:
+                for asker in self._askers.pop(buffer, ()):
+                    self._needs.pop(asker, None)
         self.order.append(call)
-        self._needs.clear()
         self._counts.append(tuple(map(len, self._finished)))
 
     def _wait(self, lane: int, needs: Needs) -> None:
