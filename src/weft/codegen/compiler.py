@@ -24,6 +24,9 @@ from weft.errors import InternalError
 from weft.target import Target
 
 OPTIMIZATION = 2
+# Of machine code. More only orders instructions once again, which processors do themselves: it took a tenth of the time
+# of compiling, and kernels were as fast without.
+TRANSLATION = 1
 # Emitters write registers, vectors and loops as they should be: what is left to do is small. LLVM's own pipeline takes
 # five times as long, makes the same code of our kernels, and would vectorise what is left scalar on purpose.
 PASSES = (
@@ -36,7 +39,14 @@ PASSES = (
 # LLVM's search for cheaper addresses in loops takes two fifths of the time of making machine code, and finds next to
 # nothing where emitters carry along the one address that moves far, as register_block.py does.
 AS_WRITTEN, AS_USUAL = "-disable-lsr", "-disable-lsr=false"
-VERSIONS = (llvmlite.__version__, llvm.llvm_version_info, OPTIMIZATION, AS_WRITTEN, *(add.__name__ for add in PASSES))
+VERSIONS = (
+    llvmlite.__version__,
+    llvm.llvm_version_info,
+    OPTIMIZATION,
+    TRANSLATION,
+    AS_WRITTEN,
+    *(add.__name__ for add in PASSES),
+)
 OBJECT = 1  # rather than text
 # Seconds after which a thread that computes in Python lets another have the interpreter, while somebody compiles. A
 # module is some thirty calls of LLVM, most of them short: with Python's own 5 ms a thread would spend more time between
@@ -121,7 +131,7 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu,
         features=target.feature_string,
-        opt=OPTIMIZATION,
+        opt=TRANSLATION,
         reloc="pic",
         codemodel="small",
         jit=True,

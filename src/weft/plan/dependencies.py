@@ -26,7 +26,6 @@ class Touch:
         return self.box is None or other.box is None or not disjoint(self.box, other.box)
 
 
-
 class Footprints:
     """What ranges of tiles of a plan's calls touch, of the buffers that some call writes; others order nothing."""
 
