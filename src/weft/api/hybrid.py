@@ -179,8 +179,7 @@ class Hybrid:
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)
-        name = trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values()))
-        types = known_types(name)
+        types = known_types(name := trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values())))
         request = Request(
             self.function,
             call.arguments,
