@@ -251,7 +251,7 @@ def test_to_begin_a_pause_nobody_waits_for_work_that_may_need_what_the_code_hold
     x, lock = torch.ones(20), threading.Lock()
     with weft.lazy():
         lock.acquire()
-        spawned = weft.spawn(lock.acquire, timeout=5)
+        spawned = weft.spawn(lock.acquire, timeout=60)
         last = time.monotonic() + 20
         while not SESSION.pauses.wanted:
             assert time.monotonic() < last

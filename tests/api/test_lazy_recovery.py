@@ -251,6 +251,26 @@ def test_memory_that_is_written_anew_has_nothing_to_do_with_what_failed_before(o
             weft.waitall()
 
 
+def test_what_is_frozen_and_then_written_anew_ends_the_search_for_what_misses_a_change() -> None:
+    table, p, q = torch.ones(40, 4), torch.ones(20, 4), torch.ones(20, 4)
+
+    def work(index: torch.Tensor) -> torch.Tensor:
+        lost = rows(index, table)
+        p.mul_(2)
+        p.add_(lost)
+        q.add_(p)
+        p.fill_(3)
+        return p
+
+    often(work)
+    q.fill_(1)
+    with weft.lazy():
+        assert weft.wait(work(BAD)).sum().item() == 240
+        with pytest.raises(IndexError):
+            weft.wait(q)
+    assert q.sum().item() == 80
+
+
 def test_a_part_that_is_written_anew_leaves_the_rest_as_unknown_as_it_was() -> None:
     table, p = torch.ones(40, 4), torch.ones(20, 4)
 

@@ -107,15 +107,15 @@ class Losses:
         """Find what will miss a change in the steps behind this place, and so is to be changed by none of them."""
         root, by, frozen = self._root, self._by, self._frozen
         found = dict(frozen)
-        while True:
+        known = -1
+        while len(found) > known:  # it only grows
+            known = len(found)
             # A trial: whatever is not changed may let more miss something.
             self._root, self._by, self._frozen = dict(root), dict(by), dict(found)
             for step in self._steps[place + 1 :]:
                 if self.skips(step, None):
                     for written in (self._of(step.takes[index]) for index in step.form.written):
                         found.setdefault(written, self._by[written])
-            if len(found) == len(self._frozen) or found.keys() == self._frozen.keys():
-                break
         self._root, self._by, self._frozen = root, by, found
 
     def tell(self, made: Mapping[int, Any], results: Sequence[int]) -> None:
