@@ -6,7 +6,7 @@ import torch
 
 from weft.trace.expression import Expression
 from weft.trace.lift_arguments import Arguments, Results, Rules
-from weft.trace.lift_windows import channels
+from weft.trace.lift_convolutions import channels
 
 
 def variance(x: Expression, middle: Expression, dimensions: tuple[int, ...]) -> Expression:

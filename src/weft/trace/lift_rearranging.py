@@ -8,7 +8,7 @@ import torch
 
 from weft.trace.expression import Expression, table
 from weft.trace.lift_arguments import Arguments, Rules
-from weft.trace.lift_windows import gathered_back
+from weft.trace.lift_resampling import gathered_back
 from weft.trace.lift_writes import diagonal_put, region, slice_range
 
 

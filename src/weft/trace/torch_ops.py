@@ -15,6 +15,7 @@ from weft.trace.lift_arguments import Rule, Rules
 from weft.trace.lift_attention import ATTENTION
 from weft.trace.lift_bags import BAGS
 from weft.trace.lift_cells import CELLS
+from weft.trace.lift_convolutions import CONVOLUTIONS
 from weft.trace.lift_elementwise import ELEMENTWISE
 from weft.trace.lift_indexing import INDEXING
 from weft.trace.lift_lists import LISTS
@@ -24,6 +25,7 @@ from weft.trace.lift_products import PRODUCTS
 from weft.trace.lift_rearranging import REARRANGING
 from weft.trace.lift_recurrent import RECURRENT
 from weft.trace.lift_reductions import REDUCTIONS
+from weft.trace.lift_resampling import RESAMPLING
 from weft.trace.lift_sorting import SORTING
 from weft.trace.lift_views import VIEWS
 from weft.trace.lift_windows import WINDOWS
@@ -47,7 +49,9 @@ RULES: Rules = merged(
         VIEWS,
         REDUCTIONS,
         PRODUCTS,
+        CONVOLUTIONS,
         WINDOWS,
+        RESAMPLING,
         NORMS,
         LOSSES,
         INDEXING,
