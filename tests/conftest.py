@@ -9,7 +9,7 @@ import torch
 from hypothesis import settings
 
 import weft
-from weft.api.lazy_tasks import engine
+from weft.api.lazy.tasks import engine
 from weft.config import overrides
 from weft.runtime import native_graph
 

@@ -20,7 +20,7 @@ from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
 from tests.conformance.report import page, passed, table
 
-from weft.api.lazy_plan import Plan
+from weft.api.lazy.plan import Plan
 from weft.config import overrides
 
 OVERLAP = torch.randn(4).expand(3, 4)

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 import weft
-from weft.train.data import Batches, Images
+from weft.train.datasets.data import Batches, Images
 
 SCALE = 0.01
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.train.data import Batches, Images
+from weft.train.datasets.data import Batches, Images
 
 NETS = {"resnet18": weft.models.resnet18, "lenet": weft.models.LeNet}
 

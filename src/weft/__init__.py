@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from weft.api.explain import explain
     from weft.api.export import export
     from weft.api.hybrid import hybridize, program
-    from weft.api.lazy import lazy
-    from weft.api.program_file import load_program
+    from weft.api.lazy.block import lazy
+    from weft.api.programs.file import load_program
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
-    from weft.api.step import step
+    from weft.api.steps.step import step
     from weft.train.callbacks import Callback, EarlyStop
-    from weft.train.checkpoint import load, save
-    from weft.train.checkpoint_folder import Checkpoints
-    from weft.train.choose_devices import try_all_gpus, try_gpu
-    from weft.train.collective import allreduce, replicate
-    from weft.train.data_parallel import DataParallel
+    from weft.train.checkpoints.checkpoint import load, save
+    from weft.train.checkpoints.folder import Checkpoints
+    from weft.train.devices.choose_devices import try_all_gpus, try_gpu
+    from weft.train.devices.collective import allreduce, replicate
+    from weft.train.devices.data_parallel import DataParallel
+    from weft.train.devices.split import split_and_load, split_batch
     from weft.train.evaluate import evaluate
     from weft.train.metrics import Accumulator, Animator
     from weft.train.modules import data, models
-    from weft.train.split import split_and_load, split_batch
     from weft.train.timing import BenchMark, Benchmark, Timer
     from weft.train.trainer import Trainer
 
@@ -88,12 +88,12 @@ HOMES = {
     "BenchMark": "weft.train.timing",
     "Benchmark": "weft.train.timing",
     "Callback": "weft.train.callbacks",
-    "Checkpoints": "weft.train.checkpoint_folder",
-    "DataParallel": "weft.train.data_parallel",
+    "Checkpoints": "weft.train.checkpoints.folder",
+    "DataParallel": "weft.train.devices.data_parallel",
     "EarlyStop": "weft.train.callbacks",
     "Timer": "weft.train.timing",
     "Trainer": "weft.train.trainer",
-    "allreduce": "weft.train.collective",
+    "allreduce": "weft.train.devices.collective",
     "compile_source": "weft.api.source",
     "data": "weft.train.modules",
     "engine_statistics": "weft.api.asynchronous",
@@ -101,23 +101,23 @@ HOMES = {
     "explain": "weft.api.explain",
     "export": "weft.api.export",
     "hybridize": "weft.api.hybrid",
-    "lazy": "weft.api.lazy",
+    "lazy": "weft.api.lazy.block",
     "limit": "weft.api.asynchronous",
-    "load": "weft.train.checkpoint",
-    "load_program": "weft.api.program_file",
+    "load": "weft.train.checkpoints.checkpoint",
+    "load_program": "weft.api.programs.file",
     "models": "weft.train.modules",
     "on": "weft.api.asynchronous",
     "program": "weft.api.hybrid",
     "ready": "weft.api.asynchronous",
-    "replicate": "weft.train.collective",
-    "save": "weft.train.checkpoint",
+    "replicate": "weft.train.devices.collective",
+    "save": "weft.train.checkpoints.checkpoint",
     "spawn": "weft.api.spawn",
-    "split_and_load": "weft.train.split",
-    "split_batch": "weft.train.split",
-    "step": "weft.api.step",
+    "split_and_load": "weft.train.devices.split",
+    "split_batch": "weft.train.devices.split",
+    "step": "weft.api.steps.step",
     "trace_to": "weft.api.asynchronous",
-    "try_all_gpus": "weft.train.choose_devices",
-    "try_gpu": "weft.train.choose_devices",
+    "try_all_gpus": "weft.train.devices.choose_devices",
+    "try_gpu": "weft.train.devices.choose_devices",
     "wait": "weft.api.asynchronous",
     "waitall": "weft.api.asynchronous",
 }

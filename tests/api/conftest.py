@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import weft
-from weft.api import lazy_pauses, lazy_plan
-from weft.api.lazy_tasks import engine
+from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import plan as lazy_plan
+from weft.api.lazy.tasks import engine
 from weft.config import overrides
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from weft.api.program_parts import ProgramParts, StateTensor
-from weft.api.program_structure import Branch, CallStructure, Fixed, Port
+from weft.api.programs.parts import ProgramParts, StateTensor
+from weft.api.programs.structure import Branch, CallStructure, Fixed, Port
 from weft.ir.parser import parse_graph
 from weft.trace.signature import memory_key
 

@@ -15,7 +15,7 @@ from tests.api.agreement import gradients
 from torch import nn
 
 import weft
-from weft.api.program import _weights
+from weft.api.programs.program import _weights
 
 pytestmark = pytest.mark.usefixtures("by_library")
 Run = Callable[[torch.Tensor], list[torch.Tensor]]

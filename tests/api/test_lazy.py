@@ -13,9 +13,9 @@ from torch.nn import functional
 from typing_extensions import Self
 
 import weft
-from weft.api import lazy_program
-from weft.api.lazy_tasks import engine
-from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy import program as lazy_program
+from weft.api.lazy.tasks import engine
+from weft.api.lazy.tensor import LazyTensor
 from weft.engine import Var
 from weft.errors import ExecutionError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import weft
-from weft.api import lazy_plan
+from weft.api.lazy import plan as lazy_plan
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 import weft
-from weft.api import lazy_transports
-from weft.api.lazy_tasks import engine
-from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy import transports as lazy_transports
+from weft.api.lazy.tasks import engine
+from weft.api.lazy.tensor import LazyTensor
 from weft.errors import ExecutionError
 
 FAR = torch.device("xpu:0")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft.api import lazy_cores
-from weft.api.lazy_cores import MOST_SECONDS, segment_cores, waiting
+from weft.api.lazy import cores as lazy_cores
+from weft.api.lazy.cores import MOST_SECONDS, segment_cores, waiting
 from weft.devices import cores, cpu_count
 
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.api import lazy_plan
-from weft.api.lazy_program import LazyPrograms
+from weft.api.lazy import plan as lazy_plan
+from weft.api.lazy.program import LazyPrograms
 from weft.errors import ExecutionError
 from weft.runtime.refused import IN_PLACE
 

@@ -9,9 +9,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import weft
-from weft.api.lazy import lazy
-from weft.api.lazy_session import SESSION
-from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy.block import lazy
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.tensor import LazyTensor
 
 OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "add": lambda a, b: a + b,

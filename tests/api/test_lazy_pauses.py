@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.api import lazy_pauses, lazy_plan, lazy_recording
-from weft.api.lazy_questions import is_called_by_user
-from weft.api.lazy_session import SESSION
-from weft.api.lazy_tasks import engine
-from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import plan as lazy_plan
+from weft.api.lazy import recording as lazy_recording
+from weft.api.lazy.questions import is_called_by_user
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.tasks import engine
+from weft.api.lazy.tensor import LazyTensor
 from weft.errors import ExecutionError
 from weft.trace.modes import function_mode_count
 
@@ -86,7 +88,7 @@ def test_looks_at_much_work_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_that_never_waits_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.api.lazy_sending.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("weft.api.lazy.sending.FIRST_SECONDS", 0.0)
     x = torch.ones(20, 20)
     with weft.lazy():
         for _ in range(100):
@@ -416,7 +418,7 @@ def test_a_failure_on_the_thread_that_waits_is_told_as_any_other(
     monkeypatch: pytest.MonkeyPatch, compiled_from: int
 ) -> None:
     monkeypatch.setattr(lazy_pauses, "MOST_LOST", float("inf"))
-    monkeypatch.setattr("weft.api.lazy_plan.COMPILED_FROM", compiled_from)
+    monkeypatch.setattr("weft.api.lazy.plan.COMPILED_FROM", compiled_from)
     table, count = torch.ones(40, 4), torch.zeros(20)
     good, bad = torch.zeros(20, dtype=torch.long), torch.full((20,), 50)
     threads = ran_on(monkeypatch)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 import weft
-from weft.api import lazy_plan, lazy_points, lazy_tensor
-from weft.api.lazy_points import root
-from weft.api.lazy_session import SESSION
-from weft.api.lazy_values import Look
+from weft.api.lazy import plan as lazy_plan
+from weft.api.lazy import points as lazy_points
+from weft.api.lazy import tensor as lazy_tensor
+from weft.api.lazy.points import root
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.values import Look
 from weft.errors import ExecutionError
 
 Work = Callable[[torch.Tensor, torch.Tensor], Any]

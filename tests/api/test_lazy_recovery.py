@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.api import lazy_plan
-from weft.api.lazy_program import LazyPrograms
-from weft.api.lazy_session import SESSION
+from weft.api.lazy import plan as lazy_plan
+from weft.api.lazy.program import LazyPrograms
+from weft.api.lazy.session import SESSION
 from weft.config import overrides
 from weft.errors import ExecutionError
 from weft.runtime.refused import IN_PLACE
@@ -400,12 +400,12 @@ def test_with_the_engine_to_debug_with_code_goes_on_after_an_error() -> None:
     p.zero_()
     with overrides(engine="serial"):
         SESSION.finish()
-        weft.api.lazy_tasks.engine().close()
+        weft.api.lazy.tasks.engine().close()
         with weft.lazy():
             with pytest.raises(IndexError):
                 work(BAD)
             weft.wait(work(GOOD))
-        weft.api.lazy_tasks.engine().close()
+        weft.api.lazy.tasks.engine().close()
     assert p.sum().item() == 80
 
 

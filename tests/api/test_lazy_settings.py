@@ -13,10 +13,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import weft
-from weft.api.lazy_session import SESSION
-from weft.api.lazy_settings import flushes_denormals, flushing_denormals
-from weft.api.lazy_tasks import engine
-from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.settings import flushes_denormals, flushing_denormals
+from weft.api.lazy.tasks import engine
+from weft.api.lazy.tensor import LazyTensor
 
 Tensors = list[torch.Tensor]
 WHOLE = torch.arange(64).reshape(8, 8) + 1

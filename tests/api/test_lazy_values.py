@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.api.lazy_values import Memories, Memory
+from weft.api.lazy.values import Memories, Memory
 
 
 def at_the_same_place(memories: Memories) -> tuple[Memory, torch.Tensor]:

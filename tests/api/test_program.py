@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.program_file import LoadedProgram
+from weft.api.programs.file import LoadedProgram
 from weft.errors import UnsupportedError, UsageError
 from weft.plan.draft import Draft
 

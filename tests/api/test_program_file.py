@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from tests.api.program_examples import expected, parts
 from tests.ir.random_graphs import graphs, random_inputs
 
-from weft.api import program_writing
-from weft.api.program_container import ProgramFileError, packed, read_sections
-from weft.api.program_file import SECTIONS, load_program, save_program
-from weft.api.program_parts import ProgramParts, StateTensor
-from weft.api.program_structure import (
+from weft.api.programs import writing as program_writing
+from weft.api.programs.container import ProgramFileError, packed, read_sections
+from weft.api.programs.file import SECTIONS, load_program, save_program
+from weft.api.programs.parts import ProgramParts, StateTensor
+from weft.api.programs.structure import (
     Branch,
     CallStructure,
     Fixed,
@@ -171,7 +171,7 @@ def test_another_default_dtype_is_refused(file: Path) -> None:
 def test_it_runs_in_a_fresh_process_without_the_models_source(file: Path) -> None:
     torch.save(X, file.with_suffix(".pt"))
     script = (
-        "import sys, torch; from weft.api.program_file import load_program;"
+        "import sys, torch; from weft.api.programs.file import load_program;"
         f"x = torch.load({str(file.with_suffix('.pt'))!r}, weights_only=True);"
         f"print(load_program({str(file)!r})(x, scale=2.0)['y'].tolist())"
     )

@@ -15,9 +15,9 @@ import pytest
 import torch
 from tests.api.program_examples import parts
 
-from weft.api.program_container import ENTRY, HEADER, MAGIC, VERSION, ProgramFileError, packed, read_sections
-from weft.api.program_file import SECTIONS, load_program, save_program
-from weft.api.program_loaded import LoadedProgram
+from weft.api.programs.container import ENTRY, HEADER, MAGIC, VERSION, ProgramFileError, packed, read_sections
+from weft.api.programs.file import SECTIONS, load_program, save_program
+from weft.api.programs.loaded import LoadedProgram
 
 X = torch.arange(6.0).reshape(2, 3)
 RIGHT = LoadedProgram(parts())(X, scale=2.0)["y"]

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import weft
-from weft.api import program_picture
-from weft.api.program_picture import program_blocks
+from weft.api.programs import picture as program_picture
+from weft.api.programs.picture import program_blocks
 from weft.document import Document, Heading, Paragraph, Picture
 from weft.markup import fragment
-from weft.plan.memory import bytes_in_use
+from weft.plan.memory.arena import bytes_in_use
 
 
 class Towers(nn.Module):
@@ -23,7 +23,7 @@ class Towers(nn.Module):
         return torch.stack([tower(x) for tower in self.towers]).sum(0)
 
 
-def program() -> weft.api.program.Program:
+def program() -> weft.api.programs.program.Program:
     with torch.no_grad():
         return weft.program(Towers(), torch.randn(16, 32))
 

@@ -12,9 +12,9 @@ from torch import nn
 
 import weft
 from weft.api.export import export
-from weft.api.program_loaded import LoadedProgram
-from weft.api.program_parts import ProgramParts, StateTensor
-from weft.api.program_structure import CallStructure, Port
+from weft.api.programs.loaded import LoadedProgram
+from weft.api.programs.parts import ProgramParts, StateTensor
+from weft.api.programs.structure import CallStructure, Port
 from weft.errors import ExecutionError, UnsupportedError, UsageError, WeftError
 from weft.ir.parser import parse_graph
 from weft.runtime.whole_call import refuse_all

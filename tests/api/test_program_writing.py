@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from weft.api.program_writing import write_atomically
+from weft.api.programs.writing import write_atomically
 from weft.errors import ExecutionError
-from weft.train.durable_file import write_durably
+from weft.train.checkpoints.durable_file import write_durably
 
 WRITERS = [write_atomically, write_durably]
 

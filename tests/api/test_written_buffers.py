@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import weft
 from weft.api.guarded import Guarded
-from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernels.loop import LoopKernel
 
 LENGTH, SIZE = 24, 16
 Write = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]

@@ -1,4 +1,4 @@
-"""Functions and intervals -> the coefficients in weft.codegen.vecmath_tables, by the Remez exchange in many digits.
+"""Functions and intervals -> the coefficients in weft.codegen.vecmath.tables, by the Remez exchange in many digits.
 
 Run as a program, it writes the table module's text; test_vecmath_tables.py compares that with the file.
 """
@@ -216,7 +216,7 @@ def turns() -> dict[str, list[float]]:
 
 
 def text() -> str:
-    """Give the text of weft/codegen/vecmath_tables.py."""
+    """Give the text of weft/codegen/vecmath/tables.py."""
     with mpmath.workdps(DIGITS):
         lines = [HEADER]
         for row in rows():

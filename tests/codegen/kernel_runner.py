@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from weft.codegen.module import Module
-from weft.codegen.native import NativeLibrary, compile_native
+from weft.codegen.objects.native import NativeLibrary, compile_native
 from weft.target import Target, host_target
 
 LEVELS = ("native", "avx2", "generic")

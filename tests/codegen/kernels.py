@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from weft.codegen.module import Module
-from weft.codegen.native import compile_native
+from weft.codegen.objects.native import compile_native
 from weft.target import Target, host_target
 
 LEVELS = ("native", "avx2", "generic")

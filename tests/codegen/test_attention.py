@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
 
-from weft.codegen.attention import emit_attention
+from weft.codegen.kernels.attention import emit_attention
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_attention import AttentionKernel, AttentionSizes, choose_attention
-from weft.plan.kernel_gemm import Matrix
-from weft.plan.schedule_gemm import choose_dots, choose_schedule
+from weft.plan.kernels.attention import AttentionKernel, AttentionSizes, choose_attention
+from weft.plan.kernels.gemm import Matrix
+from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule
 from weft.target import Target
 
 TARGETS = targets()

@@ -4,10 +4,10 @@ import pytest
 import torch
 from tests.codegen.kernel_runner import LEVELS, NAMES, call_kernel, compile_kernel, target_of
 
-from weft.codegen.check import emit_check
+from weft.codegen.kernels.check import emit_check
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_check import plan_check
-from weft.plan.kernel_loop import LoopExpression
+from weft.plan.kernels.check import plan_check
+from weft.plan.kernels.loop import LoopExpression
 
 EXTENT = 50
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.codegen.code_version import SOURCES, code_version, digest_of
+from weft.codegen.objects.code_version import SOURCES, code_version, digest_of
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_the_same_sources_elsewhere_have_the_same_digest(copy: Path) -> None:
     assert digest_of(copy) == code_version()
 
 
-@pytest.mark.parametrize("name", ["codegen/gemm.py", "plan/kernel_conv.py", "ir/types.py", "target.py"])
+@pytest.mark.parametrize("name", ["codegen/kernels/gemm.py", "plan/kernels/conv.py", "ir/types.py", "target.py"])
 def test_a_changed_source_has_another_digest(copy: Path, name: str) -> None:
     with (copy / name).open("a") as file:
         file.write("\n# changed\n")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from weft.codegen import compiler
-from weft.codegen.compiler import object_code, object_codes, optimized, target_machine
 from weft.codegen.module import Module
+from weft.codegen.objects import compiler
+from weft.codegen.objects.compiler import object_code, object_codes, optimized, target_machine
 from weft.devices import cores
 from weft.target import host_target
 

@@ -7,12 +7,12 @@ import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
 from torch.nn.functional import conv2d
 
-from weft.codegen.conv import emit_conv
-from weft.codegen.pack import emit_pack
+from weft.codegen.kernels.conv import emit_conv
+from weft.codegen.kernels.pack import emit_pack
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
-from weft.plan.kernel_conv import ConvKernel, ConvSizes, Images, Window, out_size
-from weft.plan.schedule_conv import (
+from weft.plan.kernels.conv import ConvKernel, ConvSizes, Images, Window, out_size
+from weft.plan.kernels.schedule_conv import (
     WeightOrder,
     channel_parts,
     choose_conv_schedule,

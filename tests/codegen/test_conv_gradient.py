@@ -7,15 +7,15 @@ import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from weft.codegen.conv import emit_conv
-from weft.codegen.conv_weight import emit_weight_gradient
-from weft.codegen.depthwise_weight import emit_depthwise_weight
+from weft.codegen.kernels.conv import emit_conv
+from weft.codegen.kernels.conv_weight import emit_weight_gradient
+from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
+from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.module import Module
-from weft.codegen.pack import emit_pack
-from weft.plan.conv_gradient import InputGradient, border_for_few_channels, input_gradient
-from weft.plan.kernel_conv import ConvSizes, Images, Window
-from weft.plan.kernel_conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
-from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
+from weft.plan.fusing.conv_gradient import InputGradient, border_for_few_channels, input_gradient
+from weft.plan.kernels.conv import ConvSizes, Images, Window
+from weft.plan.kernels.conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
+from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
 from weft.target import Target
 
 TARGETS = targets()

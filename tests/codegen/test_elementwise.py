@@ -2,10 +2,10 @@
 
 import pytest
 
-from weft.codegen.compiler import object_code
 from weft.codegen.elementwise import EMIT, Typed, emit_op
 from weft.codegen.module import Module
-from weft.codegen.object_file import read_object_file
+from weft.codegen.objects.compiler import object_code
+from weft.codegen.objects.object_file import read_object_file
 from weft.codegen.register import Register, constant, vector
 from weft.errors import InternalError
 from weft.ir.ops import OPS

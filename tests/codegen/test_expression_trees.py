@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
-from weft.codegen.loops import emit_loop
+from weft.codegen.kernels.loops import emit_loop
 from weft.plan.expression import Instruction, View, explicit_rounding
-from weft.plan.kernel_loop import LoopExpression, plan_loop
+from weft.plan.kernels.loop import LoopExpression, plan_loop
 
 Function = Callable[..., torch.Tensor]
 FLOAT_OPS: dict[str, tuple[int, Function]] = {

@@ -6,11 +6,11 @@ import pytest
 import torch
 from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, compiled, guarded, targets
 
-from weft.codegen.gemm import emit_gemm
-from weft.codegen.pack import emit_pack
+from weft.codegen.kernels.gemm import emit_gemm
+from weft.codegen.kernels.pack import emit_pack
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
-from weft.plan.kernel_gemm import (
+from weft.plan.kernels.gemm import (
     GemmKernel,
     GemmSchedule,
     Matrix,
@@ -19,7 +19,7 @@ from weft.plan.kernel_gemm import (
     packed_size,
     panels,
 )
-from weft.plan.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
+from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
 from weft.target import Target
 
 TARGETS = targets()

@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
-from weft.codegen.loops import emit_loop
+from weft.codegen.kernels.loops import emit_loop
 from weft.plan.expression import Instruction, View, explicit_rounding
-from weft.plan.kernel_loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 
 NAN, INFINITY = float("nan"), float("inf")
 SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 4095, 4096, 4097)

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.native import compile_native
+from weft.codegen.objects.native import compile_native
 from weft.codegen.register import (
     bits_of,
     constant,

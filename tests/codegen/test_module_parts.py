@@ -4,11 +4,11 @@ import ctypes
 
 import pytest
 
-from weft.codegen import module_parts
-from weft.codegen.compiler import object_codes
 from weft.codegen.module import Module
-from weft.codegen.module_parts import Group, ModuleParts
-from weft.codegen.native import load_objects
+from weft.codegen.objects import module_parts
+from weft.codegen.objects.compiler import object_codes
+from weft.codegen.objects.module_parts import Group, ModuleParts
+from weft.codegen.objects.native import load_objects
 from weft.codegen.register import constant
 from weft.target import host_target
 

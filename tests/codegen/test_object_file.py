@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft.codegen.compiler import object_code
-from weft.codegen.object_file import read_object_file
+from weft.codegen.objects.compiler import object_code
+from weft.codegen.objects.object_file import read_object_file
 from weft.errors import InternalError
 from weft.target import cross_target
 

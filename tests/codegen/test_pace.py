@@ -7,10 +7,21 @@ from collections.abc import Callable
 
 import pytest
 
-from weft.codegen import pace
 from weft.codegen.module import Module
-from weft.codegen.native import compile_native
-from weft.codegen.pace import COMPARED, LONGEST_REST, REST, SHORTEST_REST, SOLO, UNIT, USUAL, WORDS, WORTH_WAKING, Pace
+from weft.codegen.objects.native import compile_native
+from weft.codegen.threads import pace
+from weft.codegen.threads.pace import (
+    COMPARED,
+    LONGEST_REST,
+    REST,
+    SHORTEST_REST,
+    SOLO,
+    UNIT,
+    USUAL,
+    WORDS,
+    WORTH_WAKING,
+    Pace,
+)
 from weft.target import host_target
 
 MILLISECOND = 1_000_000

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.runtime.plans import TARGET, chain_plan, linear_plan, loop
 
-from weft.codegen.compiler import object_code
 from weft.codegen.frame import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
 from weft.codegen.module import Module
+from weft.codegen.objects.compiler import object_code
 from weft.codegen.packing import packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.codegen.plan_module import description_of, emit_plan

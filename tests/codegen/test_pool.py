@@ -7,9 +7,9 @@ import torch
 from tests.codegen.kernels import assert_untouched, compiled, guarded, targets
 from torch.nn import functional
 
-from weft.codegen.pool import emit_pool
-from weft.plan.kernel_conv import Images, Window
-from weft.plan.kernel_pool import PoolKernel, choose_pool_schedule
+from weft.codegen.kernels.pool import emit_pool
+from weft.plan.kernels.conv import Images, Window
+from weft.plan.kernels.pool import PoolKernel, choose_pool_schedule
 from weft.target import Target
 
 TARGETS = targets()

@@ -8,9 +8,9 @@ from tests.codegen.kernels import assert_untouched, compiled, guarded, targets
 from tests.codegen.test_pool import IDS, LAYOUTS, WINDOWS, images
 from torch.nn import functional
 
-from weft.codegen.pool_gradient import emit_pool_gradient
-from weft.plan.kernel_conv import Window
-from weft.plan.kernel_pool_gradient import PoolGradientKernel, choose_pool_gradient_schedule
+from weft.codegen.kernels.pool_gradient import emit_pool_gradient
+from weft.plan.kernels.conv import Window
+from weft.plan.kernels.pool_gradient import PoolGradientKernel, choose_pool_gradient_schedule
 from weft.target import Target
 
 TARGETS = targets()

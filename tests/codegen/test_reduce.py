@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
-from weft.codegen.reduce import emit_reduce
+from weft.codegen.kernels.reduce import emit_reduce
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store, plan_rows
+from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store, plan_rows
 from weft.plan.split_reduce import plan_reduction
 
 NAN, INFINITY = float("nan"), float("inf")

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
-from weft.codegen.scatter import emit_scatter
+from weft.codegen.kernels.scatter import emit_scatter
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_scatter import ScatterExpression, ScatterKernel, plan_scatter
+from weft.plan.kernels.scatter import ScatterExpression, ScatterKernel, plan_scatter
 
 
 def view_of(tensor: torch.Tensor, shape: tuple[int, ...]) -> View:

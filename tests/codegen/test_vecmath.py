@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from weft.codegen.module import Module
-from weft.codegen.native import compile_native
+from weft.codegen.objects.native import compile_native
 from weft.codegen.register import vector
-from weft.codegen.vecmath import FUNCTIONS, emit_function
+from weft.codegen.vecmath.functions import FUNCTIONS, emit_function
 from weft.errors import InternalError
 from weft.target import host_target
 

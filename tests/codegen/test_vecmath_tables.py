@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.codegen.derive_vecmath_tables import text
 
-from weft.codegen import vecmath_tables
+from weft.codegen.vecmath import tables as vecmath_tables
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
 

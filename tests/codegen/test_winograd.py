@@ -8,14 +8,14 @@ from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, co
 from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input
 
-from weft.codegen.gemm import emit_gemm
+from weft.codegen.kernels.gemm import emit_gemm
+from weft.codegen.kernels.pack import emit_pack
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.codegen.module import Module
-from weft.codegen.pack import emit_pack
-from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
-from weft.plan.kernel_conv import ConvSizes, Images, Window
-from weft.plan.kernel_winograd import (
+from weft.plan.kernels.conv import ConvSizes, Images, Window
+from weft.plan.kernels.winograd import (
     PRODUCTS,
     WinogradKernel,
     WinogradStage,

@@ -12,7 +12,8 @@ from tests.conformance.fresh import fresh
 from torch.utils import _pytree as pytree
 
 import weft
-from weft.api import lazy_pauses, lazy_plan
+from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import plan as lazy_plan
 from weft.errors import ExecutionError, UnsupportedError
 
 REHEARSALS = 3

@@ -13,10 +13,10 @@ from weft.ir.interpreter import evaluate
 from weft.ir.printer import print_graph
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.assembly import declared
-from weft.plan.fuse import fuse
-from weft.plan.fusion import tensor_type
-from weft.plan.memory import place
+from weft.plan.fusing.assembly import declared
+from weft.plan.fusing.fuse import fuse
+from weft.plan.fusing.fusion import tensor_type
+from weft.plan.memory.arena import place
 from weft.plan.merge_loops import merge_loops
 from weft.plan.region import Region, find_regions
 from weft.plan.window import is_dense

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_loop import LoopExpression, LoopKernel, plan_loop
-from weft.plan.machine_model import default_model
-from weft.plan.order import lanes_of
+from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.plan import Buffer, KernelCall, Location, Plan, Run, Wait
+from weft.plan.scheduling.machine_model import default_model
+from weft.plan.scheduling.order import lanes_of
 from weft.target import cross_target
 
 TARGET = cross_target("x86_64")

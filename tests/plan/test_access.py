@@ -9,21 +9,21 @@ import pytest
 from numpy.typing import NDArray
 
 from weft.codegen.module import Module
-from weft.codegen.native import compile_native
+from weft.codegen.objects.native import compile_native
 from weft.codegen.plan_kernels import EMIT
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.access import boxes, cut_range
-from weft.plan.box import Box
-from weft.plan.fuse import fuse
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_conv import ConvKernel, ConvSizes, Window
-from weft.plan.kernel_gemm import GemmKernel
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_pool import PoolKernel
-from weft.plan.kernel_pool_gradient import PoolGradientKernel
-from weft.plan.kernel_reduce import RowKernel
-from weft.plan.kernel_winograd import WinogradKernel, winograd_product
+from weft.plan.fusing.fuse import fuse
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.conv import ConvKernel, ConvSizes, Window
+from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.winograd import WinogradKernel, winograd_product
+from weft.plan.memory.box import Box
 from weft.plan.plan import Kernel
 from weft.plan.region import find_regions
 from weft.target import host_target

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.plan.box import Box, box, disjoint
 from weft.plan.check import overlap
+from weft.plan.memory.box import Box, box, disjoint
 
 STEPS = st.lists(st.tuples(st.integers(-12, 40), st.integers(1, 5)), max_size=3)
 BOXES = st.builds(box, st.integers(500, 560), STEPS, st.sampled_from([1, 4]))

@@ -3,9 +3,9 @@
 from tests.plan.plan_runner import Machine, random_plan
 from tests.plan.test_memory import NEGATE, chain
 
-from weft.plan.call_order import frugal_order
-from weft.plan.memory import live_bytes, place
+from weft.plan.memory.arena import live_bytes, place
 from weft.plan.plan import Buffer, KernelCall, Location, Plan
+from weft.plan.scheduling.call_order import frugal_order
 
 
 def test_each_branch_is_computed_to_its_end_before_the_next() -> None:

@@ -6,13 +6,13 @@ import pytest
 from tests.plan.test_lanes import elementwise, product, towers
 
 from weft.errors import UsageError
-from weft.plan.cost import CYCLES, PlanCosts, kernel_seconds, tile_seconds
-from weft.plan.dependencies import Footprints
 from weft.plan.expression import Instruction
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.machine_model import default_model, parse_model
+from weft.plan.kernels.loop import LoopKernel
 from weft.plan.plan import Location
 from weft.plan.plan_text import SIZES, plan_text
+from weft.plan.scheduling.cost import CYCLES, PlanCosts, kernel_seconds, tile_seconds
+from weft.plan.scheduling.dependencies import Footprints
+from weft.plan.scheduling.machine_model import default_model, parse_model
 from weft.target import cross_target
 
 TARGET = cross_target("x86_64")

@@ -11,12 +11,12 @@ from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.divide_reduce import plan_stages
 from weft.plan.expression import Instruction, View
-from weft.plan.fuse import fuse
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store
+from weft.plan.fusing.fuse import fuse
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store
 from weft.plan.region import find_regions
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 PIXELS, CHANNELS = 9000, 24
 

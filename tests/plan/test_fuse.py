@@ -8,14 +8,14 @@ from tests.plan.compiled_regions import disagreements, random_graphs
 import weft
 from weft.passes.pipeline import run_pipeline
 from weft.plan.epilogue import Epilogue
-from weft.plan.fuse import fuse
-from weft.plan.kernel_conv_weight import WeightGradientKernel
-from weft.plan.kernel_gemm import GemmKernel, PackKernel
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_reduce import RowKernel
+from weft.plan.fusing.fuse import fuse
+from weft.plan.kernels.conv_weight import WeightGradientKernel
+from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.reduce import RowKernel
 from weft.plan.region import find_regions
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 SEEDS = 12
 GRAPHS_OF_A_SEED = 25

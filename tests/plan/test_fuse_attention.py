@@ -14,17 +14,17 @@ from torch.nn.functional import scaled_dot_product_attention, softmax
 import weft
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import fuse
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_gemm import Matrix, PackKernel
-from weft.plan.lanes import schedule
-from weft.plan.machine_model import default_model
-from weft.plan.memory import place
+from weft.plan.fusing.fuse import fuse
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.gemm import Matrix, PackKernel
+from weft.plan.memory.arena import place
 from weft.plan.plan import KernelCall
 from weft.plan.region import find_regions
+from weft.plan.scheduling.lanes import schedule
+from weft.plan.scheduling.machine_model import default_model
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 Function = Callable[..., torch.Tensor]
 

@@ -14,16 +14,16 @@ from torch.nn.functional import softmax
 
 import weft
 from weft.config import overrides
-from weft.plan import attention_gradient_pattern
 from weft.plan.check import check_plan
-from weft.plan.fuse import fuse
-from weft.plan.fusion import tensor_type
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_attention_gradient import AttentionGradientKernel
-from weft.plan.lanes import schedule
-from weft.plan.machine_model import default_model
-from weft.plan.memory import place
+from weft.plan.fusing import attention_gradient_pattern
+from weft.plan.fusing.fuse import fuse
+from weft.plan.fusing.fusion import tensor_type
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.memory.arena import place
 from weft.plan.planned import PlannedGraph, PlannedRegion
+from weft.plan.scheduling.lanes import schedule
+from weft.plan.scheduling.machine_model import default_model
 from weft.runtime import native_graph
 from weft.runtime.executable import NativeExecutable
 from weft.target import LEVELS, architecture, host_target
@@ -126,7 +126,7 @@ def test_few_rows_keep_the_kernels_of_products(planned: list[PlannedRegion]) -> 
 def test_where_the_kernel_cannot_be_the_products_are_computed_apart(
     planned: list[PlannedRegion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.plan.fuse_attention_gradient.choose_attention_gradient", lambda *given, **options: None)
+    monkeypatch.setattr("weft.plan.fusing.attention_gradient.choose_attention_gradient", lambda *given, **options: None)
     assert_exact(causal, tensors(100, 100))
     assert not kernels(planned)
 

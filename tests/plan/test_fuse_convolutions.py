@@ -10,9 +10,9 @@ from torch import nn
 
 import weft
 from weft.config import overrides
-from weft.plan.kernel_conv import ConvKernel
-from weft.plan.kernel_gemm import GemmKernel
-from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.loop import LoopKernel
 from weft.plan.plan import Kernel
 
 

@@ -13,16 +13,16 @@ import weft
 from weft.config import overrides
 from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import fuse
+from weft.plan.fusing.fuse import fuse
 from weft.plan.indices import INDEXED
-from weft.plan.lanes import schedule
-from weft.plan.machine_model import default_model
-from weft.plan.memory import place
+from weft.plan.memory.arena import place
 from weft.plan.region import find_regions
+from weft.plan.scheduling.lanes import schedule
+from weft.plan.scheduling.machine_model import default_model
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.lanes import start_crew
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 PLACES = 7
 Case = tuple[Callable[..., torch.Tensor], tuple[int, ...]]

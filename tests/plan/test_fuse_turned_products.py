@@ -12,11 +12,11 @@ from torch.nn import functional
 import weft
 from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import fuse
-from weft.plan.kernel_gemm import GemmKernel, PackKernel
+from weft.plan.fusing.fuse import fuse
+from weft.plan.kernels.gemm import GemmKernel, PackKernel
 from weft.plan.region import find_regions
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 ROWS, INNER, COLUMNS = 32, 200, 256
 

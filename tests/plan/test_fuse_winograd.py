@@ -10,8 +10,8 @@ from torch import nn
 
 import weft
 from weft.config import overrides
-from weft.plan.fuse_winograd import winograd_way
-from weft.plan.kernel_conv import ConvSizes, Window
+from weft.plan.fusing.winograd import winograd_way
+from weft.plan.kernels.conv import ConvSizes, Window
 from weft.target import host_target
 
 CHANNELS = 32
@@ -126,6 +126,6 @@ def test_few_pixels_go_directly_where_weights_come_from_memory(
     size: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # 4 MB of transformed weights, of a program that is taken to have more than the shared caches hold.
-    monkeypatch.setattr("weft.plan.fuse_convolutions.FAR_WEIGHT_BYTES", 0)
+    monkeypatch.setattr("weft.plan.fusing.convolutions.FAR_WEIGHT_BYTES", 0)
     net, x = nn.Conv2d(256, 256, 3, padding=1), torch.randn(1, 256, size, size)
     assert way in kernels(net, x)

@@ -8,11 +8,11 @@ import torch
 
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.types import contiguous
-from weft.plan.fuse import fuse
-from weft.plan.in_place import write_in_place
+from weft.plan.fusing.fuse import fuse
+from weft.plan.memory.in_place import write_in_place
+from weft.plan.memory.replaceable import replaceable
 from weft.plan.native_values import with_regions
 from weft.plan.region import Region, find_regions
-from weft.plan.replaceable import replaceable
 from weft.runtime.native_graph import CompiledGraph
 from weft.target import host_target
 

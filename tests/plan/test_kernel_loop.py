@@ -3,7 +3,7 @@
 import pytest
 
 from weft.plan.expression import Instruction, View, explicit_rounding
-from weft.plan.kernel_loop import LoopExpression, plan_loop, simplified, vector_bits
+from weft.plan.kernels.loop import LoopExpression, plan_loop, simplified, vector_bits
 from weft.target import host_target
 
 NEGATE = (Instruction("neg", (0,), "f32"),)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from weft.plan.expression import View
-from weft.plan.kernel_reduce import Finish, Pass, Reduction, RowExpression, Store, plan_rows, simplified_rows
+from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, Store, plan_rows, simplified_rows
 from weft.plan.split_reduce import plan_reduction
 from weft.target import host_target
 

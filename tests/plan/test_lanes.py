@@ -10,13 +10,13 @@ from tests.plan.plan_runner import EAGER, TARGET, Machine, random_plan
 from weft.plan.check import check_plan
 from weft.plan.epilogue import Epilogue
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_gemm import GemmKernel, Matrix
-from weft.plan.kernel_loop import LoopExpression, plan_loop
-from weft.plan.lanes import IN_ORDER, IN_TURN, Scheduling, schedule
-from weft.plan.machine_model import default_model
-from weft.plan.memory import place
+from weft.plan.kernels.gemm import GemmKernel, Matrix
+from weft.plan.kernels.loop import LoopExpression, plan_loop
+from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.plan.memory.arena import place
 from weft.plan.plan import Buffer, BufferKind, KernelCall, Location, Plan, Run, Wait
-from weft.plan.schedule_gemm import choose_schedule
+from weft.plan.scheduling.lanes import IN_ORDER, IN_TURN, Scheduling, schedule
+from weft.plan.scheduling.machine_model import default_model
 
 MODEL = default_model(TARGET)
 

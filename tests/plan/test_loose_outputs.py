@@ -10,11 +10,11 @@ from torch.nn import functional
 
 import weft
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import Fused, fuse
-from weft.plan.kernel_conv import ConvKernel
+from weft.plan.fusing.fuse import Fused, fuse
+from weft.plan.kernels.conv import ConvKernel
 from weft.plan.region import Region, find_regions
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 CHANNELS_LAST = (1152, 1, 144, 12)
 

@@ -4,8 +4,8 @@ import pytest
 
 from weft.errors import InternalError
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_loop import LoopExpression, plan_loop
-from weft.plan.memory import ALIGNMENT, live_bytes, place
+from weft.plan.kernels.loop import LoopExpression, plan_loop
+from weft.plan.memory.arena import ALIGNMENT, live_bytes, place
 from weft.plan.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
 from weft.target import cross_target
 

@@ -2,7 +2,7 @@
 
 import random
 
-from weft.plan.memory_fit import Buffers, fit
+from weft.plan.memory.fit import Buffers, fit
 
 SPANS = {0: (0, 3), 1: (1, 2), 2: (2, 5), 3: (3, 4), 4: (4, 6)}  # the first use of each, and the last
 

@@ -6,10 +6,10 @@ from tests.plan.plan_runner import EAGER, Machine, random_plan
 from tests.plan.test_memory import NEGATE
 
 from weft.plan.check import check_plan
-from weft.plan.lanes import schedule
-from weft.plan.memory import place
-from weft.plan.memory_outputs import LEAST_BYTES, borrow_outputs
+from weft.plan.memory.arena import place
+from weft.plan.memory.outputs import LEAST_BYTES, borrow_outputs
 from weft.plan.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
+from weft.plan.scheduling.lanes import schedule
 
 
 def chain(*links: tuple[int, int], outputs: dict[int, int], lanes: tuple[Lane, ...] = ()) -> Plan:

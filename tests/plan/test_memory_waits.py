@@ -6,11 +6,11 @@ from tests.plan.plan_runner import EAGER, Machine, random_plan
 from tests.plan.test_memory import chain
 
 from weft.plan.check import check_plan
-from weft.plan.lanes import Scheduling
-from weft.plan.memory import place
-from weft.plan.memory_outputs import borrow_outputs
-from weft.plan.memory_waits import early_order, with_waits
+from weft.plan.memory.arena import place
+from weft.plan.memory.outputs import borrow_outputs
+from weft.plan.memory.waits import early_order, with_waits
 from weft.plan.plan import Lane, Plan, Run, Wait
+from weft.plan.scheduling.lanes import Scheduling
 
 APART: tuple[Lane, ...] = ((Run(0, 0, 1),), (Run(1, 0, 1),))
 PAIR = chain((1, 0), (3, 2), lanes=APART)  # two calls that share nothing, on two lanes

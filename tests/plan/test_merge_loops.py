@@ -9,14 +9,14 @@ import torch
 
 import weft
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import fuse
-from weft.plan.memory import place
+from weft.plan.fusing.fuse import fuse
+from weft.plan.memory.arena import place
 from weft.plan.merge_loops import merge_loops
 from weft.plan.plan import Plan
 from weft.plan.region import find_regions
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
 SHAPE = (9, 33)

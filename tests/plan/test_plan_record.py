@@ -13,7 +13,7 @@ from torch import nn
 import weft
 from weft.errors import UsageError
 from weft.plan.expression import Instruction
-from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernels.loop import LoopKernel
 from weft.plan.plan import Kernel, Plan
 from weft.plan.plan_record import CLASSES, read_plan, write_plan
 

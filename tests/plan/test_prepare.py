@@ -10,10 +10,10 @@ from torch import nn
 
 import weft
 from weft.plan.epilogue import Epilogue
-from weft.plan.kernel_conv import ConvKernel
-from weft.plan.kernel_gemm import PackKernel
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_winograd import WinogradKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.gemm import PackKernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.winograd import WinogradKernel
 from weft.plan.plan import Plan
 
 

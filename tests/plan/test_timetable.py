@@ -2,12 +2,12 @@
 
 from tests.plan.plan_runner import TARGET
 
-from weft.plan.dependencies import Footprints
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_loop import LoopExpression, plan_loop
-from weft.plan.machine_model import default_model
+from weft.plan.kernels.loop import LoopExpression, plan_loop
 from weft.plan.plan import Buffer, KernelCall, Location, Plan
-from weft.plan.timetable import CallCosts, Needs, Timetable
+from weft.plan.scheduling.dependencies import Footprints
+from weft.plan.scheduling.machine_model import default_model
+from weft.plan.scheduling.timetable import CallCosts, Needs, Timetable
 
 COUNT = 4096
 

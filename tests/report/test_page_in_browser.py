@@ -10,7 +10,7 @@ from tests.api.test_program_picture import program
 from tests.bench.test_comparison import FOUND, TRAINED
 from tests.browser import console, widths
 
-from weft.api.program_picture import program_blocks
+from weft.api.programs.picture import program_blocks
 from weft.document import Code, Document, Heading
 from weft.report.environment import environment
 from weft.report.page import page

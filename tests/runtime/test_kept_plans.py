@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.program import Program
-from weft.codegen.object_cache import SUFFIX, ObjectCache
+from weft.api.programs.program import Program
+from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.config import overrides
 from weft.runtime import kept_plans, native_graph
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import weft
-from weft.codegen.object_cache import SUFFIX, ObjectCache
+from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.config import overrides
 from weft.runtime import kept_types
 from weft.runtime.kept_types import TYPE_FOLDER

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.overrides import BaseTorchFunctionMode
 
-from weft.api.lazy_modes import MODE_COUNT, ONE_MODE, modes_by_questions
+from weft.api.lazy.modes import MODE_COUNT, ONE_MODE, modes_by_questions
 from weft.runtime.lazy_calls import native_modes, placeholder_maker
 from weft.trace.capture import make_placeholder
 

@@ -8,7 +8,7 @@ from time import process_time
 import pytest
 
 from weft.config import overrides
-from weft.plan.machine_model import MachineModel, default_model, parse_model
+from weft.plan.scheduling.machine_model import MachineModel, default_model, parse_model
 from weft.runtime import measure
 from weft.runtime.measure import FOLDER, machine_model, measure_machine
 from weft.target import cross_target, host_target

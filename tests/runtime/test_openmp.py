@@ -11,9 +11,9 @@ import pytest
 import torch
 from tests.runtime.plans import TARGET, chain_plan
 
-from weft.codegen.crew_layout import ASLEEP, RETURNED_OFFSET, STATE_OFFSET, mailbox_offset
-from weft.codegen.crew_module import PACE_SLOT
-from weft.codegen.pace import USUAL, WORDS
+from weft.codegen.threads.crew_layout import ASLEEP, RETURNED_OFFSET, STATE_OFFSET, mailbox_offset
+from weft.codegen.threads.crew_module import PACE_SLOT
+from weft.codegen.threads.pace import USUAL, WORDS
 from weft.runtime import lanes
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.openmp import openmp_functions

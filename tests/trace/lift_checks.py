@@ -11,7 +11,7 @@ from tests.conformance.compare import form_difference, same_bits, same_rounding,
 from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.verifier import verify
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 from weft.trace.outcome import TensorLeaf
 from weft.trace.state import find_state
 from weft.trace.traced import Traced, trace_program

@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.ir.interpreter import interpret
 from weft.ir.verifier import verify
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 
 def loss_of(net: nn.Module) -> Any:

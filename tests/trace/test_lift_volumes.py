@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.plan.kernel_conv import ConvKernel
-from weft.plan.kernel_loop import LoopKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.loop import LoopKernel
 
 NETS = {
     "odd channels": lambda: nn.Conv3d(5, 7, 3, padding=1),

@@ -4,7 +4,7 @@ import pytest
 
 from weft.errors import InternalError
 from weft.ir import library
-from weft.trace.lift import rule_of
+from weft.trace.lift.lift import rule_of
 from weft.trace.torch_ops import RULES, merged
 
 

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.data import Batches, Images
-from weft.train.peers import find_peers
+from weft.train.datasets.data import Batches, Images
+from weft.train.processes.peers import find_peers
 
 STEPS = 6  # an epoch
 

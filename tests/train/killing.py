@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tests.train import saving_process
 
-from weft.train import durable_file
-from weft.train.file_series import FileSeries
-from weft.train.tensor_file import read_tensor_file
+from weft.train.checkpoints import durable_file
+from weft.train.checkpoints.file_series import FileSeries
+from weft.train.checkpoints.tensor_file import read_tensor_file
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 LONGEST = 0.05  # seconds between the first file that is in place and the kill

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.data import Batches, Images
-from weft.train.peers import find_peers
+from weft.train.datasets.data import Batches, Images
+from weft.train.processes.peers import find_peers
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 SOURCE = torch.Generator().manual_seed(3)

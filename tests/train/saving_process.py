@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from weft.train.file_series import FileSeries
-from weft.train.tensor_file import Block, packed
+from weft.train.checkpoints.file_series import FileSeries
+from weft.train.checkpoints.tensor_file import Block, packed
 
 SIZE = 300_000
 

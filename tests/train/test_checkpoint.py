@@ -16,7 +16,7 @@ from tests.train.model_wrappers import WAYS, model
 from torch import nn
 
 import weft
-from weft.train.matching import MismatchError
+from weft.train.checkpoints.matching import MismatchError
 
 
 def values(net: nn.Module) -> list[torch.Tensor]:

@@ -13,8 +13,8 @@ from torch import nn
 
 import weft
 from weft.config import overrides
-from weft.train import file_series
-from weft.train.checkpoint_folder import Checkpoints
+from weft.train.checkpoints import file_series
+from weft.train.checkpoints.folder import Checkpoints
 
 
 def names(folder: Path) -> list[str]:

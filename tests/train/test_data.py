@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from weft.train import data
-from weft.train.data import Batches, Images, sample_order
-from weft.train.download import download
-from weft.train.idx_file import read_idx
-from weft.train.synthetic_images import synthetic_images
+from weft.train.datasets import data
+from weft.train.datasets.data import Batches, Images, sample_order
+from weft.train.datasets.download import download
+from weft.train.datasets.idx_file import read_idx
+from weft.train.datasets.synthetic_images import synthetic_images
 
 
 @given(length=st.integers(0, 3000), seed=st.integers(-5, 2**70), epoch=st.integers(0, 2**40))

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import weft
 from weft.devices import Device
-from weft.train import data_parallel
+from weft.train.devices import data_parallel
 
 CPUS = ["cpu:0", "cpu:1"]
 

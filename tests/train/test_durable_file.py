@@ -14,8 +14,8 @@ import pytest
 from tests.train.killing import kill_many
 
 from weft.errors import CheckpointError
-from weft.train import durable_file
-from weft.train.durable_file import sweep_orphans, write_durably
+from weft.train.checkpoints import durable_file
+from weft.train.checkpoints.durable_file import sweep_orphans, write_durably
 
 
 class Usage(NamedTuple):

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 import weft
 from weft.train import fit_progress
-from weft.train.data import Batches, Images
+from weft.train.datasets.data import Batches, Images
+from weft.train.datasets.prefetch import Prefetched
 from weft.train.fit_progress import FitProgress
 from weft.train.history import History
-from weft.train.prefetch import Prefetched
 
 
 def data(count: int = 40) -> Batches:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.train.converting import convert
+from weft.train.checkpoints.converting import convert
 
 
 def model(seed: int = 0) -> nn.Module:

@@ -13,7 +13,7 @@ from torch.nn import functional
 import weft
 from weft.train import device_work
 from weft.train import trainer as trainer_module
-from weft.train.measured_shares import LEAST, TRIED, WARM_UP, MeasuredShares
+from weft.train.devices.measured_shares import LEAST, TRIED, WARM_UP, MeasuredShares
 
 
 def measured(*speeds: float, steps: int = WARM_UP + 1) -> MeasuredShares:

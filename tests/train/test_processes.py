@@ -15,8 +15,8 @@ from tests.train import failing_run, laws_run
 from tests.train.failing import IN_TIME, end_parent, fail_once
 
 import weft
+from weft.train.checkpoints.tensor_file import read_tensor_file
 from weft.train.launch import train
-from weft.train.tensor_file import read_tensor_file
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from torch import nn
 
 import weft
 from weft.devices import Device
-from weft.train import split
-from weft.train.collective import METHODS
-from weft.train.device_threads import run_on
+from weft.train.devices import split
+from weft.train.devices.collective import METHODS
+from weft.train.devices.split import no_single_sample, split_batch, split_sizes
+from weft.train.devices.threads import run_on
 from weft.train.evaluate import sums_over
-from weft.train.split import no_single_sample, split_batch, split_sizes
 
 CPUS = ["cpu:0", "cpu:1"]
 

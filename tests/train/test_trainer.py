@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.data import Batches, Images
+from weft.train.datasets.data import Batches, Images
 
 X, Y = torch.randn(24, 5, generator=torch.Generator().manual_seed(3)), torch.arange(24) % 3
 

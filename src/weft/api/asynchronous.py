@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from weft import devices
-from weft.api.lazy_session import SESSION
-from weft.api.lazy_tasks import engine
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.tasks import engine
 from weft.api.spawn import Spawned, placed, resolved
 from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound

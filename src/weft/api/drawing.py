@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.api.drawing_layout import lay_out
 from weft.api.drawing_svg import Figure, svg_text
-from weft.api.program_writing import write_atomically
+from weft.api.programs.writing import write_atomically
 from weft.counted import counted
 from weft.errors import source_line
 from weft.ir.calls import Call

@@ -12,22 +12,22 @@ from pathlib import Path
 import torch
 
 from weft.api.c_build import build_and_compare, makefile
-from weft.api.program import Program
-from weft.api.program_loaded import LoadedProgram
-from weft.api.program_parts import ProgramParts
-from weft.api.program_writing import write_atomically
+from weft.api.programs.loaded import LoadedProgram
+from weft.api.programs.parts import ProgramParts
+from weft.api.programs.program import Program
+from weft.api.programs.writing import write_atomically
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse import Fused, fuse
-from weft.plan.memory import place
+from weft.plan.fusing.fuse import Fused, fuse
+from weft.plan.memory.arena import place
 from weft.plan.native_values import with_regions
 from weft.plan.region import Region, find_regions
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 OTHER = re.compile(r"\W", re.ASCII)
 # What the C files call something else, and C's own words: who has such a name gets another.

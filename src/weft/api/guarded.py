@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.program import Program
+from weft.api.programs.program import Program
 from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.object_words import Images, Rows, content_rows, held_rows, version_rows
 from weft.runtime.steady import Steady, can_watch

@@ -22,8 +22,8 @@ from torch import nn
 
 from weft.api.guarded import Guarded
 from weft.api.numbers import FreeNumbers
-from weft.api.program import Program
-from weft.api.program_description import Example
+from weft.api.programs.description import Example
+from weft.api.programs.program import Program
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.errors import UnsupportedError, UsageError, WeftError

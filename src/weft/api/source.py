@@ -15,7 +15,7 @@ from typing import Any
 from weft.api.hybrid import hybridize, program
 from weft.errors import LONGEST_CODE, UsageError
 from weft.ir.graph import Graph
-from weft.trace.source import Optimised, optimise
+from weft.trace.source.stages import Optimised, optimise
 
 # What Python adds to the names of a program on its own account.
 OWN_NAMES = ("__builtins__", "__name__", "__doc__", "__annotations__")

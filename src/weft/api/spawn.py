@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from weft.api.asynchronous_cores import cores
-from weft.api.lazy_questions import tensors_in, user_place
-from weft.api.lazy_recording import place_text
-from weft.api.lazy_session import SESSION
-from weft.api.lazy_tasks import engine
-from weft.api.lazy_tensor import LazyTensor
+from weft.api.lazy.questions import tensors_in, user_place
+from weft.api.lazy.recording import place_text
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.tasks import engine
+from weft.api.lazy.tensor import LazyTensor
 from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.codegen.library import version_of

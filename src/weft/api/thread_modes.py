@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.api.lazy_settings import flushes_denormals, flushing_denormals
+from weft.api.lazy.settings import flushes_denormals, flushing_denormals
 
 KINDS = ("cpu", "cuda")
 

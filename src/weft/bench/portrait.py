@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from weft.api.hybrid import program
-from weft.api.program import Program
-from weft.api.program_picture import program_blocks
+from weft.api.programs.picture import program_blocks
+from weft.api.programs.program import Program
 from weft.bench.result import Comparison
 from weft.bench.subject import load_subject
 from weft.devices import cores, cpu_count

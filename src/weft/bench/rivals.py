@@ -16,8 +16,8 @@ from torch import nn
 
 from weft.api.asynchronous import wait
 from weft.api.hybrid import hybridize
-from weft.api.lazy import lazy
-from weft.api.step import Step
+from weft.api.lazy.block import lazy
+from weft.api.steps.step import Step
 from weft.bench.training import Run, compiled_loop, eager_loop, hybrid_loop, lazy_loop, whole_step
 from weft.errors import UnsupportedError
 

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.api.step import Step
+from weft.api.steps.step import Step
 from weft.api.user_file import one_line
 from weft.bench.rivals import RIVALS
 from weft.bench.settings import EAGER, LEAST_SECONDS, STEPS, Task
 from weft.bench.subject import SEED, Subject, load_subject
 from weft.bench.training import Run, eager_loop, in_double, parameters_of
 from weft.trace.capture import tree_flatten, tree_map_only
-from weft.train.parent import end_with_parent
+from weft.train.processes.parent import end_with_parent
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from weft.api.program_writing import write_atomically
+from weft.api.programs.writing import write_atomically
 from weft.bench.comparison import compare, settings_text
 from weft.bench.portrait import portrait
 from weft.bench.settings import HYBRID, STEP, Settings

@@ -11,8 +11,8 @@ from weft.cli.outcome import CLAIM_FAILED, EXECUTION, OK, Outcome
 from weft.counted import counted
 from weft.errors import UsageError
 from weft.report import checkpoints as pages
-from weft.train.converting import clean, convert
-from weft.train.examining import DAMAGED, SOUND, UNREAD, difference, examine, files_of
+from weft.train.checkpoints.converting import clean, convert
+from weft.train.checkpoints.examining import DAMAGED, SOUND, UNREAD, difference, examine, files_of
 
 FAILED = {DAMAGED, UNREAD}
 
@@ -86,35 +86,37 @@ ACTIONS = {
     "inspect": Action(
         None,
         None,
-        "from weft.report.checkpoints import contents\nfrom weft.train.examining import examine, files_of\n\n"
+        "from weft.report.checkpoints import contents\n"
+        "from weft.train.checkpoints.examining import examine, files_of\n\n"
         "print(contents([examine(path) for path in files_of([Path(name) for name in {files}])]))",
         _inspect,
     ),
     "verify": Action(
         None,
         None,
-        "from weft.report.checkpoints import verdicts\nfrom weft.train.examining import examine, files_of\n\n"
+        "from weft.report.checkpoints import verdicts\n"
+        "from weft.train.checkpoints.examining import examine, files_of\n\n"
         "print(verdicts([examine(path) for path in files_of([Path(name) for name in {files}])]))",
         _verify,
     ),
     "diff": Action(
         2,
         None,
-        "from weft.report.checkpoints import differences\nfrom weft.train.examining import difference\n\n"
+        "from weft.report.checkpoints import differences\nfrom weft.train.checkpoints.examining import difference\n\n"
         "print(differences(difference(Path({first}), Path({second}))))",
         _diff,
     ),
     "convert": Action(
         1,
         "to",
-        "from weft.report.checkpoints import conversion\nfrom weft.train.converting import convert\n\n"
+        "from weft.report.checkpoints import conversion\nfrom weft.train.checkpoints.converting import convert\n\n"
         "print(conversion(convert(Path({first}), Path({to}))))",
         _convert,
     ),
     "clean": Action(
         1,
         "keep",
-        "from weft.report.checkpoints import cleaning\nfrom weft.train.converting import clean\n\n"
+        "from weft.report.checkpoints import cleaning\nfrom weft.train.checkpoints.converting import clean\n\n"
         "print(cleaning(clean(Path({first}), {keep})))",
         _clean,
     ),

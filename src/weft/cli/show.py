@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from weft.api.program_writing import write_atomically
+from weft.api.programs.writing import write_atomically
 from weft.cli.outcome import Outcome
 from weft.cli.target import load_code, program_of
 from weft.errors import UsageError

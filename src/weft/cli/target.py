@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from weft.api.hybrid import program
-from weft.api.program import Program
-from weft.api.program_container import SUFFIX
-from weft.api.program_file import LoadedProgram, ProgramFileError, load_program
+from weft.api.programs.container import SUFFIX
+from weft.api.programs.file import LoadedProgram, ProgramFileError, load_program
+from weft.api.programs.program import Program
 from weft.bench.subject import call, load_subject
 from weft.cli.suggestion import did_you_mean
 from weft.errors import ExecutionError, UsageError

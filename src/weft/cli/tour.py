@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from weft.api.program_writing import write_atomically
+from weft.api.programs.writing import write_atomically
 from weft.cli.outcome import CLAIM_FAILED, OK, Outcome
 from weft.cli.progress import Progress
 from weft.cli.terminal import style_of

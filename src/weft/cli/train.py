@@ -8,7 +8,7 @@ from typing import Any
 from weft.cli.outcome import Outcome
 from weft.train.history import line_of
 from weft.train.launch import train
-from weft.train.peers import PATIENCE
+from weft.train.processes.peers import PATIENCE
 from weft.train.training_run import parsed_devices, parsed_values
 
 

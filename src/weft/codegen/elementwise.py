@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.codegen import vecmath_remainder as division
 from weft.codegen.casts import cast
 from weft.codegen.dtypes import HELD, Held, dtype_constant
 from weft.codegen.module import FunctionWriter
 from weft.codegen.register import Register, bits_of, constant, vector
-from weft.codegen.vecmath import FUNCTIONS, emit_function
-from weft.codegen.vecmath_core import INFINITY, absolute, rounded, square_root
+from weft.codegen.vecmath import remainder as division
+from weft.codegen.vecmath.core import INFINITY, absolute, rounded, square_root
+from weft.codegen.vecmath.functions import FUNCTIONS, emit_function
 from weft.errors import InternalError
 from weft.plan.expression import EXACT_ON_SHORT_FLOATS, Instruction
 

@@ -6,9 +6,9 @@
 that lanes use.
 """
 
-from weft.codegen.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import constant, vector
+from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.target import Target
 
 ACCUMULATORS = 12  # enough that none waits for the one before

@@ -4,37 +4,37 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from weft.codegen.attention import emit_attention
-from weft.codegen.attention_gradient import emit_attention_gradient
-from weft.codegen.check import emit_check
-from weft.codegen.conv import emit_conv
-from weft.codegen.conv_weight import emit_weight_gradient
-from weft.codegen.depthwise_weight import emit_depthwise_weight
-from weft.codegen.gemm import emit_gemm
-from weft.codegen.loops import emit_loop
+from weft.codegen.kernels.attention import emit_attention
+from weft.codegen.kernels.attention_gradient import emit_attention_gradient
+from weft.codegen.kernels.check import emit_check
+from weft.codegen.kernels.conv import emit_conv
+from weft.codegen.kernels.conv_weight import emit_weight_gradient
+from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
+from weft.codegen.kernels.gemm import emit_gemm
+from weft.codegen.kernels.loops import emit_loop
+from weft.codegen.kernels.pack import emit_pack
+from weft.codegen.kernels.pool import emit_pool
+from weft.codegen.kernels.pool_gradient import emit_pool_gradient
+from weft.codegen.kernels.reduce import emit_reduce
+from weft.codegen.kernels.scatter import emit_scatter
+from weft.codegen.kernels.top import emit_top
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.pack import emit_pack
-from weft.codegen.pool import emit_pool
-from weft.codegen.pool_gradient import emit_pool_gradient
-from weft.codegen.reduce import emit_reduce
-from weft.codegen.scatter import emit_scatter
-from weft.codegen.top import emit_top
-from weft.codegen.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.errors import InternalError
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_attention_gradient import AttentionGradientKernel
-from weft.plan.kernel_check import CheckKernel
-from weft.plan.kernel_conv import ConvKernel
-from weft.plan.kernel_conv_weight import WeightGradientKernel
-from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
-from weft.plan.kernel_gemm import GemmKernel, PackKernel
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_pool import PoolKernel
-from weft.plan.kernel_pool_gradient import PoolGradientKernel
-from weft.plan.kernel_reduce import RowKernel
-from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_top import TopKernel
-from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.check import CheckKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import WeightGradientKernel
+from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
+from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.top import TopKernel
+from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
 # Kernels are of many classes without a common one; each row's emitter takes its own.
 EMIT: dict[type, Callable[[Module, Any], None]] = {

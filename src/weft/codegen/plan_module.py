@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from weft.codegen.call_writer import CallWriter, write_call
-from weft.codegen.clock import Clock, serial_tick
 from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
 from weft.codegen.lane_function import MOST_IMPROVED, emit_lanes
 from weft.codegen.module import Module
-from weft.codegen.module_parts import ModuleParts
+from weft.codegen.objects.module_parts import ModuleParts
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
+from weft.codegen.threads.clock import Clock, serial_tick
 from weft.plan.plan import Plan
 from weft.target import Target
 

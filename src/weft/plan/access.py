@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from weft.plan.box import Box, box
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import DTYPE_BYTES, View
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_attention_gradient import AttentionGradientKernel
-from weft.plan.kernel_conv import ConvKernel, Images
-from weft.plan.kernel_gemm import GemmKernel, Matrix, PackedMatrix
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_pool import PoolKernel
-from weft.plan.kernel_pool_gradient import PoolGradientKernel
-from weft.plan.kernel_reduce import RowKernel
-from weft.plan.kernel_winograd import PRODUCTS, WinogradKernel, WinogradStage
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.conv import ConvKernel, Images
+from weft.plan.kernels.gemm import GemmKernel, Matrix, PackedMatrix
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.winograd import PRODUCTS, WinogradKernel, WinogradStage
+from weft.plan.memory.box import Box, box
 from weft.plan.plan import Kernel
 from weft.plan.walk import Walk
 

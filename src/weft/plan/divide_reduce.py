@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.expression import Instruction, View, value_dtypes
-from weft.plan.kernel_loop import LoopExpression, LoopKernel, plan_loop
-from weft.plan.kernel_reduce import (
+from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.kernels.reduce import (
     Finish,
     Pass,
     Reduction,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from weft.ir.graph import Value
 from weft.plan.epilogue import Operand
-from weft.plan.fusion import Fusion
-from weft.plan.kernel_conv import Images
-from weft.plan.lazy import Fixed, Lazy, Leaf
+from weft.plan.fusing.fusion import Fusion
+from weft.plan.fusing.lazy import Fixed, Lazy, Leaf
+from weft.plan.kernels.conv import Images
 from weft.plan.window import Window, in_order_of
 
 

@@ -15,10 +15,10 @@ import torch
 from weft.ir.graph import Value
 from weft.ir.ops import OPS
 from weft.ir.types import DTYPE_NAMES, TensorType
-from weft.plan.lazy import Computed, Counted, Fixed, Lazy, Leaf, Source
+from weft.plan.fusing.lazy import Computed, Counted, Fixed, Lazy, Leaf, Source
 from weft.plan.ranges import Range, range_of
 from weft.plan.window import Window, plain
-from weft.trace.lift_checks import CHECK_CLASSES, CHECK_PLACES
+from weft.trace.lift.checks import CHECK_CLASSES, CHECK_PLACES
 
 SCATTERS = frozenset({"scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"})
 INDEXED = frozenset({"take", "gather"}) | SCATTERS

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.plan.expression import Instruction, View
-from weft.plan.kernel_loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.plan import KernelCall, Location, Plan
 from weft.target import Target
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
-from weft.plan.assembly import declared
-from weft.plan.fusion import tensor_type
+from weft.plan.fusing.assembly import declared
+from weft.plan.fusing.fusion import tensor_type
 from weft.plan.native_values import NATIVE
 from weft.plan.planned import PlannedRegion
 from weft.plan.region import Region

@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_attention_gradient import AttentionGradientKernel
-from weft.plan.kernel_check import CheckKernel
-from weft.plan.kernel_conv import ConvKernel
-from weft.plan.kernel_conv_weight import WeightGradientKernel
-from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
-from weft.plan.kernel_gemm import GemmKernel, PackKernel
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_pool import PoolKernel
-from weft.plan.kernel_pool_gradient import PoolGradientKernel
-from weft.plan.kernel_reduce import RowKernel
-from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_top import TopKernel
-from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.check import CheckKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import WeightGradientKernel
+from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
+from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.top import TopKernel
+from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
 Kernel = (
     LoopKernel

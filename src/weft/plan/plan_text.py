@@ -6,25 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.counted import counted
-from weft.plan.dependencies import Footprints
-from weft.plan.kernel_attention import AttentionKernel
-from weft.plan.kernel_attention_gradient import AttentionGradientKernel
-from weft.plan.kernel_conv import ConvKernel
-from weft.plan.kernel_conv_weight import WeightGradientKernel
-from weft.plan.kernel_depthwise_weight import DepthwiseWeightKernel
-from weft.plan.kernel_gemm import GemmKernel, PackKernel
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_pool import PoolKernel
-from weft.plan.kernel_pool_gradient import PoolGradientKernel
-from weft.plan.kernel_reduce import RowKernel
-from weft.plan.kernel_scatter import ScatterKernel
-from weft.plan.kernel_top import TopKernel
-from weft.plan.kernel_winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
-from weft.plan.machine_model import MachineModel
-from weft.plan.memory import live_bytes
-from weft.plan.order import lanes_of
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.conv_weight import WeightGradientKernel
+from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
+from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.scatter import ScatterKernel
+from weft.plan.kernels.top import TopKernel
+from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
+from weft.plan.memory.arena import live_bytes
 from weft.plan.plan import Kernel, KernelCall, Location, Plan, Run
-from weft.plan.timetable import CallCosts
+from weft.plan.scheduling.dependencies import Footprints
+from weft.plan.scheduling.machine_model import MachineModel
+from weft.plan.scheduling.order import lanes_of
+from weft.plan.scheduling.timetable import CallCosts
 
 MICROSECOND = 1e-6
 

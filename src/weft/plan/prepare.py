@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from weft.plan.epilogue import Operand
-from weft.plan.fusion import Fusion
-from weft.plan.lazy import Computed, Fixed, Lazy, Leaf, Node, walk
+from weft.plan.fusing.fusion import Fusion
+from weft.plan.fusing.lazy import Computed, Fixed, Lazy, Leaf, Node, walk
 from weft.plan.window import Window, in_order_of
 
 MOST_PREPARED = 16 * 1024  # numbers: more are not kept from call to call

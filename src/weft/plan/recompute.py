@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.ops import OPS
-from weft.plan.sink import size_of
+from weft.plan.fusing.sink import size_of
 
 VIEWS = frozenset({"reshape", "permute", "expand", "slice", "reverse", "iota"})
 CHEAP = VIEWS | {name for name, op in OPS.items() if op.elementwise}

@@ -11,9 +11,9 @@ from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
 from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
 from weft.plan.expression import DTYPE_BYTES
+from weft.plan.fusing.sink import sink
 from weft.plan.indices import INDEXED, SCATTERS, can_check, limit_of
-from weft.plan.sink import sink
-from weft.trace.lift_sorting import is_selected
+from weft.trace.lift.sorting import is_selected
 
 FLOATS = frozenset({"f32", "f64"})
 MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})

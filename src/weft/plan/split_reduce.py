@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.expression import Instruction, View, value_dtypes
-from weft.plan.kernel_loop import LoopKernel
-from weft.plan.kernel_reduce import (
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.reduce import (
     PLACES,
     Finish,
     Pass,

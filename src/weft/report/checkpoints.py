@@ -9,8 +9,8 @@ import torch
 
 from weft.counted import counted
 from weft.document import Block, Code, Document, Heading, Paragraph, Span, Table, Tone, facts
-from weft.train.converting import Cleaned, Converted
-from weft.train.examining import DAMAGED, SOUND, UNCHECKED, UNREAD, Difference, Examined, summary
+from weft.train.checkpoints.converting import Cleaned, Converted
+from weft.train.checkpoints.examining import DAMAGED, SOUND, UNCHECKED, UNREAD, Difference, Examined, summary
 
 MOST_ROWS = 200
 MOST_CHANGED = 20

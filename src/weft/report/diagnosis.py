@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from weft.api.hybrid import hybridize, program
-from weft.api.step import Step
+from weft.api.steps.step import Step
 from weft.config import config
 from weft.counted import counted
 from weft.document import Block, Document, Heading, Paragraph, Span, Table, facts
 from weft.errors import UnsupportedError
 from weft.ir.calls import Call
-from weft.plan.machine_model import MachineModel
+from weft.plan.scheduling.machine_model import MachineModel
 from weft.report.environment import bytes_text, environment, processor_facts
 from weft.report.obstacles import obstacles
 from weft.runtime.measure import machine_model, measure_machine

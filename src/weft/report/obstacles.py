@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from weft.api.hybrid import program
-from weft.api.step import Step
+from weft.api.steps.step import Step
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
 from weft.owners import Owner, owner_of

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.api.program_file import LoadedProgram
-from weft.api.program_parts import ProgramParts
-from weft.api.program_structure import build
+from weft.api.programs.file import LoadedProgram
+from weft.api.programs.parts import ProgramParts
+from weft.api.programs.structure import build
 from weft.counted import counted
 from weft.document import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.api.program import Program
-from weft.api.program_loaded import LoadedProgram
-from weft.codegen.compiler import assembly, optimized_text
+from weft.api.programs.loaded import LoadedProgram
+from weft.api.programs.program import Program
+from weft.codegen.objects.compiler import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.errors import UnsupportedError, UsageError
 from weft.ir.printer import print_graph

@@ -5,8 +5,8 @@ A trace is Python on one core; LLVM works on another one meanwhile. What is not 
 
 from collections.abc import Callable, Iterator
 
-from weft.codegen.crew_module import crew_module
 from weft.codegen.measure_module import measure_module
+from weft.codegen.threads.crew_module import crew_module
 from weft.config import config
 from weft.devices import cpu_count
 from weft.runtime.fast_call import fast_call_text, object_layout

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from weft.codegen.content_hash import CONTENT_HASH, content_hash_module
+from weft.codegen.calls.content_hash import CONTENT_HASH, content_hash_module
 from weft.runtime.shared_code import shared_library
 
 

@@ -1,4 +1,4 @@
-"""A program and what must not have changed -> a built-in function that runs it; see weft.codegen.fast_call."""
+"""A program and what must not have changed -> a built-in function that runs it; see weft.codegen.calls.fast_call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
 from weft.runtime.same_content import SameContent
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import WORD, Row, probed, tensor_layout, word

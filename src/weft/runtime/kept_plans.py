@@ -16,23 +16,23 @@ from pathlib import Path
 
 import torch
 
-from weft.codegen.code_version import code_version, digest_of
-from weft.codegen.object_cache import ObjectCache
+from weft.codegen.objects.code_version import code_version, digest_of
+from weft.codegen.objects.object_cache import ObjectCache
 from weft.config import config
 from weft.errors import UsageError
 from weft.ir.constants import bytes_of
 from weft.ir.graph import Graph, Value
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import type_of
-from weft.plan.machine_model import MachineModel
 from weft.plan.planned import PlannedGraph
 from weft.plan.planned_record import places_of, read_planned, write_planned
+from weft.plan.scheduling.machine_model import MachineModel
 from weft.target import Target
 
 PLAN_FOLDER = "plans"
 LARGEST_CACHE = 64 * 1024 * 1024
 # What tracing and planning are made of beside the files that write machine code.
-SOURCES = ("passes/*.py", "trace/*.py", "runtime/native_graph.py", "runtime/kept_plans.py", "runtime/border.py")
+SOURCES = ("passes/**/*.py", "trace/**/*.py", "runtime/native_graph.py", "runtime/kept_plans.py", "runtime/border.py")
 
 log = logging.getLogger("weft.runtime")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.object_cache import ObjectCache
+from weft.codegen.objects.object_cache import ObjectCache
 from weft.config import config
 from weft.errors import UsageError
 from weft.runtime.kept_plans import planning_version

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.fast_call import ObjectLayout
-from weft.codegen.lazy_calls import Words, lazy_calls_module
+from weft.codegen.calls.fast_call import ObjectLayout
+from weft.codegen.calls.lazy_calls import Words, lazy_calls_module
 from weft.codegen.library import copy_functions, dispatch_keys, thread_functions
 from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
 from weft.runtime.shared_code import shared_library

@@ -31,7 +31,7 @@ from weft.runtime.measure import machine_model
 from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
 from weft.target import host_target
-from weft.trace.lift import lift
+from weft.trace.lift.lift import lift
 
 MOST_LIFTED = 20  # values that an operator becomes, on average, where what it hands on says what memory it needs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-# In the order in which a crew's block has them; see weft.codegen.crew_layout.
+# In the order in which a crew's block has them; see weft.codegen.threads.crew_layout.
 FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 
 

@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 
-from weft.codegen.native import NativeLibrary, compile_native
+from weft.codegen.objects.native import NativeLibrary, compile_native
 from weft.errors import WeftError
 from weft.target import Target, host_target
 

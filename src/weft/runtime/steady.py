@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.watching import ROW_WORDS, WATCH, emit_watch
+from weft.codegen.calls.watching import ROW_WORDS, WATCH, emit_watch
 from weft.runtime.object_words import LEAST_POINTER, MOST_POINTER, version_rows, versions_count
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import Row, grad_layout, probed, requires_grad_rows, word

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from weft.codegen.fast_call import State
+from weft.codegen.calls.fast_call import State
+from weft.codegen.calls.whole_call import whole_call_module
 from weft.codegen.library import mode_functions, tensor_functions
-from weft.codegen.whole_call import whole_call_module
 from weft.runtime.arena import Block, BlockPool
 from weft.runtime.fast_call import FastProgram, Method, make_function, object_layout, python_words, table_of
 from weft.runtime.shared_code import shared_library

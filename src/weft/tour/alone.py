@@ -16,7 +16,7 @@ from typing import Any
 from weft.document import Picture
 from weft.tour.stop import Claim
 from weft.tour.visit import ALL_STOPS, Visit, visit
-from weft.train.parent import end_with_parent
+from weft.train.processes.parent import end_with_parent
 
 LAST_WORDS = 600
 

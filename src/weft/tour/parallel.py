@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.api.program_picture import timeline_picture
+from weft.api.programs.picture import timeline_picture
 from weft.devices import cpu_count
 from weft.document import Picture
 from weft.tour.stop import Claim, Names, Stop

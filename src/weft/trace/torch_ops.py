@@ -10,25 +10,25 @@ from collections.abc import Iterable
 from types import MappingProxyType
 
 from weft.errors import InternalError
-from weft.trace.lift_activations import ACTIVATIONS
-from weft.trace.lift_arguments import Rule, Rules
-from weft.trace.lift_attention import ATTENTION
-from weft.trace.lift_bags import BAGS
-from weft.trace.lift_cells import CELLS
-from weft.trace.lift_convolutions import CONVOLUTIONS
-from weft.trace.lift_elementwise import ELEMENTWISE
-from weft.trace.lift_indexing import INDEXING
-from weft.trace.lift_lists import LISTS
-from weft.trace.lift_losses import LOSSES
-from weft.trace.lift_norms import NORMS
-from weft.trace.lift_products import PRODUCTS
-from weft.trace.lift_rearranging import REARRANGING
-from weft.trace.lift_recurrent import RECURRENT
-from weft.trace.lift_reductions import REDUCTIONS
-from weft.trace.lift_resampling import RESAMPLING
-from weft.trace.lift_sorting import SORTING
-from weft.trace.lift_views import VIEWS
-from weft.trace.lift_windows import WINDOWS
+from weft.trace.lift.activations import ACTIVATIONS
+from weft.trace.lift.arguments import Rule, Rules
+from weft.trace.lift.attention import ATTENTION
+from weft.trace.lift.bags import BAGS
+from weft.trace.lift.cells import CELLS
+from weft.trace.lift.convolutions import CONVOLUTIONS
+from weft.trace.lift.elementwise import ELEMENTWISE
+from weft.trace.lift.indexing import INDEXING
+from weft.trace.lift.lists import LISTS
+from weft.trace.lift.losses import LOSSES
+from weft.trace.lift.norms import NORMS
+from weft.trace.lift.products import PRODUCTS
+from weft.trace.lift.rearranging import REARRANGING
+from weft.trace.lift.recurrent import RECURRENT
+from weft.trace.lift.reductions import REDUCTIONS
+from weft.trace.lift.resampling import RESAMPLING
+from weft.trace.lift.sorting import SORTING
+from weft.trace.lift.views import VIEWS
+from weft.trace.lift.windows import WINDOWS
 
 
 def merged(families: Iterable[Rules]) -> Rules:

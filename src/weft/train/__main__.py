@@ -7,7 +7,7 @@ import sys
 
 from weft.errors import WeftError
 from weft.train.launch import train
-from weft.train.peers import PATIENCE
+from weft.train.processes.peers import PATIENCE
 from weft.train.training_run import parsed_devices, parsed_values
 
 FAILED = 4

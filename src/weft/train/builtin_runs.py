@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.train.checkpoint_folder import Checkpoints
-from weft.train.choose_devices import devices_of_rank
-from weft.train.data import TRAIN, Batches, Images, fashion_mnist, synthetic_fashion_mnist
+from weft.train.checkpoints.folder import Checkpoints
+from weft.train.datasets.data import TRAIN, Batches, Images, fashion_mnist, synthetic_fashion_mnist
+from weft.train.devices.choose_devices import devices_of_rank
 from weft.train.models import LeNet, mlp, resnet18
-from weft.train.peers import find_peers
+from weft.train.processes.peers import find_peers
 from weft.train.trainer import Trainer
 
 Parts = tuple[Trainer, Batches, Batches]

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from weft.devices import Device
-from weft.train.batch import samples_in, samples_of
-from weft.train.device_threads import run_on
-from weft.train.measured_shares import MeasuredShares, finish
-from weft.train.peers import Peers
-from weft.train.replicas import Replicas
-from weft.train.split import load_pieces, split_sizes, training_sizes
+from weft.train.devices.batch import samples_in, samples_of
+from weft.train.devices.measured_shares import MeasuredShares, finish
+from weft.train.devices.replicas import Replicas
+from weft.train.devices.split import load_pieces, split_sizes, training_sizes
+from weft.train.devices.synced_norm import Meeting, SyncedNorm
+from weft.train.devices.threads import run_on
+from weft.train.processes.peers import Peers
 from weft.train.summed_loss import nothing_of, summed_loss
-from weft.train.synced_norm import Meeting, SyncedNorm
 from weft.train.trainer_options import TrainerOptions
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.train.batch import pair_of, samples_in, samples_of
-from weft.train.canonical import unwrapped
-from weft.train.choose_devices import find_devices
-from weft.train.device_threads import run_on
-from weft.train.split import Shares, split_batch
+from weft.train.checkpoints.canonical import unwrapped
+from weft.train.devices.batch import pair_of, samples_in, samples_of
+from weft.train.devices.choose_devices import find_devices
+from weft.train.devices.split import Shares, split_batch
+from weft.train.devices.threads import run_on
 
 Measure = Callable[[Any, Any], Any]
 

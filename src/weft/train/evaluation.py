@@ -11,7 +11,7 @@ from torch import nn
 
 from weft.devices import Device
 from weft.train.evaluate import Measure, correct, sums_over
-from weft.train.peers import Peers
+from weft.train.processes.peers import Peers
 from weft.train.summed_loss import summed_loss
 
 ACCURACY, LOSS = "test_acc", "test_loss"

@@ -18,8 +18,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, b
 
 from weft.errors import ExecutionError, UsageError
 from weft.train.history import History
-from weft.train.peers import PATIENCE
-from weft.train.rank_watch import NOBODY, Failure, own_part, publish, read_failure, signs
+from weft.train.processes.peers import PATIENCE
+from weft.train.processes.rank_watch import NOBODY, Failure, own_part, publish, read_failure, signs
 from weft.train.training_run import RunOptions, load_run
 
 LOOK = 0.05  # seconds between two looks at the processes

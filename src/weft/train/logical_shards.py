@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from weft.api.asynchronous_cores import cores
-from weft.train.batch import moved, samples_of, split_tree
-from weft.train.device_threads import run_on
 from weft.train.device_work import Numbers
-from weft.train.peers import Peers
-from weft.train.replicas import Replicas
-from weft.train.split import training_sizes
+from weft.train.devices.batch import moved, samples_of, split_tree
+from weft.train.devices.replicas import Replicas
+from weft.train.devices.split import training_sizes
+from weft.train.devices.threads import run_on
+from weft.train.processes.peers import Peers
 from weft.train.summed_loss import summed_loss
 from weft.train.trainer_options import TrainerOptions
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.errors import UsageError
-from weft.train.batch import samples_in, tensors_in
+from weft.train.devices.batch import samples_in, tensors_in
 
 Summed = tuple[torch.Tensor, torch.Tensor | float]
 LOSS = "give its mean over samples, or a pair of its sum and its count"

@@ -12,22 +12,22 @@ from torch import nn
 
 from weft.api.hybrid import hybridize
 from weft.errors import UsageError
-from weft.train.batch import pair_of, samples_of, split_tree
-from weft.train.checkpoint_folder import Checkpoints
-from weft.train.choose_devices import devices_of_rank
+from weft.train.checkpoints.folder import Checkpoints
+from weft.train.datasets.prefetch import Prefetched
 from weft.train.device_work import DeviceWork, Numbers
+from weft.train.devices.batch import pair_of, samples_of, split_tree
+from weft.train.devices.choose_devices import devices_of_rank
+from weft.train.devices.gradient_sums import GradientSums
+from weft.train.devices.measured_shares import MeasuredShares
+from weft.train.devices.memory_limits import MemoryLimits
+from weft.train.devices.replicas import Replicas
+from weft.train.devices.split import resolved_shares, split_sizes, training_sizes
 from weft.train.evaluation import Evaluation
 from weft.train.fit_progress import FitProgress
-from weft.train.gradient_sums import GradientSums
 from weft.train.history import History, line_of
 from weft.train.logical_shards import LogicalShards
-from weft.train.measured_shares import MeasuredShares
-from weft.train.memory_limits import MemoryLimits
-from weft.train.peers import find_peers
-from weft.train.prefetch import Prefetched
-from weft.train.rank_states import states_of_all, take_state
-from weft.train.replicas import Replicas
-from weft.train.split import resolved_shares, split_sizes, training_sizes
+from weft.train.processes.peers import find_peers
+from weft.train.processes.rank_states import states_of_all, take_state
 from weft.train.trainer_options import check_trainable, options_of
 from weft.train.whole_step import WholeStep, whole_step
 

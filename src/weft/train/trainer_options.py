@@ -12,10 +12,10 @@ from torch import nn
 
 from weft.errors import UnsupportedError, UsageError
 from weft.train.callbacks import Callback
-from weft.train.checkpoint_folder import Checkpoints
+from weft.train.checkpoints.folder import Checkpoints
+from weft.train.devices.split import Shares
 from weft.train.evaluate import Measure
-from weft.train.peers import PATIENCE
-from weft.train.split import Shares
+from weft.train.processes.peers import PATIENCE
 
 CHOICES = {"batches": ("global", "local"), "schedule": ("update", "epoch")}
 

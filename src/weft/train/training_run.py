@@ -16,7 +16,7 @@ from torch import nn
 from weft.api.user_file import run_file
 from weft.errors import UsageError
 from weft.train.builtin_runs import RUNS
-from weft.train.checkpoint_folder import Checkpoints
+from weft.train.checkpoints.folder import Checkpoints
 from weft.train.trainer import Trainer
 
 

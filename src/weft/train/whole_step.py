@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from weft.api.step import Step, step
-from weft.train.batch import samples_in
+from weft.api.steps.step import Step, step
+from weft.train.devices.batch import samples_in
 from weft.train.summed_loss import nothing_of, summed_loss
 
 

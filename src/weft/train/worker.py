@@ -15,9 +15,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, b
 from weft.devices import cpu_count
 from weft.errors import WeftError
 from weft.train.launch import HOST, RESULT, Order, run_here
-from weft.train.parent import end_with_parent
-from weft.train.peers import join
-from weft.train.rank_watch import own_part
+from weft.train.processes.parent import end_with_parent
+from weft.train.processes.peers import join
+from weft.train.processes.rank_watch import own_part
 
 FAILED, INTERRUPTED = 4, 130
 

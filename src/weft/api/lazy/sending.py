@@ -1,0 +1,175 @@
+"""What each thread has recorded -> segments that are pushed to the engine, or that run on the thread that waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter, sleep
+from typing import Any
+
+from weft.api.lazy.cores import waiting
+from weft.api.lazy.gradients import Gradients
+from weft.api.lazy.pauses import Pauses
+from weft.api.lazy.questions import in_task, is_like_a_worker
+from weft.api.lazy.recording import Recording, Segment
+from weft.api.lazy.settings import flushes_denormals
+from weft.api.lazy.tasks import after_readers, engine, idle, lane, push_segment, run_here
+from weft.api.lazy.values import Memories
+from weft.engine import Engine, SerialEngine
+from weft.errors import ExecutionError
+from weft.trace.capture import without_functions
+
+FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
+MOST_SECONDS = 1.0
+SETTLING = 2e-4  # in which a worker counts as done what it has told to be so
+
+
+class _Own(threading.local):
+    """What each thread has for itself."""
+
+    recording: Recording | None = None
+    patience: float = FIRST_SECONDS
+
+
+class Recordings:
+    """What is recorded and not yet pushed, by all threads of the process."""
+
+    gradients: Gradients
+
+    def __init__(self) -> None:
+        self.memories = Memories()
+        self.own: _Own = _Own()
+        # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
+        self.lock: AbstractContextManager[Any] = threading.RLock()
+        self.pauses = Pauses(self)
+        self._recordings: dict[Recording, None] = {}
+
+    def recording(self) -> Recording:
+        """The recording of this thread."""
+        found = self.own.recording
+        if found is None or found.closed:
+            runner = engine()
+            # The engine to debug with runs each operator at its call.
+            most = -1.0 if isinstance(runner, SerialEngine) else runner.limits.bytes / 4
+            found = Recording(lane(), most, self.own.patience, self.gradients.epoch)
+            found.flushes = flushes_denormals()
+            self.own.recording = found
+            self._recordings[found] = None
+        return found
+
+    def end_recording(self) -> None:
+        """Push what this thread has recorded: what follows belongs to another device."""
+        if self.own.recording is not None:
+            self.flush(self.own.recording)
+
+    def flush(self, recording: Recording, *, waits: bool = False) -> None:
+        """Push what a recording holds; what is short, and waited for next, runs here where nothing else is queued."""
+        runner = engine()
+        if waits and isinstance(runner, Engine) and runner.is_quiet() and is_like_a_worker():
+            # On the other side: a worker that links tasks, or another thread that is here; both for a short time.
+            with runner.turn:
+                segment = self._close(recording, here=True)
+                if segment is not None:
+                    with waiting(), without_functions():  # nobody is to be shown its operators
+                        run_here(runner, segment)
+            runner.advance()
+            return
+        with self.lock:
+            size = 0 if recording.closed else recording.size()
+        runner.make_room(size)  # not under the lock, which tasks may need to make room
+        self._close(recording)
+
+    def _close(self, recording: Recording, *, here: bool = False) -> Segment | None:
+        """Push what a recording holds; gives it instead if it can run on this thread, which has the engine's turn."""
+        with self.lock:
+            if recording.closed:
+                return None
+            recording.closed = True
+            self._recordings.pop(recording, None)
+            if not recording.places:
+                return None
+            here = here and engine().is_quiet()
+            if recording.gradients:
+                self.gradients.flush(here=here)
+            alive = recording.alive()
+            self.gradients.note_leaves(recording, alive)
+            count = len(recording.places)
+            segment = recording.segment(alive)
+            self.pauses.sent(segment.plan, count, segment.seconds)
+            if here and segment.is_short():
+                return segment
+            push_segment(segment, self.gradients.order)
+            return None
+
+    def flush_all(self, *, waits: bool = False) -> None:
+        """Push everything that was recorded, by any thread."""
+        for recording in list(self._recordings):
+            self.flush(recording, waits=waits)
+        self.gradients.flush()
+        self._be_impatient()
+        self.pauses.waited()
+
+    def _be_impatient(self) -> None:
+        """Somebody waits: begin anew with small tasks."""
+        self.own.patience = FIRST_SECONDS
+        if self.own.recording is not None:
+            self.own.recording.most_seconds = FIRST_SECONDS
+
+    def finish(self) -> None:
+        """Wait until everything queued is done, failed or not."""
+        self.flush_all(waits=True)
+        if in_task():
+            after_readers(self.memories.all())  # not everything: that includes this task itself
+            return
+        with waiting():
+            engine().finish_all()
+        with self.lock:
+            # Another thread may have queued something since: what it names is still to be known.
+            if not self._recordings and idle():
+                self.memories.forget()
+                self.gradients.forget()
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Around what raises failures: once one is told, tensors that it kept from being changed are as before.
+
+        What was queued before that is skipped, if it depends on them, however far the workers have come by now.
+        """
+        try:
+            yield
+        except ExecutionError:
+            if not in_task():  # a task would wait for itself; whoever waits for the task is told again
+                self.finish()
+                engine().failures.recover()
+                self.memories.forget()
+                self.gradients.forget(failed=True)
+            raise
+
+    def settle(self) -> bool:
+        """Tell whether nothing is left that operators would have to wait for, without waiting for what takes longer.
+
+        The code that is interrupted may hold a lock (of the user, of logging) that the work in flight needs.
+        """
+        runner = engine()
+        if isinstance(runner, SerialEngine) or runner.timeline is not None:
+            return False  # whoever debugs or records a timeline wants to see tasks
+        recordings = list(self._recordings)
+        if any(recording.places for recording in recordings):
+            return False
+        last = perf_counter() + SETTLING
+        while not idle():  # the worker that has just told us of its task still counts it
+            if perf_counter() > last:
+                return False
+            sleep(0)
+        for recording in recordings:
+            self._close(recording)
+        self.gradients.flush(here=True)
+        self.memories.forget()
+        self.gradients.forget()
+        # What is left is poisoned.
+        return not self._recordings and idle() and not self.memories.all() and not self.gradients.memories()
+
+    def resumed(self) -> None:
+        """A pause has ended, in which code may have changed what autograd graphs reach."""
+        self.gradients.epoch += 1

@@ -1,0 +1,1 @@
+"""A Program that a user holds: its parts, its pictures and its file."""

@@ -1,0 +1,258 @@
+"""A traced function -> a Program: something that can be run, printed, drawn and saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from threading import RLock
+from typing import Any, NoReturn
+
+import torch
+
+from weft.api.drawing import draw
+from weft.api.programs.description import Example, describe_program, named_graph, state_names
+from weft.api.programs.file import save_program
+from weft.api.programs.parts import ProgramParts
+from weft.api.programs.picture import program_card
+from weft.api.programs.plan import ProgramPlan
+from weft.api.rebuild import Build, builder
+from weft.api.timeline import Timeline, measure_timeline
+from weft.counted import counted
+from weft.errors import UsageError
+from weft.ir.graph import Graph, Value
+from weft.ir.printer import print_graph
+from weft.markup import notebook
+from weft.passes.pipeline import run_pipeline
+from weft.runtime.boundary import Boundary
+from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Replay, Tangents
+from weft.runtime.native_graph import CompiledGraph
+from weft.runtime.whole_call import BoundProgram, OutputType
+from weft.trace.capture import tree_flatten
+from weft.trace.outcome import TensorLeaf
+from weft.trace.rebound import Rebound
+from weft.trace.signature import autocast_key
+from weft.trace.traced import Traced
+
+Places = list[tuple[Rebound, Build]]  # that a run puts tensors in, and what makes of its results what is put there
+
+
+class Program:
+    """One program: what to compute (`graph`), how (`plan`), when (`timeline`), and the machinery of a call."""
+
+    def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
+        """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
+        self._lock = lock
+        self._traced = traced
+        self._example: Example | None = None
+        self.graph: Graph = run_pipeline(traced.graph)
+        self._execute: CompiledGraph | DifferentiableExecutable = (
+            CompiledGraph(self.graph, _weights(traced), forward=_first_values(self.graph, traced, forward_results))
+            if traced.gradient is None
+            else _differentiable(traced, self)
+        )
+        shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
+        leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
+        by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
+        # A program that gives one new tensor and writes nothing needs no edge.
+        self._bare = (
+            not shown.writes
+            and [result.path for result in shown.results] == [()]
+            and shown.results[0].value not in shown.inputs
+            and len(leaves) == 1
+            and isinstance(traced.leaves[0], TensorLeaf)
+            and traced.structure.is_leaf()
+            and not traced.kept
+        )
+        self._build = builder(traced.structure)
+        self._kept = _places(traced.kept)
+        self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
+
+    def __str__(self) -> str:
+        return print_graph(self._named())
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: in a line, as a picture, and as text."""
+        state = {} if self._example is None else state_names(self._traced, self._example)
+        return notebook(program_card(self.summary(), self._named(), state, self.plan.regions))
+
+    def summary(self) -> str:
+        """One line: how many values, how they are computed, what is written."""
+        forward = self._forward()
+        steps = forward.executable.plan.steps
+        calls = counted(sum(step.value.op in ("library", "update") for step in steps), "call")
+        values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
+        regions = f"{counted(len(forward.regions), 'region')} in machine code, " if forward.regions else ""
+        capture = f" ({forward.capture})" if forward.capture else ""
+        text = f"{values}: {regions}{calls} of PyTorch's operators{capture}; {results}"
+        return text + (f", {counted(len(self.graph.writes), 'write')}" if self.graph.writes else "")
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """What goes in: arguments by position, and tensors that the function reached by itself."""
+        return self._traced.inputs
+
+    def made_for(self, example: Example) -> Program:
+        """The same program with the call that it was asked for by: that is what a saved file can be called like."""
+        found = Program.__new__(Program)
+        found.__dict__.update(self.__dict__, _example=example)
+        return found
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a program cannot be copied or pickled",
+            why="it is machine code in this process, and it reads the tensors of the module that it was made of",
+            fix="copy or pickle the module, whose copy makes programs of its own; program.save(path) writes a file "
+            "that weft.load_program reads",
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a file that runs without the model's source (`weft.load_program`), with its tensors as now."""
+        save_program(self.parts, path)
+
+    @property
+    def parts(self) -> ProgramParts:
+        """The program apart from this process: its graph, how it is called, its tensors as they are now."""
+        return describe_program(self.graph, self._traced, self._call())
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the graph as SVG."""
+        draw(self._named(), path, state_names(self._traced, self._call()))
+
+    @property
+    def plan(self) -> ProgramPlan:
+        """How the forward is computed: kernels, tiles, lanes, memory; `print` shows it."""
+        forward = self._forward()
+        return ProgramPlan(tuple(region.plan for region in forward.regions), forward.executable.plan)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that the forward is planned to need at once, beside its inputs."""
+        return self._forward().peak_bytes
+
+    def timeline(self, path: str | os.PathLike[str] | None = None) -> Timeline:
+        """Measure the forward on the example's arguments: what each lane did, and when; written as a Chrome trace.
+
+        It really runs, some twenty times: what it writes into (the statistics of a batch norm) is a copy.
+        """
+        example = self._call()
+        leaves, _ = tree_flatten((example.arguments, example.keywords))
+        arguments = [leaves[entry.argument] for entry in self._traced.inputs if entry.argument is not None]
+        numbers = [leaves[entry.argument] for entry in self._traced.numbers]
+        inputs = [*arguments, *(slot.get() for slot in example.slots), *numbers]
+        written = {write.input for write in self.graph.writes}
+        copies = {value: index for index, value in enumerate(self.graph.inputs) if value in written}
+        for index in copies.values():
+            inputs[index] = inputs[index].detach().clone()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            found = measure_timeline(self._forward(), inputs)
+        if path is not None:
+            found.save(path)
+        return found
+
+    def prepare_backward(self) -> None:
+        """Make the backward, where there is one, before it is asked for: what is in its way is raised here."""
+        if isinstance(self._execute, DifferentiableExecutable):
+            self._execute.prepare_backward()
+
+    def replay_by(self, replay: Replay) -> None:
+        """Let a backward that the program has none for go through operators: what computes its results from inputs."""
+        if isinstance(self._execute, DifferentiableExecutable):
+            self._execute.replay = replay
+
+    def _forward(self) -> CompiledGraph:
+        return self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
+
+    def _named(self) -> Graph:
+        """The graph with the names that the user knows, where the call is known."""
+        return self.graph if self._example is None else named_graph(self.graph, self._traced, self._example)
+
+    def _call(self) -> Example:
+        if self._example is None:
+            raise UsageError("this program has no example call", fix="use the one that weft.program(net, x) gives")
+        return self._example
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Run on the graph's inputs in order; gives what the traced function returned."""
+        if self._bare and autocast_key() is None:
+            return self._execute(inputs)[0]
+        with _without_autocast():
+            outputs = self._execute(inputs)
+            results = self._boundary.apply(inputs, outputs)
+        _keep(self._kept, results)
+        return self._build(_filled(self._traced.leaves, results))
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
+        """Give what runs it as it is bound now, where it is native code from end to end and makes one new tensor."""
+        return self._execute.bound(arguments) if self._bare and isinstance(self._execute, CompiledGraph) else None
+
+
+def _places(kept: Sequence[Rebound]) -> Places:
+    return [(entry, builder(entry.structure)) for entry in kept]
+
+
+def _keep(places: Places, results: Sequence[Any]) -> None:
+    """Put in Python places what a run keeps there."""
+    # Where all of them are is looked up before anything is put there: one may be inside of another.
+    for entry, container, build in [(entry, entry.slot.holder(), build) for entry, build in places]:
+        entry.put(container, build(_filled(entry.leaves, results)))
+
+
+def _filled(leaves: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    return [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in leaves]
+
+
+def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutable:
+    gradient = traced.gradient
+    assert gradient is not None
+    carrying = set(gradient.roots)
+    visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
+
+    def backward_of(tangents: Tangents) -> BackwardGraph:
+        # The other side of this lock is a thread that traces this program's forward or another backward; tracing
+        # never waits for a thread that waits for this lock.
+        with program._lock:
+            found = gradient.backward(tangents)
+        keep = partial(_keep, _places(found.kept)) if found.kept else None
+        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, keep
+
+    forward = Forward(
+        run_pipeline(gradient.graph),
+        len(gradient.saved),
+        [value in carrying for value in visible],
+        gradient.wanted,
+        gradient.unreached,
+        _weights(traced),
+    )
+    return DifferentiableExecutable(forward, backward_of)
+
+
+def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
+    return [graph.results[leaf.index].value for leaf in traced.leaves[:count] if isinstance(leaf, TensorLeaf)]
+
+
+def _weights(traced: Traced) -> frozenset[Value]:
+    """The inputs whose elements change rarely: those that the function reached by itself and does not write."""
+    changing = {*(write.input for write in traced.graph.writes), *traced.moving}
+    return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in changing)
+
+
+def _without_autocast() -> Any:
+    """Casts are part of the graph; operators called from a program must not cast again."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return _AutocastOff()
+    return nullcontext()
+
+
+class _AutocastOff:
+    def __enter__(self) -> None:
+        self._guards = [
+            torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+        ]
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)

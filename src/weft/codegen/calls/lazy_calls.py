@@ -1,0 +1,109 @@
+"""The text of the two native functions that queuing an operator rests on: `modes` and `placeholder`.
+
+`modes()` gives the modes of the thread as one small number: one call in the place of eight. `placeholder(value)` makes
+another tensor like a template, with the value as an attribute: a copy of a tensor without memory has none either, and
+takes a third of the time that PyTorch needs to read sizes, strides and a type from Python.
+Both get `self`: `modes` a bytes object with words, `placeholder` a tuple that begins with one.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, ObjectLayout
+
+
+class Words(IntEnum):
+    """The words of a placeholder's state."""
+
+    COPY = 0  # aoti_torch__reinterpret_tensor
+    TEMPLATE = 1  # where the template's object has its tensor
+    DIMENSIONS = 2
+    SIZES = 3
+    STRIDES = 4
+    WRAP = 5
+    TYPE = 6
+    DELETE = 7
+    SET = 8  # PyObject_SetAttr
+    NAME = 9  # of the attribute
+    DROP_REFERENCE = 10
+    NO_MEMORY = 11
+    KEYS = 12  # offset of the dispatch keys in a tensor
+
+
+def lazy_calls_module(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
+    """Write the module; `shifts` are (bits that count, places to the left) of each mode's answer."""
+    return _modes(layout, shifts) + _placeholder(layout)
+
+
+def _modes(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
+    # SAFETY: Python holds `self` during the call; its words are addresses of exported functions of such a signature.
+    lines = [
+        "define ptr @modes(ptr %self, ptr %args, i64 %count) nounwind {",
+        f"  %state = getelementptr i8, ptr %self, i64 {layout.content}",
+        "  %make = load ptr, ptr %state",
+    ]
+    total = "0"
+    for index, (bits, places) in enumerate(shifts):
+        lines += [
+            f"  %place{index} = getelementptr i64, ptr %state, i64 {1 + 2 * index}",
+            f"  %ask{index} = load ptr, ptr %place{index}",
+            f"  %about{index} = getelementptr i64, ptr %state, i64 {2 + 2 * index}",
+            f"  %number{index} = load i64, ptr %about{index}",
+            f"  %answer{index} = call i64 %ask{index}(i64 %number{index})",
+            f"  %bits{index} = and i64 %answer{index}, {bits}",
+            f"  %moved{index} = shl i64 %bits{index}, {places}",
+            f"  %total{index} = or i64 %moved{index}, {total}",
+        ]
+        total = f"%total{index}"
+    return "\n".join([*lines, f"  %made = call ptr %make(i64 {total})", "  ret ptr %made", "}", ""])
+
+
+def _placeholder(layout: ObjectLayout) -> str:
+    # SAFETY: Python holds `self` and the value during the call; the tuple holds the template, the tables and the name.
+    # A copied tensor lacks the key by which operators come to Python's class; nobody else has it yet when it gets the
+    # template's keys.
+    loads = "\n".join(
+        f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
+        f"  %{word.name} = load {kind}, ptr %place.{word.name}"
+        for word in Words
+        for kind in ("i64" if word in (Words.DIMENSIONS, Words.KEYS) else "ptr",)
+    )
+    return f"""
+define ptr @placeholder(ptr %self, ptr %args, i64 %count) nounwind {{
+  %first = getelementptr i8, ptr %self, i64 {ITEMS_OFFSET}
+  %bytes = load ptr, ptr %first
+  %state = getelementptr i8, ptr %bytes, i64 {layout.content}
+{loads}
+  %found = alloca ptr
+  %error = call i32 %COPY(ptr %TEMPLATE, i64 %DIMENSIONS, ptr %SIZES, ptr %STRIDES, i64 0, ptr %found)
+  %failed = icmp ne i32 %error, 0
+  br i1 %failed, label %failure, label %copied
+copied:
+  %handle = load ptr, ptr %found
+  %tensor = load ptr, ptr %handle
+  %model = load ptr, ptr %TEMPLATE
+  %from = getelementptr i8, ptr %model, i64 %KEYS
+  %keys = load i64, ptr %from
+  %to = getelementptr i8, ptr %tensor, i64 %KEYS
+  store i64 %keys, ptr %to
+  %object = call ptr %WRAP(ptr %handle, ptr %TYPE)
+  %ignored = call i32 %DELETE(ptr %handle)
+  %missing = icmp eq ptr %object, null
+  br i1 %missing, label %nothing, label %wrapped
+wrapped:
+  %value = load ptr, ptr %args
+  %refused = call i32 %SET(ptr %object, ptr %NAME, ptr %value)
+  %unset = icmp ne i32 %refused, 0
+  br i1 %unset, label %dropped, label %done
+done:
+  ret ptr %object
+dropped:
+  call void %DROP_REFERENCE(ptr %object)
+  ret ptr null
+failure:
+  %raised = call ptr %NO_MEMORY()
+  ret ptr null
+nothing:
+  ret ptr null
+}}
+"""

@@ -1,0 +1,150 @@
+"""A WeightGradientKernel -> LLVM functions: one per register block, and one that walks blocks and window.
+
+Contract of the emitted function: void name(out*, input*, of_output*, begin, end). It computes tiles [begin, end); out
+overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
+"""
+
+from functools import partial
+
+from weft.codegen.kernels.block_function import BlockFunction, Ending
+from weft.codegen.kernels.epilogue import EpilogueEmitter
+from weft.codegen.kernels.panel_vectors import Vectors
+from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
+from weft.codegen.kernels.walk import Place, Visitor, emit_walk
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register
+from weft.plan.epilogue import Epilogue
+from weft.plan.kernels.conv import ConvSizes
+from weft.plan.kernels.conv_weight import WeightGradientKernel
+
+
+def emit_weight_gradient(module: Module, kernel: WeightGradientKernel) -> None:
+    """Emit the functions of a gradient into a module; the one to call has the kernel's name."""
+    writer = module.function(kernel.name, ["ptr", "ptr", "ptr", "i64", "i64"])
+    if kernel.tile_count:
+        WeightGradientEmitter(writer, kernel).emit()
+
+
+class WeightGradientEmitter:
+    """Emits the walk over images and blocks, and for each block the loops over the window."""
+
+    def __init__(self, writer: FunctionWriter, kernel: WeightGradientKernel) -> None:
+        self.writer = writer
+        self.kernel = kernel
+        self.vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
+        self.pointers = list(writer.parameters[:-2])
+        self.blocks: dict[BlockShape, str] = {}
+
+    def emit(self) -> None:
+        """Emit the walk."""
+        emit_walk(self.writer, self.kernel.walk, Visitor(self._enter, self._block))
+
+    def _enter(self, group: Register) -> None:
+        """Move all pointers to one group."""
+        kernel, moved = self.kernel, self.vectors.moved
+        out, image, gradient = self.writer.parameters[:-2]
+        image = self.vectors.address(image, kernel.input.offset)
+        gradient = self.vectors.address(gradient, kernel.of_output.offset)
+        self.pointers = [
+            moved(out, (group, kernel.group_size)),
+            moved(image, (group, kernel.conv.in_channels * kernel.input.channel)),
+            moved(gradient, (group, kernel.conv.out_channels)),
+        ]
+
+    def _block(self, shape: BlockShape, place: Place) -> None:
+        """Call the function of a shape for every place of the window."""
+        writer, kernel, moved = self.writer, self.kernel, self.vectors.moved
+        out, image, gradient = self.pointers
+        (down, across), (channel, line, column) = kernel.places, kernel.steps
+        # Rows of a merged run go on through columns of the image; its numbers are side by side.
+        apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
+        image = moved(image, (place.first, kernel.input.image), (place.row, apart))
+        gradient = moved(gradient, (place.first, kernel.of_output.image), (place.column, 1))
+        if shape not in self.blocks:
+            self.blocks[shape] = WeightBlockEmitter(writer.module, kernel, shape).emit()
+        with writer.loop(0, down) as rows, writer.loop(0, across) as along:
+            to = moved(out, (place.row, channel), (rows.index, line), (along.index, column), (place.column, 1))
+            arguments = ", ".join(map(str, (to, image, gradient, rows.index, along.index, place.turns, place.phase)))
+            writer.emit_void(f"call void @{self.blocks[shape]}({arguments})")
+
+
+class WeightBlockEmitter:
+    """Emits the function of one register block: void block(out*, input*, of_output*, row, column, images, phase).
+
+    It adds up what some images give for one place of the window. Pointers are at the first image and at the block's
+    channels.
+    """
+
+    def __init__(self, module: Module, kernel: WeightGradientKernel, shape: BlockShape) -> None:
+        self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
+        self.writer = begin_block_function(module, self.name, ["ptr", "ptr", "ptr", "i64", "i64", "i64", "i64"])
+        self.kernel = kernel
+        self.shape = shape
+        self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
+        self.block = RegisterBlock(self.vectors, shape)
+        self.out, self.image, self.gradient, self.row, self.column, self.images, phase = self.writer.parameters
+        self.phase = phase if kernel.walk.parts.count > 1 else None
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        apart, _, _ = self.kernel.steps
+        rows = [self.vectors.address(self.out, row * apart) for row in range(self.shape.rows)]
+        ending = Ending(rows, EpilogueEmitter(self.vectors, Epilogue(), []))
+        BlockFunction(self.block, self.writer, ending, self.phase).emit(self._pixels)
+        return self.name
+
+    def _pixels(self, sums: list[Register]) -> list[Register]:
+        """Add the products of all output pixels whose window has the place inside the image."""
+        writer, moved, kernel = self.writer, self.vectors.moved, self.kernel
+        window, image = kernel.conv.window, kernel.input
+        (top, bottom), (left, right) = self._seen(0, self.row), self._seen(1, self.column)
+        count = writer.binary("sub", right, left)
+        corner = self.vectors.address(self.image, -(window.padding[0] * image.row + window.padding[1] * image.column))
+        seen = moved(
+            corner,
+            (self.row, window.dilation[0] * image.row),
+            (self.column, window.dilation[1] * image.column),
+            (left, window.stride[1] * image.column),
+        )
+        gradient = moved(self.gradient, (left, kernel.of_output.column))
+        with writer.loop(0, self.images, carried=sums) as each:
+            first, last = moved(seen, (each.index, image.image)), moved(gradient, (each.index, kernel.of_output.image))
+            with writer.loop(top, bottom, carried=list(each.carried)) as loop:
+                line = moved(first, (loop.index, window.stride[0] * image.row))
+                pixels = moved(last, (loop.index, kernel.of_output.row))
+                panel = PanelAddress(pixels, kernel.of_output.column, whole=False)
+                numbers = partial(self._numbers, line)
+                added = self.block.loop(list(loop.carried), Turns(count), panel, numbers)
+                loop.carry(*added)
+            each.carry(*loop.carried)
+        return list(each.carried)
+
+    def _seen(self, axis: int, tap: Register) -> tuple[Register, Register]:
+        """Give the first output row or column whose window has a place inside the image, and the one after the last."""
+        conv = self.kernel.conv
+        if self.kernel.schedule.merge_columns and axis == 1:
+            return self.writer.integer(0), self.writer.integer(conv.out_size[1] if conv.images else 0)
+        return seen_pixels(self.writer, conv, axis, tap)
+
+    def _numbers(self, line: Register, turn: Register, _: int) -> list[Register]:
+        """Load what the rows of the block see at a pixel."""
+        kernel, vectors = self.kernel, self.vectors
+        apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
+        base = vectors.moved(line, (turn, kernel.conv.window.stride[1] * kernel.input.column))
+        return [vectors.load_splat(vectors.address(base, row * apart)) for row in range(self.shape.rows)]
+
+
+def seen_pixels(writer: FunctionWriter, conv: ConvSizes, axis: int, tap: Register) -> tuple[Register, Register]:
+    """Give the first output row or column whose window has a place inside the image, and the one after the last."""
+    stride, padding, dilation = (
+        field[axis] for field in (conv.window.stride, conv.window.padding, conv.window.dilation)
+    )
+    zero, out_length = writer.integer(0), conv.out_size[axis] if conv.images else 0
+    behind = writer.add(writer.multiply(tap, -dilation), padding)
+    hidden = writer.select(writer.compare("icmp sgt", behind, zero), behind, zero)
+    first, _ = writer.divide(writer.add(hidden, stride - 1), stride)
+    reach = writer.add(behind, conv.in_size[axis] - 1 + stride)
+    reach = writer.select(writer.compare("icmp sgt", reach, zero), reach, zero)
+    last, _ = writer.divide(reach, stride)
+    stop = writer.minimum(last, writer.integer(out_length))
+    return writer.minimum(first, stop), stop

@@ -1,0 +1,147 @@
+"""Loop kernels -> one LLVM function each, with a loop over tiles, rows and vectors.
+
+Contract of the emitted function: void name(out0.., in0.., table0.., begin, end) computes the tiles [begin, end).
+Buffers do not overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. How the tiles are
+shared out over calls changes no bit of the results, since every element is computed by itself.
+"""
+
+from dataclasses import dataclass
+
+from weft.codegen.dtypes import HELD
+from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
+from weft.codegen.kernels.transpose import Patch, Turned
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register
+from weft.plan.expression import Instruction
+from weft.plan.kernels.loop import LoopKernel, steady_values
+
+
+def emit_loop(module: Module, kernel: LoopKernel) -> None:
+    """Write the function of a loop kernel."""
+    # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own, except for the in-place
+    # pairs, whose equal views make each element read before it is written; those carry no claim.
+    shared = {pair for output, number in kernel.in_place for pair in (output, len(kernel.outputs) + number)}
+    count = len(kernel.outputs) + len(kernel.inputs) + len(kernel.tables)
+    buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
+    f = module.function(kernel.name, [*buffers, "i64", "i64"])
+    if kernel.tile_count:
+        _LoopWriter(f, kernel).write()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row while it is written: its coordinates and, for every view, the address of its first element."""
+
+    coordinates: tuple[Register, ...]
+    bases: tuple[Register, ...]
+    splats: dict[int, Register]
+
+
+class _LoopWriter:
+    """Writes the loops of one kernel."""
+
+    def __init__(self, f: FunctionWriter, kernel: LoopKernel) -> None:
+        self.f = f
+        self.kernel = kernel
+        self.schedule = kernel.schedule
+        self.views = (*kernel.outputs, *kernel.inputs)
+        *pointers, self.begin, self.end = f.parameters
+        self.pointers, self.tables = pointers[: len(self.views)], pointers[len(self.views) :]
+        self.steady = steady_values(kernel.inputs, kernel.body)
+        size = (self.schedule.row_tile, self.schedule.column_tile)
+        self.turned = {
+            number: Turned.make(f, self.views[number], size, self.schedule.block)
+            for number in (len(kernel.outputs) + number for number in self.schedule.turned)
+        }
+
+    def write(self) -> None:
+        """Write the loop over tiles and rows."""
+        f, kernel, schedule = self.f, self.kernel, self.schedule
+        with f.loop(self.begin, self.end) as tiles:
+            row_tile, column_tile = f.divide(tiles.index, kernel.column_tiles)
+            line, part = f.divide(row_tile, kernel.row_tiles)
+            start, first_row = f.multiply(line, kernel.line), f.multiply(part, schedule.row_tile)
+            last_row = f.minimum(f.add(first_row, schedule.row_tile), f.integer(kernel.line))
+            first, last = f.integer(0), f.integer(kernel.columns)
+            if kernel.column_tiles > 1:
+                first = f.multiply(column_tile, schedule.column_tile)
+                last = f.minimum(f.add(first, schedule.column_tile), last)
+            patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
+            self._turn(start, patch)
+            with f.loop(first_row, last_row) as rows:
+                self._row(self._at_row(start, rows.index, patch), first, last)
+
+    def _turn(self, start: Register, patch: Patch) -> None:
+        """Write what turns a tile's part of the inputs that run across the output."""
+        if self.turned:
+            bases = self._bases(row_coordinates(self.f, start, self.kernel.sizes[:-1]))
+            for number, turned in self.turned.items():
+                turned.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
+
+    def _bases(self, coordinates: tuple[Register, ...]) -> list[Register]:
+        f = self.f
+        return [
+            f.offset(pointer, HELD[view.dtype].stored, linear(f, coordinates, view.strides[:-1], view.offset))
+            for pointer, view in zip(self.pointers, self.views, strict=True)
+        ]
+
+    def _at_row(self, start: Register, number: Register, patch: Patch) -> Row:
+        f = self.f
+        coordinates = row_coordinates(f, f.binary("add", start, number), self.kernel.sizes[:-1])
+        bases = self._bases(coordinates)
+        for place, turned in self.turned.items():
+            bases[place] = turned.row(f, patch, number)
+        # What does not change along the row is loaded once; a row is never empty where this runs.
+        splats = {
+            number: f.splat(load_scalar(f, view, bases[number]), self.schedule.lanes)
+            for number, view in enumerate(self.views)
+            if number >= len(self.kernel.outputs) and view.strides[-1] == 0
+        }
+        return Row(coordinates, tuple(bases), splats)
+
+    def _row(self, row: Row, first: Register, last: Register) -> None:
+        f, lanes, columns = self.f, self.schedule.lanes, self.kernel.columns
+        step = lanes * self.schedule.unroll
+        if columns >= step:
+            with f.loop(first, f.add(last, 1 - step), step) as whole:
+                for number in range(self.schedule.unroll):
+                    self._span(row, Span(f, f.add(whole.index, number * lanes), lanes))
+            first = whole.index
+        if columns % step == 0:
+            return
+        if self.schedule.masked:
+            with f.loop(first, last, lanes) as rest:
+                mask = mask_up_to(f, rest.index, last, lanes) if columns % lanes else None
+                self._span(row, Span(f, rest.index, lanes, mask))
+            return
+        if columns >= lanes and self.schedule.unroll > 1:
+            with f.loop(first, f.add(last, 1 - lanes), lanes) as single:
+                self._span(row, Span(f, single.index, lanes))
+            first = single.index
+        if columns % lanes:
+            with f.loop(first, last) as one:
+                self._span(row, Span(f, one.index, 1))
+
+    def _span(self, row: Row, span: Span) -> None:
+        f, kernel = self.f, self.kernel
+        inputs = []
+        for number, view in enumerate(kernel.inputs, len(kernel.outputs)):
+            if number in row.splats:
+                splat = row.splats[number]
+                register = splat if span.lanes > 1 else f.extract(splat, 0)
+            else:
+                register = span.load(view, row.bases[number], 1 if number in self.turned else view.strides[-1])
+            inputs.append(Typed(register, view.dtype))
+
+        def position(instruction: Instruction) -> Register:
+            first = iota_start(f, instruction, row.coordinates, 0)
+            return span.position(instruction.dtype, first, int(instruction.attributes[-2]))
+
+        def take(instruction: Instruction, index: Register) -> Register:
+            steady = instruction.operands[0] in self.steady
+            return span.take(instruction, (self.tables, row.coordinates), index, steady=steady)
+
+        values = emit_body(f, kernel.body, inputs, Point(span.lanes, position, take))
+        for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):
+            span.store(view, row.bases[number], view.strides[-1], values[result].register)

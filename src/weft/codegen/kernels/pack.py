@@ -1,0 +1,168 @@
+"""A right operand anywhere in memory -> panels that a register block reads from beginning to end.
+
+Contract of the emitted function: void name(packed*, source*, [scale*,] begin, end), one tile per panel of each matrix.
+"""
+
+from math import prod
+
+from weft.codegen.kernels.panel_vectors import Vectors
+from weft.codegen.kernels.register_block import begin_block_function
+from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register, constant
+from weft.plan.kernels.gemm import PackKernel
+
+TOGETHER = 4  # numbers that are copied in one round of a loop
+
+
+def emit_pack(module: Module, kernel: PackKernel) -> None:
+    """Emit the function that packs a kernel's right operand."""
+    pointers = ["ptr"] * (2 if kernel.scale_batch is None else 3)
+    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    if kernel.tile_count:
+        PackEmitter(writer, kernel).emit()
+
+
+def transposed(writer: FunctionWriter, rows: list[Register]) -> list[Register]:
+    """Transpose a square of as many vectors as each has lanes, by exchanging ever larger blocks."""
+    size, width = len(rows), 1
+    while width < size:
+        low = [lane if not lane & width else lane - width + size for lane in range(size)]
+        high = [lane + width if not lane & width else lane + size for lane in range(size)]
+        for place in range(size):
+            if not place & width:
+                x, y = rows[place], rows[place + width]
+                rows[place], rows[place + width] = writer.shuffle(x, y, low), writer.shuffle(x, y, high)
+        width *= 2
+    return rows
+
+
+class PackEmitter:
+    """Emits the packing of one panel at a time."""
+
+    def __init__(self, writer: FunctionWriter, kernel: PackKernel) -> None:
+        self.writer = writer
+        self.kernel = kernel
+        self.vectors = Vectors(writer, kernel.element, kernel.lanes)
+        self.square = ""
+
+    def emit(self) -> None:
+        """Emit the loop over panels."""
+        writer, kernel, vectors = self.writer, self.kernel, self.vectors
+        packed, source, *scales, begin, end = writer.parameters
+        source = vectors.address(source, kernel.offset)
+        kinds = panel_kinds(kernel.panels, kernel.columns, kernel.lanes)
+        with writer.loop(begin, end) as loop:
+            index, panel = writer.divide(loop.index, kernel.panels.count)
+            column = writer.multiply(first_of(writer, kernel.panels, panel), kernel.lanes)
+            operands = [(packed, kernel.packed_batch), (source, kernel.source.batch)]
+            operands += [(scale, kernel.scale_batch or ()) for scale in scales]
+            to, of, *by = matrix_pointers(vectors, index, kernel.batch, operands)
+            to = vectors.moved(to, (column, kernel.depth))
+            of = vectors.moved(of, (column, kernel.source.column))
+            stops = [kind.stop for kind in kinds]
+            choose(writer, panel, stops, lambda i: self._outer(to, of, kinds[i], kernel.outer))
+            if by:
+                scale = vectors.moved(by[0], (column, 1))
+                choose(writer, panel, stops, lambda i: self._multiply(to, scale, kinds[i]))
+
+    def _outer(self, packed: Register, source: Register, kind: PanelKind, dims: tuple[tuple[int, int], ...]) -> None:
+        """Pack a panel by its parts along the outer dimensions of the sum."""
+        if not dims:
+            self._panel(packed, source, kind.vectors, kind.tail)
+            return
+        (size, stride), *inside = dims
+        steps = prod(size for size, _ in inside) * self.kernel.inner
+        with self.writer.loop(0, size) as loop:
+            to = self.vectors.moved(packed, (loop.index, steps * kind.vectors * self.kernel.lanes))
+            self._outer(to, self.vectors.moved(source, (loop.index, stride)), kind, tuple(inside))
+
+    def _panel(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
+        """Pack one panel of so many vectors, the last of which has `tail` columns."""
+        kernel, writer, moved = self.kernel, self.writer, self.vectors.moved
+        lanes, row, column = kernel.lanes, kernel.source.row, kernel.source.column
+        if column == 1 or row != 1:
+            with writer.loop(0, kernel.inner) as loop:
+                self._row(moved(packed, (loop.index, vectors * lanes)), moved(source, (loop.index, row)), vectors, tail)
+            return
+        whole, full = kernel.inner // lanes, vectors if tail == lanes else vectors - 1
+        with writer.loop(0, full) as vector, writer.loop(0, whole) as square:
+            to = moved(packed, (vector.index, lanes), (square.index, vectors * lanes * lanes))
+            of = moved(source, (vector.index, lanes * column), (square.index, lanes))
+            writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes})")
+        self._numbers(packed, source, (whole * lanes, kernel.inner), (0, full * lanes, vectors * lanes))
+        if full < vectors:
+            at = full * lanes
+            self._numbers(packed, source, (0, kernel.inner), (at, at + tail, vectors * lanes))
+            self._zeros(packed, (at + tail, vectors * lanes))
+
+    def _row(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
+        """Copy one row of a panel, its columns side by side or apart."""
+        lanes, stride = self.kernel.lanes, self.kernel.source.column
+        if stride > 1:
+            self._row_apart(packed, source, (vectors - 1) * lanes + tail, vectors * lanes)
+            return
+        for vector in range(vectors):
+            count = tail if vector == vectors - 1 else lanes
+            value = self.vectors.load_apart(self.vectors.address(source, vector * lanes * stride), stride, count)
+            self.vectors.store(value, self.vectors.address(packed, vector * lanes))
+
+    def _row_apart(self, packed: Register, source: Register, columns: int, width: int) -> None:
+        """Copy numbers that lie apart one by one, and zeros up to the width.
+
+        Gathered into vectors they are no sooner there, as each is a load of its own, and LLVM thinks about such
+        vectors twenty times as long as about the loop.
+        """
+        writer, element = self.writer, self.vectors.element
+        whole = columns // TOGETHER * TOGETHER
+        with writer.loop(0, whole // TOGETHER) as loop:
+            of = self.vectors.moved(source, (loop.index, TOGETHER * self.kernel.source.column))
+            to = self.vectors.moved(packed, (loop.index, TOGETHER))
+            for number in range(TOGETHER):
+                of_number = self.vectors.address(of, number * self.kernel.source.column)
+                writer.store(writer.load(element, of_number), self.vectors.address(to, number))
+        for column in range(whole, width):
+            value = constant(element, 0.0)
+            if column < columns:
+                value = writer.load(element, self.vectors.address(source, column * self.kernel.source.column))
+            writer.store(value, self.vectors.address(packed, column))
+
+    def _numbers(
+        self, packed: Register, source: Register, rows: tuple[int, int], columns: tuple[int, int, int]
+    ) -> None:
+        """Copy some rows of some columns, of a panel of a width, one by one: what is left over at the edges."""
+        first, stop, width = columns
+        with self.writer.loop(*rows) as row, self.writer.loop(first, stop) as column:
+            of = self.vectors.moved(source, (row.index, 1), (column.index, self.kernel.source.column))
+            to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
+            self.writer.store(self.writer.load(self.vectors.element, of), to)
+
+    def _zeros(self, packed: Register, columns: tuple[int, int]) -> None:
+        """Fill the columns up to the width of the panel."""
+        first, width = columns
+        with self.writer.loop(0, self.kernel.inner) as row, self.writer.loop(first, width) as column:
+            to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
+            self.writer.store(constant(self.vectors.element, 0.0), to)
+
+    def _multiply(self, packed: Register, scale: Register, kind: PanelKind) -> None:
+        """Multiply the columns of a packed panel."""
+        writer, vectors, lanes = self.writer, self.vectors, self.kernel.lanes
+        counts = [kind.tail if vector == kind.vectors - 1 else lanes for vector in range(kind.vectors)]
+        scales = [vectors.load(vectors.address(scale, vector * lanes), count) for vector, count in enumerate(counts)]
+        with writer.loop(0, self.kernel.depth) as row:
+            at = vectors.moved(packed, (row.index, kind.vectors * lanes))
+            for vector, by in enumerate(scales):
+                place = vectors.address(at, vector * lanes)
+                vectors.store(writer.binary("fmul", vectors.load(place), by), place)
+
+    def _square(self) -> str:
+        """Name the function that transposes one whole square into a panel of a width."""
+        if not self.square:
+            self.square = f"{self.kernel.name}.square"
+            writer = begin_block_function(self.writer.module, self.square, ["ptr", "ptr", "i64"])
+            square, lanes = Vectors(writer, self.kernel.element, self.kernel.lanes), self.kernel.lanes
+            to, of, width = writer.parameters
+            places = [square.address(of, lane * self.kernel.source.column) for lane in range(lanes)]
+            for row, value in enumerate(transposed(writer, [square.load(place) for place in places])):
+                square.store(value, square.moved(to, (width, row)))
+        return self.square

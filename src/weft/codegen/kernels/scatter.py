@@ -1,0 +1,87 @@
+"""Scatter kernels -> one LLVM function each, with a loop over rows and vectors.
+
+Contract of the emitted function: void name(out, in0.., table0.., begin, end) does the tiles [begin, end). The output
+overlaps nothing else; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no
+element.
+"""
+
+from weft.codegen.casts import cast
+from weft.codegen.dtypes import HELD
+from weft.codegen.elementwise import Point, Typed, emit_body, emit_op
+from weft.codegen.kernels.spans import Span, iota_start, linear, mask_up_to, row_coordinates
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register
+from weft.plan.expression import SHORT_FLOATS, Instruction, View
+from weft.plan.kernels.loop import steady_values
+from weft.plan.kernels.scatter import ScatterKernel
+
+
+def emit_scatter(module: Module, kernel: ScatterKernel) -> None:
+    """Write the function of a scatter kernel."""
+    # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own.
+    buffers = 1 + len(kernel.expression.inputs) + len(kernel.expression.tables)
+    f = module.function(kernel.name, [*["ptr noalias"] * buffers, "i64", "i64"])
+    if kernel.tile_count:
+        _ScatterWriter(f, kernel).write()
+
+
+class _ScatterWriter:
+    """Writes the loops of one kernel."""
+
+    def __init__(self, f: FunctionWriter, kernel: ScatterKernel) -> None:
+        self.f = f
+        self.kernel = kernel
+        self.expression = kernel.expression
+        self.output, *pointers, self.begin, self.end = f.parameters
+        count = len(self.expression.inputs)
+        self.pointers, self.tables = pointers[:count], pointers[count:]
+        self.steady = steady_values(self.expression.inputs, self.expression.body)
+
+    def write(self) -> None:
+        """Write the loops over rows and vectors: tiles that one call does are side by side, so they are one."""
+        f, kernel = self.f, self.kernel
+        first = f.multiply(self.begin, kernel.column_tile)
+        last = f.minimum(f.multiply(self.end, kernel.column_tile), f.integer(kernel.columns))
+        with f.loop(0, kernel.rows) as rows:
+            self._row(row_coordinates(f, rows.index, self.expression.sizes[:-1]), first, last)
+
+    def _row(self, coordinates: tuple[Register, ...], first: Register, last: Register) -> None:
+        f, lanes, masked = self.f, self.kernel.lanes, self.kernel.masked
+        end = last if masked or lanes == 1 else f.add(last, 1 - lanes)
+        with f.loop(first, end, lanes) as vectors:
+            mask = mask_up_to(f, vectors.index, last, lanes) if masked and self.kernel.columns % lanes else None
+            self._span(coordinates, Span(f, vectors.index, lanes, mask))
+        if not masked and self.kernel.columns % lanes:
+            with f.loop(vectors.index, last) as rest:
+                self._span(coordinates, Span(f, rest.index, 1))
+
+    def _span(self, coordinates: tuple[Register, ...], span: Span) -> None:
+        f, expression = self.f, self.expression
+
+        def position(line: Instruction) -> Register:
+            return span.position(line.dtype, iota_start(f, line, coordinates, 0), int(line.attributes[-2]))
+
+        def take(line: Instruction, index: Register) -> Register:
+            return span.take(line, (self.tables, coordinates), index, steady=line.operands[0] in self.steady)
+
+        inputs = []
+        for pointer, view in zip(self.pointers, expression.inputs, strict=True):
+            start = linear(f, coordinates, view.strides[:-1], view.offset)
+            base = f.offset(pointer, HELD[view.dtype].stored, start)
+            inputs.append(Typed(span.load(view, base, view.strides[-1]), view.dtype))
+        values = emit_body(f, expression.body, inputs, Point(span.lanes, position, take))
+        output = View(expression.dtype, (expression.column_stride,))
+        place = f.extract(values[expression.place].register, 0)
+        base = f.offset(self.output, HELD[output.dtype].stored, place)
+        value = values[expression.value]
+        if expression.join != "store":
+            before = span.load(output, base, expression.column_stride)
+            value = Typed(self._joined(before, value.register), output.dtype)
+        span.store(output, base, expression.column_stride, value.register)
+
+    def _joined(self, before: Register, value: Register) -> Register:
+        """Join an element with what is there, by way of f32 for short floats."""
+        dtype = self.expression.dtype
+        wide = "f32" if dtype in SHORT_FLOATS else dtype
+        operands = [Typed(cast(self.f, x, dtype, wide), wide) for x in (before, value)]
+        return cast(self.f, emit_op(self.f, self.expression.join, operands, wide), wide, dtype)

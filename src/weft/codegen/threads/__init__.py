@@ -1,0 +1,1 @@
+"""The threads that run lanes: how they are woken, wait for each other, and when they are worth it."""

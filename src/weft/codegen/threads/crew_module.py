@@ -1,0 +1,337 @@
+"""The text of the module that lets worker threads run lanes: what a worker does, and how a caller hands out lanes.
+
+`void work(mailbox*)` is a worker's life. `void dispatch(frame*)` runs a program: lane 0 on the calling thread and the
+others on workers, or all of it on the calling thread where there are not enough idle workers at once. Only then may
+lanes wait for each other: a caller reserves all workers it needs before it posts to any. Where they sleep and the
+calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end.
+"""
+
+from weft.codegen.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
+from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.register import Register, constant
+from weft.codegen.threads.crew_layout import (
+    ARGUMENT_OFFSET,
+    ASLEEP,
+    CLOSING_OFFSET,
+    COUNT_OFFSET,
+    FUNCTION_OFFSET,
+    GONE,
+    IDLE,
+    LAST_CALL_OFFSET,
+    MAILBOX_BYTES,
+    POSTED,
+    RESERVED,
+    RETURNED_OFFSET,
+    RUNNING,
+    mailbox_offset,
+)
+from weft.codegen.threads.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, give_way, pause, sleep_while, wake
+from weft.codegen.threads.pace import WORDS as PACE_WORDS
+from weft.codegen.threads.pace import Pace
+from weft.codegen.threads.team import Team, emit_member
+from weft.target import Target
+
+# A spinning worker answers within a microsecond. One that has not after so many pauses, about 3 microseconds, has lost
+# its core to something else: then the program runs faster on the calling thread alone.
+ANSWER_SPINS = 60
+# A worker that sleeps is waited for as long as the system may take to wake it, about a millisecond.
+WAKING_SPINS = 20_000
+# What a program's description holds: the serial function, the number of lanes, its pace (see pace.py), the lanes'
+# functions.
+SERIAL_SLOT, LANES_SLOT, PACE_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + PACE_WORDS
+
+
+def crew_module(target: Target) -> str:
+    """Write the module."""
+    module = Module(target)
+    emit_wait(module)
+    emit_publish(module)
+    emit_member(module)
+    _Worker(module.function("work", ["ptr"])).write()
+    _Dispatch(module.function("dispatch", ["ptr"])).write()
+    _write_close(module.function("close", ["ptr"]))
+    return str(module)
+
+
+class _Words:
+    """Writes accesses to the words of mailboxes that several threads use."""
+
+    def __init__(self, f: FunctionWriter) -> None:
+        self.f = f
+
+    def state(self, mailbox: Register) -> Register:
+        """Read a mailbox's state; what its writer wrote before is seen."""
+        return self.f.emit("i32", f"load atomic i32, {mailbox} acquire, align 4")
+
+    def set_state(self, mailbox: Register, state: Register | int) -> None:
+        """Write a mailbox's state; who sees it sees what was written before."""
+        self.f.emit_void(f"store atomic {_word(state)}, {mailbox} seq_cst, align 4")
+
+    def is_closing(self, mailbox: Register) -> Register:
+        """Tell whether the worker is to end."""
+        place = self.f.offset(mailbox, "i8", CLOSING_OFFSET)
+        return self.f.compare("icmp ne", self.f.emit("i32", f"load atomic i32, {place} seq_cst, align 4"), _word(0))
+
+    def exchange(self, mailbox: Register, old: Register | int, new: int) -> Register:
+        """Change a mailbox's state if it is still the old one, and tell whether it was."""
+        pair = f"cmpxchg {mailbox}, {_word(old)}, {_word(new)} seq_cst seq_cst"
+        return self.f.emit("i1", f"extractvalue {self.f.emit('{ i32, i1 }', pair)}, 1")
+
+    def is_state(self, state: Register, wanted: int) -> Register:
+        """Compare a state."""
+        return self.f.compare("icmp eq", state, _word(wanted))
+
+
+class _Worker:
+    """Writes a worker's life: spin, run what is posted, sleep when nothing comes."""
+
+    def __init__(self, f: FunctionWriter) -> None:
+        self.f = f
+        self.words = _Words(f)
+        (self.mailbox,) = f.parameters
+
+    def write(self) -> None:
+        f, words, mailbox = self.f, self.words, self.mailbox
+        spin, look, over = (f.label(stem) for stem in ("spin", "look", "over"))
+        f.branch(spin)
+        f.begin_block(spin)
+        with f.loop(0, SPINS):
+            state = words.state(mailbox)
+            posted, other = f.label("posted"), f.label("other")
+            f.branch_if(words.is_state(state, POSTED), posted, other)
+            f.begin_block(posted)
+            self._run(spin)
+            f.begin_block(other)
+            f.branch_if(words.is_closing(mailbox), over, look)
+            f.begin_block(look)
+            pause(f)
+        # Asleep is what callers see before the worker sleeps; a post in between changes the word, and the sleep ends
+        # at once. Callers of any thread wake it; nobody waits for a worker that sleeps.
+        words.exchange(mailbox, IDLE, ASLEEP)
+        with f.only_if(words.is_state(words.state(mailbox), ASLEEP)):
+            sleep_while(f, mailbox, _word(ASLEEP))
+        # A caller that keeps it reserved may have been waiting for this very core.
+        with f.only_if(words.is_state(words.state(mailbox), RESERVED)):
+            give_way(f)
+        f.branch(spin)
+        f.begin_block(over)
+        # A caller may have reserved the worker meanwhile: it is served first.
+        gone = f.label("gone")
+        f.branch_if(words.exchange(mailbox, IDLE, GONE), gone, look)
+        f.begin_block(gone)
+
+    def _run(self, spin: str) -> None:
+        f, mailbox = self.f, self.mailbox
+        run = f.label("run")
+        # The caller may take a post back, so the worker must win it.
+        f.branch_if(self.words.exchange(mailbox, POSTED, RUNNING), run, spin)
+        f.begin_block(run)
+        function = f.load("ptr", f.offset(mailbox, "i8", FUNCTION_OFFSET))
+        argument = f.load("ptr", f.offset(mailbox, "i8", ARGUMENT_OFFSET))
+        f.emit_void(f"call void {function.name}({argument})")
+        # Only now may the caller return: the program and its code may end then. Idle only after that: whoever reserves
+        # this worker next counts from here.
+        returned = f.offset(mailbox, "i8", RETURNED_OFFSET)
+        f.emit_void(f"call void @{PUBLISH}({returned}, {f.add(f.load('i64', returned), 1)})")
+        self.words.set_state(mailbox, IDLE)
+        f.branch(spin)
+
+
+class _Dispatch:
+    """Writes the call of a program with several lanes."""
+
+    def __init__(self, f: FunctionWriter) -> None:
+        self.f = f
+        self.words = _Words(f)
+        (self.frame,) = f.parameters
+        self.taken = f.scratch("ptr", MOST_LANES)
+        self.before = f.scratch("i32", MOST_LANES)
+        self.returned = f.scratch("i64", MOST_LANES)
+        self.program = f.load("ptr", f.offset(self.frame, "i8", PROGRAM_OFFSET))
+        self.crew = f.load("ptr", f.offset(self.frame, "i8", CREW_OFFSET))
+        self.needed = f.add(f.load("i64", f.offset(self.program, "ptr", LANES_SLOT)), -1)
+        self.pace = Pace(f, f.offset(self.program, "i64", PACE_SLOT))
+        self.team = Team(f, self.crew)
+
+    def write(self) -> None:
+        f = self.f
+        epoch = f.offset(self.frame, "i8", EPOCH_OFFSET)
+        f.store(f.add(f.load("i64", epoch), 1), epoch)
+        reserve, alone, together, end = (f.label(stem) for stem in ("reserve", "alone", "together", "end"))
+        resting, last = self.pace.rests()
+        f.branch_if(resting, alone, reserve)
+        f.begin_block(reserve)
+        self._reserve(alone)
+        self._try_team(end)
+        self._let_wake(last, end)
+        self._post()
+        self._check_answer(alone, together)
+        f.begin_block(together)
+        start = self.pace.now()
+        self._call(FIRST_LANE_SLOT)
+        with f.loop(0, self.needed) as loop:
+            # The worker is in a lane of this program. Lanes wait only for each other, in no circle, and all have begun
+            # or are posted to a worker that runs nothing else: so it returns.
+            returned = f.offset(self._mailbox(loop.index), "i8", RETURNED_OFFSET)
+            expected = f.load("i64", f.offset(self.returned, "i64", loop.index))
+            f.emit_void(f"call void @{WAIT}({returned}, {expected})")
+        self.pace.note(start)
+        f.branch(end)
+        f.begin_block(alone)
+        self._call_alone()
+        f.branch(end)
+        f.begin_block(end)
+        f.store(self.pace.now(), f.offset(self.crew, "i8", LAST_CALL_OFFSET))
+
+    def _call(self, slot: int) -> None:
+        function = self.f.load("ptr", self.f.offset(self.program, "ptr", slot))
+        self.f.emit_void(f"call void {function.name}({self.frame})")
+
+    def _call_alone(self) -> None:
+        start = self.pace.now()
+        self._call(SERIAL_SLOT)
+        self.pace.note_alone(start)
+
+    def _reserve(self, alone: str) -> None:
+        """Take as many workers as are needed; where there are fewer, give them back and go on alone."""
+        f, words = self.f, self.words
+        count = f.load("i64", f.offset(self.crew, "i8", COUNT_OFFSET))
+        enough = f.label("enough")
+        with f.loop(0, count, carried=[f.integer(0)]) as loop:
+            (found,) = loop.carried
+            searching = f.label("searching")
+            f.branch_if(f.compare("icmp eq", found, self.needed), enough, searching)
+            f.begin_block(searching)
+            mailbox = f.offset(self.crew, "i8", f.add(f.multiply(loop.index, MAILBOX_BYTES), mailbox_offset(0)))
+            state = words.state(mailbox)
+            free = f.binary("or", words.is_state(state, IDLE), words.is_state(state, ASLEEP))
+
+            def take() -> tuple[Register]:
+                f.store(mailbox, f.offset(self.taken, "ptr", found))
+                f.store(state, f.offset(self.before, "i32", found))
+                return (f.convert("zext", words.exchange(mailbox, state, RESERVED), "i64"),)
+
+            (more,) = f.either(free, take, lambda: (f.integer(0),))
+            loop.carry(f.add(found, more))
+        (found,) = loop.carried
+        short = f.label("short")
+        f.branch_if(f.compare("icmp eq", found, self.needed), enough, short)
+        f.begin_block(short)
+        with f.loop(0, found) as loop:
+            words.set_state(self._mailbox(loop.index), self._before(loop.index))
+        f.branch(alone)
+        f.begin_block(enough)
+
+    def _try_team(self, end: str) -> None:
+        """Run on the caller's team, if it has one that may be awake or the program is not short, and the workers sleep.
+
+        They stay reserved meanwhile, so that other callers run alone instead of taking the team's cores.
+        """
+        f, words = self.f, self.words
+        long, ready, crew = (f.label(stem) for stem in ("long", "ready", "crew"))
+        f.branch_if(self._first_asleep(), long, crew)
+        f.begin_block(long)
+        suits = self.team.suits(self.needed)
+        long_enough = f.binary("xor", self.pace.short(), constant("i1", 1))
+        awake = self.pace.suits_team(f.load("i64", f.offset(self.crew, "i8", LAST_CALL_OFFSET)))
+        fits = f.binary("and", suits, f.binary("or", long_enough, awake))
+        f.branch_if(fits, ready, crew)
+        f.begin_block(ready)
+        start = self.pace.now()
+        serial = f.load("ptr", f.offset(self.program, "ptr", SERIAL_SLOT))
+        self.team.run(self.frame, serial, f.offset(self.program, "ptr", FIRST_LANE_SLOT), self.needed)
+        with f.loop(0, self.needed) as loop:
+            mailbox = self._mailbox(loop.index)
+            words.set_state(mailbox, self._before(loop.index))
+            # Who ends the crew may have found it reserved: then it is for this thread to wake the worker.
+            with f.only_if(words.is_closing(mailbox)):
+                words.exchange(mailbox, ASLEEP, IDLE)
+                wake(f, mailbox)
+        self.pace.note(start)
+        f.branch(end)
+        f.begin_block(crew)
+
+    def _first_asleep(self) -> Register:
+        return self.words.is_state(self.f.load("i32", self.before), ASLEEP)
+
+    def _let_wake(self, last: Register, end: str) -> None:
+        """Where a rest ends, or the first worker sleeps and the program is short: wake all, and run alone meanwhile."""
+        f, words = self.f, self.words
+        look, ask, nap, on = (f.label(stem) for stem in ("look", "ask", "nap", "on"))
+        f.branch_if(last, nap, look)
+        f.begin_block(look)
+        f.branch_if(self._first_asleep(), ask, on)
+        f.begin_block(ask)
+        f.branch_if(self.pace.short(), nap, on)
+        f.begin_block(nap)
+        # Reserved, they stay awake until this call is over; the next finds them spinning.
+        with f.loop(0, self.needed) as loop, f.only_if(words.is_state(self._before(loop.index), ASLEEP)):
+            wake(f, self._mailbox(loop.index))
+        self._call_alone()
+        with f.loop(0, self.needed) as loop:
+            words.set_state(self._mailbox(loop.index), IDLE)
+        f.branch(end)
+        f.begin_block(on)
+
+    def _post(self) -> None:
+        f, words = self.f, self.words
+        with f.loop(0, self.needed) as loop:
+            mailbox = self._mailbox(loop.index)
+            function = f.load("ptr", f.offset(self.program, "ptr", f.add(loop.index, FIRST_LANE_SLOT + 1)))
+            f.store(function, f.offset(mailbox, "i8", FUNCTION_OFFSET))
+            f.store(self.frame, f.offset(mailbox, "i8", ARGUMENT_OFFSET))
+            returned = f.load("i64", f.offset(mailbox, "i8", RETURNED_OFFSET))
+            f.store(f.add(returned, 1), f.offset(self.returned, "i64", loop.index))
+            words.set_state(mailbox, POSTED)
+            with f.only_if(words.is_state(self._before(loop.index), ASLEEP)):
+                wake(f, mailbox)
+
+    def _check_answer(self, alone: str, together: str) -> None:
+        """Take all posts back if the first worker does not answer in time: nobody may have begun.
+
+        Lane 0 begins only then. Were it to run ahead of a worker that is still being woken, it would fall asleep at its
+        first wait, the worker at its next, and each would be woken by the other, again and again.
+        """
+        f, words = self.f, self.words
+        first = f.load("ptr", self.taken)
+        back = f.label("back")
+        patience = f.select(self._first_asleep(), f.integer(WAKING_SPINS), f.integer(ANSWER_SPINS))
+        with f.loop(0, patience):
+            still = f.label("still")
+            f.branch_if(words.is_state(words.state(first), POSTED), still, together)
+            f.begin_block(still)
+            pause(f)
+        with f.loop(0, self.needed) as loop:
+            again, on = f.label("again"), f.label("on")
+            f.branch_if(words.exchange(self._mailbox(loop.index), POSTED, RESERVED), on, again)
+            f.begin_block(again)
+            # Somebody has begun and waits for the others: they must run too.
+            with f.loop(0, loop.index) as reposted:
+                words.set_state(self._mailbox(reposted.index), POSTED)
+            f.branch(together)
+            f.begin_block(on)
+        f.branch(back)
+        f.begin_block(back)
+        with f.loop(0, self.needed) as loop:
+            words.set_state(self._mailbox(loop.index), IDLE)
+        f.branch(alone)
+
+    def _mailbox(self, index: Register) -> Register:
+        return self.f.load("ptr", self.f.offset(self.taken, "ptr", index))
+
+    def _before(self, index: Register) -> Register:
+        return self.f.load("i32", self.f.offset(self.before, "i32", index))
+
+
+def _write_close(f: FunctionWriter) -> None:
+    (crew,) = f.parameters
+    words = _Words(f)
+    with f.loop(0, f.load("i64", f.offset(crew, "i8", COUNT_OFFSET))) as loop:
+        mailbox = f.offset(crew, "i8", f.add(f.multiply(loop.index, MAILBOX_BYTES), mailbox_offset(0)))
+        f.emit_void(f"store atomic i32 1, {f.offset(mailbox, 'i8', CLOSING_OFFSET)} seq_cst, align 4")
+        with f.only_if(words.exchange(mailbox, ASLEEP, IDLE)):
+            wake(f, mailbox)
+
+
+def _word(value: Register | int) -> Register:
+    return constant("i32", value) if isinstance(value, int) else value

@@ -1,0 +1,154 @@
+"""Exponentials and what is made of them: exp, exp2, expm1, sigmoid, tanh, sinh, cosh."""
+
+import math
+
+from weft.codegen.module import FunctionWriter
+from weft.codegen.register import Register, element_of
+from weft.codegen.vecmath.core import (
+    Multiple,
+    absolute,
+    at_least,
+    at_most,
+    format_of,
+    like,
+    nearest_multiple,
+    polynomial,
+    power_of_two,
+    processor_scales,
+    scale_by_power,
+    with_sign,
+)
+
+# log(2) as a number with so few bits that products with exponents are exact, and the rest.
+LOG_2_HIGH = {"float": 0.693115234375, "double": 0.6931471805592082}
+LOG_2_LOW = {"float": 3.1946184945309415e-05, "double": 7.371002565167799e-13}
+# Beyond these the result is 0 or infinity; inside, the exponent stays in the reach of scale_by_power.
+LOWEST = {"float": -104.0, "double": -746.0}
+HIGHEST = {"float": 89.0, "double": 710.0}
+LOWEST_BINARY = {"float": -151.0, "double": -1076.0}
+HIGHEST_BINARY = {"float": 129.0, "double": 1025.0}
+# Below these, e^x - 1 rounds to -1; tanh is 1 from these on.
+LOWEST_MINUS_ONE = {"float": -18.0, "double": -40.0}
+TANH_IS_ONE = {"float": 10.0, "double": 22.0}
+TANH_IS_SMALL = 0.625
+
+
+def exp(f: FunctionWriter, x: Register) -> Register:
+    """Give e^x."""
+    element = element_of(x.kind)
+    # What is surely 0 is not computed: processors take a hundred cycles to round a product to nothing.
+    vanishes = f.compare("fcmp olt", x, like(x, LOWEST[element]))
+    x = f.select(vanishes, like(x, 0.0), at_most(f, x, HIGHEST[element]))
+    rest, multiple = reduced(f, x)
+    return f.select(vanishes, like(x, 0.0), scale_by_power(f, _exp_of_rest(f, rest), multiple))
+
+
+def exp_moderate(f: FunctionWriter, x: Register) -> Register:
+    """Give e^x where it is a normal number: the caller has limited x."""
+    rest, multiple = reduced(f, x)
+    if processor_scales(f, x):
+        return scale_by_power(f, _exp_of_rest(f, rest), multiple)
+    return f.binary("fmul", _exp_of_rest(f, rest), _whole_power(f, x, multiple))
+
+
+def exp2(f: FunctionWriter, x: Register) -> Register:
+    """Give 2^x."""
+    element = element_of(x.kind)
+    x = at_least(f, at_most(f, x, HIGHEST_BINARY[element]), LOWEST_BINARY[element])
+    multiple = nearest_multiple(f, x, 1.0)
+    rest = f.binary("fsub", x, multiple.value)
+    return scale_by_power(f, f.fma(rest, polynomial(f, rest, "exp2"), like(x, 1.0)), multiple)
+
+
+def expm1(f: FunctionWriter, x: Register) -> Register:
+    """Give e^x - 1, also where x is small."""
+    element = element_of(x.kind)
+    limited = at_least(f, at_most(f, x, HIGHEST[element]), LOWEST_MINUS_ONE[element])
+    rest, multiple = reduced(f, limited)
+    small = _exp_minus_one_of_rest(f, rest)
+    # 2^n (small + 1) - 1 with half the power, since 2^n itself may be infinite where the result is not.
+    one_less = Multiple(
+        f.binary("fsub", multiple.value, like(x, 1.0)), f.binary("sub", multiple.shifted, like(multiple.shifted, 1))
+    )
+    half_power = _whole_power(f, x, one_less)
+    half = f.fma(half_power, small, f.binary("fsub", half_power, like(x, 0.5)))
+    is_small = f.compare("fcmp oeq", multiple.value, like(x, 0.0))
+    result = f.select(is_small, small, f.binary("fadd", half, half))
+    return with_sign(f, result, x)  # -0 stays -0; elsewhere the signs agree anyhow
+
+
+def expm1_of_negative(f: FunctionWriter, x: Register) -> Register:
+    """Give e^x - 1 for a moderate x of at most 0."""
+    rest, multiple = reduced(f, x)
+    whole = _whole_power(f, x, multiple)
+    return f.fma(whole, _exp_minus_one_of_rest(f, rest), f.binary("fsub", whole, like(x, 1.0)))
+
+
+def sigmoid(f: FunctionWriter, x: Register) -> Register:
+    """Give 1 / (1 + e^-x), without overflow on either side."""
+    rest, multiple = reduced(f, at_least(f, f.fneg(absolute(f, x)), LOWEST[element_of(x.kind)]))
+    tail, one, zero = _exp_minus_one_of_rest(f, rest), like(x, 1.0), like(x, 0.0)
+    head = f.binary("fadd", tail, one)
+    power = scale_by_power(f, head, multiple)
+    negative = f.compare("fcmp olt", x, zero)
+    below = f.binary("fadd", one, power)
+    result = f.binary("fdiv", f.select(negative, power, one), below)
+    # What the two sums lost is given back: that of the power where it is the numerator, that of the denominator.
+    lost_above = f.select(negative, f.binary("fsub", tail, f.binary("fsub", head, one)), zero)
+    lost_below = f.binary("fsub", power, f.binary("fsub", below, one))
+    return f.fma(result, f.binary("fsub", lost_above, lost_below), result)
+
+
+def tanh(f: FunctionWriter, x: Register) -> Register:
+    """Give the hyperbolic tangent."""
+    element = element_of(x.kind)
+    size = at_most(f, absolute(f, x), TANH_IS_ONE[element])
+    one, two = like(x, 1.0), like(x, 2.0)
+    twice = f.binary("fadd", size, size)
+    if element == "double":
+        power = expm1(f, twice)
+        return with_sign(f, f.binary("fdiv", power, f.binary("fadd", power, two)), x)
+    large = f.binary("fsub", one, f.binary("fdiv", two, f.binary("fadd", exp_moderate(f, twice), one)))
+    square = f.binary("fmul", size, size)
+    small = f.fma(f.binary("fmul", square, size), polynomial(f, square, "tanh"), size)
+    is_small = f.compare("fcmp olt", size, like(x, TANH_IS_SMALL))
+    return with_sign(f, f.select(is_small, small, large), x)
+
+
+def sinh(f: FunctionWriter, x: Register) -> Register:
+    """Give the hyperbolic sine, in double for arguments that come from float."""
+    power = expm1(f, absolute(f, x))
+    both = f.binary("fadd", power, f.binary("fdiv", power, f.binary("fadd", power, like(x, 1.0))))
+    # Where e^x is infinite the quotient is no number, but the result is infinite.
+    both = f.select(f.compare("fcmp oeq", power, like(x, math.inf)), power, both)
+    return with_sign(f, f.binary("fmul", both, like(x, 0.5)), x)
+
+
+def cosh(f: FunctionWriter, x: Register) -> Register:
+    """Give the hyperbolic cosine, in double for arguments that come from float."""
+    power = exp(f, absolute(f, x))
+    both = f.binary("fadd", power, f.binary("fdiv", like(x, 1.0), power))
+    return f.binary("fmul", both, like(x, 0.5))
+
+
+def reduced(f: FunctionWriter, x: Register) -> tuple[Register, Multiple]:
+    """Split x into n log(2) + rest: the rest, and n."""
+    element = element_of(x.kind)
+    multiple = nearest_multiple(f, x, 1.0 / math.log(2.0))
+    rest = f.fma(multiple.value, like(x, -LOG_2_HIGH[element]), x)
+    return f.fma(multiple.value, like(x, -LOG_2_LOW[element]), rest), multiple
+
+
+def _exp_of_rest(f: FunctionWriter, rest: Register) -> Register:
+    return f.binary("fadd", _exp_minus_one_of_rest(f, rest), like(rest, 1.0))
+
+
+def _exp_minus_one_of_rest(f: FunctionWriter, rest: Register) -> Register:
+    return f.fma(f.binary("fmul", rest, rest), polynomial(f, rest, "exp"), rest)
+
+
+def _whole_power(f: FunctionWriter, x: Register, multiple: Multiple) -> Register:
+    if processor_scales(f, x):
+        return scale_by_power(f, like(x, 1.0), multiple)
+    exponent = f.binary("sub", multiple.shifted, like(multiple.shifted, format_of(x).rounder_bits))
+    return power_of_two(f, exponent, element_of(x.kind))

@@ -1,0 +1,1 @@
+"""A Region becomes a Plan of few kernels: what is fused with what."""

@@ -1,0 +1,117 @@
+"""What fusing one region works with: its expressions so far, how often each value is read, the plan being made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from weft.ir.graph import Value
+from weft.ir.types import DTYPE_NAMES, TensorType
+from weft.plan.blocks import Blocks
+from weft.plan.expression import DTYPE_BYTES
+from weft.plan.fusing.assembly import Assembly
+from weft.plan.fusing.lazy import Lazy, Leaf
+from weft.plan.indices import Limit
+from weft.plan.memory.loose_outputs import LooseOutputs
+from weft.plan.plan import Location
+from weft.plan.region import Region
+from weft.plan.window import Window, is_dense, plain, same_layout
+from weft.target import Target
+
+
+class Fusion:
+    """The state of fusing one region."""
+
+    def __init__(self, region: Region, target: Target) -> None:
+        self.region = region
+        self.assembly = Assembly(target)
+        self.lazies: dict[Value, Lazy] = {}
+        self.several: dict[Value, tuple[Lazy, ...]] = {}
+        self.uses = Counter(operand for value in region.values for operand in value.operands)
+        self.uses.update(region.outputs)
+        self.last_use = {operand: index for index, value in enumerate(region.values) for operand in value.operands}
+        self._inputs = frozenset(region.inputs)
+        self._weights: frozenset[int] | None = None  # buffers
+        self._own_weights: set[int] = set()
+        self.position = 0
+        self._living: list[Value] = []
+        self._listed = 0  # of the region's values
+        self.outputs: dict[Value, Leaf] = {}
+        self.loose = LooseOutputs(self.assembly)
+        self.open_groups: list[object] = []
+        self.copies: dict[tuple[int, Window], Leaf] = {}
+        self.rows: dict[tuple[int, Window], Leaf] = {}
+        self.panels: dict[tuple[int, Window, Blocks, int], Location] = {}
+        self.checked: set[Limit] = set()
+
+    def operand(self, value: Value, index: int = 0) -> Lazy:
+        """The expression of an operand."""
+        return self.lazies[value.operands[index]]
+
+    def from_outside(self, value: Value) -> Lazy | None:
+        """The expression of what is there before the region runs: an input or a constant."""
+        return self.lazies[value] if value.op == "constant" or value in self._inputs else None
+
+    def live(self) -> Iterator[tuple[Value, Lazy]]:
+        """The values the region has made so far that a later one reads, and that read what is held back.
+
+        What none reads any more is not looked at again, nor what lies in memory: this is asked for at each group of
+        rows.
+        """
+        values, now = self.region.values, self.position
+        made = [value for value in values[self._listed : now] if value in self.lazies]
+        fresh = [
+            value for value in made if any(leaf.source.pending is not None for leaf in self.lazies[value].leaves())
+        ]
+        self._living = [value for value in (*self._living, *fresh) if self.last_use.get(value, -1) >= now]
+        self._listed = now
+        last = [value for value in values[now : now + 1] if value in self.lazies and value in self.last_use]
+        return ((value, self.lazies[value]) for value in (*self._living, *last))
+
+    def place_for(self, value: Value, window: Window) -> Leaf:
+        """Memory of this layout for a value: where it is handed out, if it is handed out so, else an intermediate."""
+        out = self.outputs.get(value)
+        if out is not None and value in self.region.loose and is_dense(window):
+            out = self.outputs[value] = replace(out, window=window)
+        if out is not None and same_layout(out.window, window):
+            return Leaf(out.source, window, out.dtype)
+        return self.arena(window, dtype_of(value))
+
+    def arena(self, window: Window, dtype: str) -> Leaf:
+        """A new intermediate of this layout."""
+        return self.assembly.leaf_in(self.assembly.buffer("arena", window.size, dtype), window, dtype)
+
+    def plain_arena(self, shape: Sequence[int], dtype: str) -> Leaf:
+        """A new intermediate, row by row."""
+        return self.arena(plain(shape), dtype)
+
+    def is_weight(self, leaf: Leaf) -> bool:
+        """Whether a leaf reads a parameter or buffer, or what is prepared of them."""
+        if self._weights is None:  # the expressions of inputs are there before any other, and stay as they are
+            nodes = (self.lazies[value].node for value in self.region.weights)
+            self._weights = frozenset(node.source.buffer for node in nodes if isinstance(node, Leaf))
+        return leaf.source.buffer in self._weights or leaf.source.buffer in self._own_weights
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """The bytes of all parameters and buffers that the region reads."""
+        return sum(tensor_type(value).size * DTYPE_BYTES[dtype_of(value)] for value in self.region.weights)
+
+    def prepared(self, window: Window, dtype: str) -> Leaf:
+        """New memory of this layout that is filled when a weight has changed, and counts as a weight itself."""
+        leaf = self.assembly.leaf_in(self.assembly.buffer("packed", window.size, dtype), window, dtype)
+        self._own_weights.add(leaf.source.buffer)
+        return leaf
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The type of a value that is one tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def dtype_of(value: Value) -> str:
+    """The name of a value's dtype."""
+    return DTYPE_NAMES[tensor_type(value).dtype]

@@ -1,0 +1,173 @@
+"""Sizes of a product and a target -> the GemmSchedule that should be fastest there.
+
+The constants were measured on cores with two 512-bit multiply-adds and two loads a cycle; narrower cores order the
+register blocks alike.
+"""
+
+from functools import lru_cache
+
+from weft.plan.blocks import cut
+from weft.plan.kernels.gemm import ELEMENT_BITS, GemmSchedule, Matrix
+from weft.target import Target
+
+WIDE_BYTES = 64  # processors with vectors this wide, and those that are not x86, have 32 vector registers
+SPARE_EIGHTH = 8  # a part of the registers is for the numbers of rows; with fewer, LLVM keeps sums in memory
+MOST_ROWS, MOST_VECTORS = 10, 8
+FUSED_IN_FLIGHT = 8  # multiply-adds that must not wait for each other to keep two units busy
+STEP_CYCLES = 0.4  # per step, the turn of the loop
+ROW_CYCLES, VECTOR_CYCLES = 0.13, 0.3  # per number and per vector loaded, although loads have units of their own
+BLOCK_CYCLES = 40.0  # per register block, to begin and end it
+FEW_ROWS = 15  # up to which eager's vectors run along the sum: its chains are a vector's lanes shorter
+# Steps in one chain of additions by whether rows are few, and whether weights fill the second cache, so that shorter
+# chains cost time: longer ones round worse than what eager does.
+LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 32, (True, True): 128}
+TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
+BYTES_A_CYCLE = 16  # of weights that come from the second cache or farther
+LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
+LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 64
+FAR_BYTES = 1024  # from one row of a right operand to the next
+SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
+MOST_DOT_ROWS, LEAST_DOT = 8, 4  # rows, and numbers of a sum, for which vectors run along the sum
+DOT_CYCLES, LANE_SUM_CYCLES = 0.6, 2.5  # per vector of a column multiplied, and per column to add up its lanes
+TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
+LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
+
+
+def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
+    """Choose how a product of so many rows, columns and steps of the sum is computed."""
+    rows, columns, inner = sizes
+    lanes, number_bytes = target.lanes(ELEMENT_BITS[element]), ELEMENT_BITS[element] // 8
+    vectors = -(-columns // lanes)
+    shared = inner * columns * number_bytes > target.l2_bytes // 2
+    by_panels = shared and rows <= LEAST_TILE_ROWS
+    height, width = register_block(rows, vectors, inner, vector_registers(target), target.cores if by_panels else 1)
+    chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
+    longest = LONGEST_SUM[rows <= FEW_ROWS, shared]
+    part = max(1, min(inner, longest * chains))
+    panel_bytes = part * width * lanes * number_bytes
+    fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
+    row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
+    if shared:
+        most_panels = max(1, target.l2_bytes // 2 // panel_bytes)
+        least_row_blocks = -(-LEAST_TILE_ROWS // height)
+        tile_panels = _tile_panels(panels, most_panels, -(-row_blocks // least_row_blocks), target.cores)
+        # Every tile reads its panels anew: no more tiles above each other than all cores need.
+        tiles_down = -(-TILES_PER_CORE * target.cores // cut(panels, tile_panels).count)
+        # As high as each other: lanes are given equally many.
+        tile_row_blocks = cut(row_blocks, max(least_row_blocks, -(-row_blocks // tiles_down))).size
+    else:
+        cycles = step_cycles(height, width) * inner + BLOCK_CYCLES
+        if row_blocks == 1:  # each number of a panel is used once: what takes time is to fetch it
+            cycles = max(cycles, inner * width * lanes * number_bytes / BYTES_A_CYCLE)
+        tile_row_blocks = cut(row_blocks, max(1, int(TILE_CYCLES / cycles))).size
+        tile_panels = cut(panels, max(1, int(TILE_CYCLES / (cycles * tile_row_blocks)))).size
+    return GemmSchedule(
+        lanes=lanes,
+        block_rows=height,
+        block_vectors=width,
+        inner_block=part,
+        tile_row_blocks=tile_row_blocks,
+        tile_panels=tile_panels,
+        rows_outside=not fits_l1,
+        unroll=chains,
+        chains=chains,
+    )
+
+
+def choose_dots(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
+    """Choose how a product is computed with vectors along its sum, for `reads_across`."""
+    rows, _, inner = sizes
+    lanes = target.lanes(ELEMENT_BITS[element])
+    cycles = max(rows, 1) * (dot_cycles(inner, lanes) + BLOCK_CYCLES)
+    return GemmSchedule(
+        lanes=lanes,
+        block_rows=1,
+        block_vectors=1,
+        inner_block=min(inner, LONGEST_SUM[True, False] * lanes),
+        tile_row_blocks=max(rows, 1),
+        tile_panels=max(1, int(TILE_CYCLES / cycles)),
+        rows_outside=False,
+        unroll=lanes,
+        along_sum=True,
+    )
+
+
+def dot_cycles(inner: int, lanes: int) -> float:
+    """Estimate the cycles of one row and as many columns as a vector has lanes, with vectors along the sum."""
+    return -(-inner // lanes) * lanes * DOT_CYCLES + lanes * LANE_SUM_CYCLES
+
+
+def _tile_panels(panels: int, most: int, most_down: int, cores: int) -> int:
+    """Count the panels of a tile: at most so many, and fewer where few tiles above each other leave cores idle."""
+    wanted = -(-TILES_PER_CORE * cores // max(most_down, 1))
+    enough = max(1, min(cut(panels, most).size, panels // wanted))
+    # What the busiest core gets is what counts.
+    return min(
+        range(-(-enough // 2), enough + 1),
+        key=lambda size: (-(-most_down * -(-panels // size) // cores) * size, -size),
+    )
+
+
+def vector_registers(target: Target) -> int:
+    """Count a target's vector registers."""
+    return 32 if target.vector_bytes >= WIDE_BYTES or not target.triple.startswith("x86") else 16
+
+
+@lru_cache(SIZES_KNOWN)
+def register_block(rows: int, vectors: int, inner: int, registers: int, shares: int = 1) -> tuple[int, int]:
+    """Choose the rows and vectors of a register block by estimated cycles over the whole product.
+
+    The panels are to be shared out between so many cores: what the busiest one gets is what counts.
+    """
+    shapes = [
+        (height, width)
+        for height in range(1, MOST_ROWS + 1)
+        for width in range(1, MOST_VECTORS + 1)
+        if height * width + width + registers // SPARE_EIGHTH <= registers
+    ]
+
+    def cycles(shape: tuple[int, int]) -> float:
+        panels = max(1, cut(vectors, shape[1]).count)
+        return product_cycles(shape, rows, vectors, inner) * (-(-panels // shares) * shares / panels)
+
+    return min(shapes, key=lambda shape: (cycles(shape), shape[0] * shape[1]))
+
+
+def product_cycles(shape: tuple[int, int], rows: int, vectors: int, inner: int) -> float:
+    """Estimate the cycles of a product in register blocks of a shape and their smaller neighbours."""
+    row_blocks, panels = cut(rows, shape[0]), cut(vectors, shape[1])
+    return sum(
+        row_count * panel_count * (step_cycles(height, width) * inner + BLOCK_CYCLES)
+        for height, row_count in ((row_blocks.size, row_blocks.large), (row_blocks.size - 1, row_blocks.small))
+        for width, panel_count in ((panels.size, panels.large), (panels.size - 1, panels.small))
+    )
+
+
+def step_cycles(height: int, width: int) -> float:
+    """Estimate the cycles of one step of the sum in one register block, of two multiply-adds or loads a cycle."""
+    return max(height * width, height + width) / 2 + ROW_CYCLES * height + VECTOR_CYCLES * width + STEP_CYCLES
+
+
+def copies_left(sizes: tuple[int, int, int], left: Matrix) -> bool:
+    """Tell whether a left operand whose rows are not numbers side by side is better copied before the product."""
+    rows, columns, inner = sizes
+    return left.column != 1 and rows * inner >= LEAST_COPIED and columns >= LEAST_COPY_COLUMNS
+
+
+def reads_across(sizes: tuple[int, int, int], left: Matrix, right: Matrix) -> bool:
+    """Tell whether a right operand that lies column by column is better read so than packed: for few rows."""
+    rows, columns, inner = sizes
+    beside = left.column == 1 and right.row == 1 and right.column != 1
+    return beside and 0 < rows <= MOST_DOT_ROWS and columns > 1 and inner >= LEAST_DOT
+
+
+def packs_right(sizes: tuple[int, int, int], right: Matrix, element: str) -> bool:
+    """Tell whether to pack a right operand that changes with every call; constant weights are packed anyway.
+
+    Rows that lie far apart share few places of the nearest cache.
+    """
+    rows, columns, inner = sizes
+    if columns == 1 or rows * columns * inner == 0:
+        return False
+    far = right.row * ELEMENT_BITS[element] // 8 >= FAR_BYTES and inner > 1
+    return right.column != 1 or (far and rows >= LEAST_PACK_ROWS)

@@ -1,0 +1,203 @@
+"""A 3x3 convolution of stride 1 -> Winograd's way of computing it, F(2x2, 3x3), every scheduling choice a field.
+
+Each square of 2x2 output pixels comes from a patch of 4x4 input pixels by 16 multiplications a channel instead of 36.
+Patches and weights are transformed, multiplied as 16 matrix products, and the products are transformed back. Larger
+squares would save more, but their error is several times eager's.
+"""
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+from weft.plan.blocks import Blocks, cut
+from weft.plan.epilogue import Epilogue
+from weft.plan.kernels.conv import ConvSizes, Images, seen_places
+from weft.plan.kernels.gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.kernels.schedule_conv import LEAST_IMAGES
+from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.target import Target
+
+PRODUCTS = 16  # the places of a transformed patch
+PATCH, SQUARE = 4, 2  # the side of a patch, and of the pixels it gives
+STACK_BYTES = 384 * 1024  # of one call's stack, for transformed patches and products
+STACK_BYTES_OF_LARGE = 512 * 1024  # the same where the weights do not fit the cache: fewer blocks read them
+BLOCKS_OF_A_CORE = 2  # so that cores end at about the same time
+LEAST_PATCHES = 12  # patches that share one reading of the weights, or direct convolution is faster
+LEAST_STAGED_PATCHES = 16  # the same where transformed patches go through memory
+LEAST_STAGE_SAVING = 1.5  # multiplications of direct convolution for each that is left, where they go through memory
+MOST_STAGE_BYTES = 16 * 1024 * 1024  # of patches and products in memory
+STAGE_PATCHES = 4  # patches of a tile of a stage
+LONGEST_SUM = 64  # steps in one chain of additions: the transforms have used up some of the error that eager makes
+LEAST_CHANNELS = 12  # below, the transforms cost more than they save
+
+Way = Literal["direct", "blocks", "stages"]
+
+
+@dataclass(frozen=True)
+class WinogradKernel:
+    """One convolution; arguments are out, input, packed transformed weights, the epilogue's inputs, begin, end.
+
+    `block` patches are transformed at a time, and then multiplied; a tile is one such block. Both layouts have channels
+    side by side. An epilogue operand's row is an output pixel, counted through all images.
+
+    Where one block has all patches, the work can also be done in three stages, with patches and products in memory: two
+    WinogradStages and the product between them.
+    """
+
+    name: str
+    element: str
+    images: int
+    in_channels: int
+    out_channels: int
+    in_size: tuple[int, int]
+    padding: tuple[int, int]
+    input: Images
+    output: Images
+    epilogue: Epilogue
+    block: int
+    product: GemmKernel
+
+    @property
+    def out_size(self) -> tuple[int, int]:
+        """Give the rows and columns of an output image."""
+        (height, width), (top, left) = self.in_size, self.padding
+        return height + 2 * top - 2, width + 2 * left - 2
+
+    @property
+    def squares(self) -> tuple[int, int]:
+        """Give the rows and columns of squares of output pixels; the last may be half outside."""
+        height, width = self.out_size
+        return -(-height // SQUARE), -(-width // SQUARE)
+
+    @property
+    def blocks(self) -> Blocks:
+        """Give the patches of all images, cut into blocks."""
+        return cut(self.images * prod(self.squares), self.block)
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; any split of them over calls gives the same bits."""
+        return self.blocks.count
+
+    @property
+    def stack_bytes(self) -> int:
+        """Count the bytes of stack that a call takes."""
+        number_bytes = ELEMENT_BITS[self.element] // 8
+        return PRODUCTS * self.blocks.size * (self.in_channels + self.out_channels) * number_bytes
+
+
+@dataclass(frozen=True)
+class WinogradStage:
+    """One end of a convolution whose patches and products lie in memory, all in one block.
+
+    Arguments to make patches are patches, input, begin, end; to make pixels out, products, the epilogue's inputs,
+    begin, end.
+    """
+
+    name: str
+    of: WinogradKernel
+    makes: Literal["patches", "pixels"]
+
+    @property
+    def tiles(self) -> Blocks:
+        """Give the patches, cut into tiles."""
+        return cut(self.of.images * prod(self.of.squares), STAGE_PATCHES)
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles; any split of them over calls gives the same bits."""
+        return self.tiles.count
+
+
+@dataclass(frozen=True)
+class WinogradWeightKernel:
+    """The transform of weights; arguments are transformed, weight, begin, end, with a tile per output channel.
+
+    `weight` has the strides of output and input channel, row and column, and `offset` the elements before the first:
+    the gradient of an input is a convolution with the window turned around and the channels exchanged. What comes out
+    is 16 matrices of output channels by input channels, to be packed.
+    """
+
+    name: str
+    element: str
+    out_channels: int
+    in_channels: int
+    weight: tuple[int, int, int, int]
+    offset: int = 0
+
+    @property
+    def tile_count(self) -> int:
+        """Count the tiles."""
+        return self.out_channels
+
+
+def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:
+    """Choose between direct convolution, blocks on the stack, and stages with a block of all patches in memory."""
+    window = conv.window
+    fits = window.size == (3, 3) and window.stride == window.dilation == (1, 1) and max(window.padding) <= 2
+    patches = patch_count(conv)
+    if not fits or patches < LEAST_PATCHES or min(conv.in_channels, conv.out_channels) < LEAST_CHANNELS:
+        return "direct", 0
+    number_bytes = ELEMENT_BITS[conv.element] // 8
+    weights = PRODUCTS * conv.in_channels * conv.out_channels * number_bytes
+    stack = STACK_BYTES if weights <= target.l2_bytes else STACK_BYTES_OF_LARGE
+    most = stack // (PRODUCTS * (conv.in_channels + conv.out_channels) * number_bytes)
+    count = max(1, -(-patches // max(most, 1)))
+    if target.cores > 1:
+        count = max(-(-count // target.cores), BLOCKS_OF_A_CORE) * target.cores
+    block = -(-patches // count)
+    if block >= LEAST_PATCHES and (weights <= target.l2_bytes or patches <= block):
+        return "blocks", block
+    return ("stages", patches) if _pays_in_stages(conv, patches) else ("direct", 0)
+
+
+def _pays_in_stages(conv: ConvSizes, patches: int) -> bool:
+    """Tell whether enough multiplications are saved to take patches and products through memory."""
+    between = PRODUCTS * patches * (conv.in_channels + conv.out_channels) * ELEMENT_BITS[conv.element] // 8
+    skips = conv.images >= LEAST_IMAGES  # direct convolution leaves out what windows see outside the image
+    places = seen_places(conv.in_size, conv.out_size, conv.window) if skips else prod(conv.window.size)
+    saving = conv.images * prod(conv.out_size) * places / (PRODUCTS * patches)
+    return patches >= LEAST_STAGED_PATCHES and between <= MOST_STAGE_BYTES and saving >= LEAST_STAGE_SAVING
+
+
+def patch_count(conv: ConvSizes) -> int:
+    """Count the patches of all images."""
+    height, width = conv.out_size
+    return conv.images * -(-height // SQUARE) * -(-width // SQUARE)
+
+
+def winograd_product(name: str, conv: ConvSizes, block: int, target: Target) -> GemmKernel:
+    """Describe the 16 products of a block of patches."""
+    rows, inner, columns = cut(patch_count(conv), block).size, conv.in_channels, conv.out_channels
+    chosen = choose_schedule(conv.element, (rows, columns, inner), target)
+    schedule = replace(chosen, inner_block=min(inner, LONGEST_SUM))  # however many rows a block has: the same bits
+    return GemmKernel(
+        name=name,
+        element=conv.element,
+        batch=(PRODUCTS,),
+        rows=rows,
+        columns=columns,
+        inner=inner,
+        left=Matrix((rows * inner,), inner, 1),
+        right=PackedMatrix((packed_size(columns, inner, schedule),)),
+        out=Matrix((rows * columns,), columns, 1),
+        epilogue=Epilogue(),
+        schedule=schedule,
+    )
+
+
+def pack_winograd_weights(kernel: WinogradKernel, name: str) -> PackKernel:
+    """Describe the packing of transformed weights."""
+    product = kernel.product
+    inner, columns = product.inner, product.columns
+    return PackKernel(
+        name=name,
+        element=kernel.element,
+        batch=(PRODUCTS,),
+        inner=inner,
+        columns=columns,
+        source=Matrix((inner * columns,), 1, inner),
+        packed_batch=product.right.batch,
+        lanes=product.schedule.lanes,
+        panels=panels(columns, product.schedule),
+    )

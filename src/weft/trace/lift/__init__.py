@@ -1,0 +1,1 @@
+"""PyTorch's operators become small ops: a table of rules a file."""

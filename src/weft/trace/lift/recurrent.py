@@ -1,0 +1,194 @@
+"""A layer of an LSTM as PyTorch's CPU kernels take it, with its gradient -> one cell a step.
+
+Gates stand in PyTorch's order: input, forget, cell, output. What is the same for all steps is one product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from weft.trace.expression import Expression
+from weft.trace.lift.arguments import Arguments, Results, Rules
+
+LSTM = 2
+GATES = 4
+# A stretch of steps has so many rows of its product, which loses next to nothing by being no larger.
+LEAST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The operands of one layer: inputs [steps, batch, features], weights, biases if any, the first state."""
+
+    inputs: Expression
+    weight: Expression
+    inner: Expression
+    bias: Expression | None
+    hidden: Expression
+    steps: range
+
+
+@dataclass(frozen=True)
+class LstmLayer(Layer):
+    """A layer with cells: the first state of these too."""
+
+    cell: Expression
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The gates of one step."""
+
+    input: Expression
+    forget: Expression
+    cell: Expression
+    output: Expression
+
+
+def layer_of(arguments: Arguments, weights: tuple[str, ...], cell: str) -> LstmLayer:
+    """Take the operands of one layer; with `reverse` it reads the steps from the last one on."""
+    # Each call is one layer in one direction with steps in front, whatever the other arguments tell of the whole.
+    covered = arguments.literal("mode") == LSTM and arguments.literal("batch_sizes") == ()
+    arguments.require(covered, "of another kind of layer")
+    names = ("input", *weights[:2], "hx_", cell)
+    inputs, weight, inner, hidden, state = (entry.wide() for entry in arguments.tensors(*names))
+    arguments.require(inputs.kind.size > 0, "of nothing")
+    bias = None
+    if arguments.literal("has_biases"):
+        first, second = (entry.wide() for entry in arguments.tensors(*weights[2:]))
+        bias = first + second
+    steps = range(inputs.shape[0])
+    shape = (inputs.shape[1], inner.shape[1])
+    order = steps[::-1] if arguments.literal("reverse") else steps
+    return LstmLayer(inputs, weight, inner, bias, hidden.reshape(shape), order, state.reshape(shape))
+
+
+def rows(x: Expression) -> Expression:
+    """Steps and batch as one dimension."""
+    return x.reshape((x.shape[0] * x.shape[1], x.shape[2]))
+
+
+def from_inputs(layer: Layer) -> Expression:
+    """What the inputs of all steps add to the gates: [steps, batch, 4 * hidden]."""
+    found = rows(layer.inputs).matmul(layer.weight.transpose(0, 1))
+    found = found if layer.bias is None else found + layer.bias
+    return found.reshape((*layer.inputs.shape[:2], layer.weight.shape[0]))
+
+
+def in_stretches(layer: Layer) -> dict[int, Expression]:
+    """What each step's input adds to its gates, from a product for every stretch of steps.
+
+    Only the steps of a stretch wait for each other there, so another lane may begin with a layer while the one below is
+    not at its end.
+    """
+    long = ceil(LEAST_ROWS / layer.inputs.shape[1])
+    found: dict[int, Expression] = {}
+    for begin in range(0, len(layer.steps), long):
+        end = min(begin + long, len(layer.steps))
+        given = from_inputs(replace(layer, inputs=layer.inputs.part(0, begin, end)))
+        found |= {step: given.pick(0, step - begin) for step in range(begin, end)}
+    return found
+
+
+def gates_of(x: Expression) -> Gates:
+    """Split a step's [batch, 4 * hidden] into gates."""
+    size = x.shape[1] // GATES
+    first, forget, cell, output = (x.part(1, index * size, (index + 1) * size) for index in range(GATES))
+    return Gates(first.apply("sigmoid"), forget.apply("sigmoid"), cell.apply("tanh"), output.apply("sigmoid"))
+
+
+def lstm_layer(arguments: Arguments) -> Results:
+    """Outputs of all steps, the last hidden and cell state, and an empty workspace."""
+    layer = layer_of(arguments, ("weight0", "weight1", "weight2", "weight3"), "cx_")
+    given, inner = in_stretches(layer), layer.inner.transpose(0, 1)
+    hidden, cell = layer.hidden, layer.cell
+    outputs: dict[int, Expression] = {}
+    for step in layer.steps:
+        gates = gates_of(given[step] + hidden.matmul(inner))
+        cell = gates.forget * cell + gates.input * gates.cell
+        hidden = gates.output * cell.apply("tanh")
+        outputs[step] = hidden.insert(0)
+    first, *others = (outputs[step] for step in sorted(outputs))
+    shapes = [arguments.result(index).shape for index in range(GATES)]
+    workspace = arguments.full(0, arguments.result(3).dtype, shapes[3])
+    return first.join(others, 0), hidden.reshape(shapes[1]), cell.reshape(shapes[2]), workspace
+
+
+def lstm_layer_gradient(arguments: Arguments) -> Results:
+    """The gradients for inputs, weights, biases and first states; the gates are computed again from the outputs."""
+    layer = layer_of(arguments, ("weight1", "weight2", "weight3", "weight4"), "cx_tmp")
+    before = hidden_before(arguments, layer)
+    shape = (*layer.inputs.shape[:2], layer.weight.shape[0])
+    whole = from_inputs(layer) + rows(before).matmul(layer.inner.transpose(0, 1)).reshape(shape)
+    gates = {step: gates_of(whole.pick(0, step)) for step in layer.steps}
+    cells = {}
+    cell = layer.cell
+    for step in layer.steps:
+        cells[step] = cell
+        cell = gates[step].forget * cell + gates[step].input * gates[step].cell
+    return through_time(arguments, layer, before, [(step, gates[step], cells[step]) for step in layer.steps])
+
+
+def hidden_before(arguments: Arguments, layer: Layer) -> Expression:
+    """The hidden state that each step starts from: what the step before gave."""
+    outputs, first = arguments.tensor("output").wide(), layer.hidden.insert(0)
+    steps = outputs.shape[0]
+    if layer.steps.step < 0:
+        return outputs.part(0, 1, steps).join([first], 0) if steps > 1 else first
+    return first.join([outputs.part(0, 0, steps - 1)], 0) if steps > 1 else first
+
+
+def gate_gradients(gates: Gates, before: Expression, hidden: Expression, cell: Expression) -> tuple[Expression, ...]:
+    """From the gradients of a step's hidden and cell state: those of its gates' inputs, and of the cell before."""
+    after = (gates.forget * before + gates.input * gates.cell).apply("tanh")
+    cell = cell + hidden * gates.output * (1 - after * after)
+    parts = (
+        cell * gates.cell * gates.input * (1 - gates.input),
+        cell * before * gates.forget * (1 - gates.forget),
+        cell * gates.input * (1 - gates.cell * gates.cell),
+        hidden * after * gates.output * (1 - gates.output),
+    )
+    return parts[0].join(parts[1:], 1), cell * gates.forget
+
+
+def through_time(
+    arguments: Arguments, layer: Layer, before: Expression, steps: list[tuple[int, Gates, Expression]]
+) -> Results:
+    """Go through the steps backwards, then one product for each weight."""
+    given = arguments.maybe("grad_output")
+    hidden, cell = (final_gradient(arguments, layer, name) for name in ("grad_hy", "grad_cy"))
+    found: dict[int, Expression] = {}
+    for step, gates, state in reversed(steps):
+        hidden = hidden if given is None else hidden + given.wide().pick(0, step)
+        gate, cell = gate_gradients(gates, state, hidden, cell)
+        found[step] = gate.insert(0)
+        hidden = gate.matmul(layer.inner)
+    first, *others = (found[step] for step in sorted(found))
+    flat = rows(first.join(others, 0))
+    turned = flat.transpose(0, 1)
+    shapes = [arguments.result(index).shape for index in (0, 5, 6)]
+    # PyTorch gives both biases the same gradient, zeros where there are none.
+    bias = flat.sum((0,))
+    return (
+        flat.matmul(layer.weight).reshape(shapes[0]),
+        turned.matmul(rows(layer.inputs)),
+        turned.matmul(rows(before)),
+        bias,
+        bias,
+        hidden.reshape(shapes[1]),
+        cell.reshape(shapes[2]),
+    )
+
+
+def final_gradient(arguments: Arguments, layer: Layer, name: str) -> Expression:
+    """The gradient of a last state, zeros if there is none."""
+    given = arguments.maybe(name)
+    shape = layer.hidden.shape
+    return arguments.full(0, layer.hidden.dtype, shape) if given is None else given.wide().reshape(shape)
+
+
+RECURRENT: Rules = {
+    "aten.mkldnn_rnn_layer.default": lstm_layer,
+    "aten.mkldnn_rnn_layer_backward.default": lstm_layer_gradient,
+}

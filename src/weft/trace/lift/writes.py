@@ -1,0 +1,180 @@
+"""A view of a tensor with new elements -> the whole tensor with them, step by step back along the view's path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from weft.errors import UsageError
+from weft.ir import library
+from weft.ir.calls import HOLE, Call, Path, ViewStep, map_arguments
+from weft.ir.types import Type, contiguous
+from weft.trace.expression import Expression, positions
+from weft.trace.lift.arguments import Arguments, Rules
+
+Inverse = Callable[[Arguments, Expression, Expression, int], Expression]
+"""Gives, from a step's arguments, the tensor before the step, and the new elements of the view, the new tensor.
+
+The last argument says which of several views was written.
+"""
+
+
+def view_at(tensor: Expression, path: Path, rules: Rules) -> Expression:
+    """The elements of the view at a path."""
+    for step in path:
+        tensor = _taken(tensor, step, rules)
+    return tensor
+
+
+def put_back(tensor: Expression, path: Path, new: Expression, rules: Rules) -> Expression:
+    """The tensor with new elements in the view at a path."""
+    if not path:
+        return new
+    step, *rest = path
+    if step.target not in INVERSES:
+        raise UsageError(f"no rule writes through {step.target}")
+    inner = put_back(_taken(tensor, step, rules), tuple(rest), new, rules)
+    return INVERSES[step.target](_bound(tensor, step), tensor, inner, step.item or 0)
+
+
+def _taken(tensor: Expression, step: ViewStep, rules: Rules) -> Expression:
+    if step.target not in rules:
+        raise UsageError(f"no rule for the view {step.target}")
+    result = rules[step.target](_bound(tensor, step))
+    found = result if isinstance(result, Expression) else result[step.item or 0]
+    assert found is not None
+    return found
+
+
+def _bound(tensor: Expression, step: ViewStep) -> Arguments:
+    call = Call(step.target, step.arguments, step.keywords)
+    return Arguments(call, (tensor,), _step_types(tensor, step), tensor.place)
+
+
+def _step_types(tensor: Expression, step: ViewStep) -> tuple[Type, ...]:
+    """The types of a view operator's results, asked from the operator itself on a tensor without elements."""
+    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+    def fill(leaf: Any) -> Any:
+        return empty if leaf == HOLE else leaf
+
+    arguments, keywords = map_arguments(step.arguments, fill), dict(map_arguments(step.keywords, fill))
+    result = library.resolve(step.target)(*arguments, **keywords)
+    parts = result if isinstance(result, list | tuple) else [result]
+    return tuple(contiguous(part.dtype, tuple(part.shape)) for part in parts)
+
+
+def _same_order(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del arguments, item
+    return new.reshape(before.shape)
+
+
+def _transposed(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
+    first, second = (arguments.dimension(name, before.rank) for name in ("dim0", "dim1"))
+    return new.transpose(first, second)
+
+
+def _turned(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del arguments, item
+    return new.transpose(0, 1) if before.rank == 2 else new
+
+
+def _permuted(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
+    order = [dimension % before.rank for dimension in arguments.literal("dims")]
+    return new.permute([order.index(dimension) for dimension in range(before.rank)])
+
+
+def _one_position(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
+    dimension = arguments.dimension("dim", before.rank)
+    index = arguments.literal("index") % before.shape[dimension]
+    return region(before, dimension, range(index, index + 1), new.insert(dimension))
+
+
+def _part(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
+    dimension = arguments.dimension("dim", before.rank)
+    return region(before, dimension, slice_range(arguments, before, dimension), new)
+
+
+def _one_of_split(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    dimension = arguments.dimension("dim", before.rank)
+    start = sum(arguments.result(index).shape[dimension] for index in range(item))
+    return region(before, dimension, range(start, start + new.shape[dimension]), new)
+
+
+def _one_of_all(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    dimension = arguments.dimension("dim", before.rank)
+    return region(before, dimension, range(item, item + 1), new.insert(dimension))
+
+
+def slice_range(arguments: Arguments, before: Expression, dimension: int) -> range:
+    """The positions that aten.slice takes."""
+    start, stop, step = (arguments.literal(name) for name in ("start", "end", "step"))
+    start, stop, step = slice(start, stop, step).indices(before.shape[dimension])
+    return range(start, max(start, stop), step)
+
+
+def region(before: Expression, dimension: int, where: range, new: Expression) -> Expression:
+    """A tensor with the elements at some positions of a dimension replaced."""
+    if where.step == 1:
+        extent = before.shape[dimension]
+        parts = [before.part(dimension, 0, where.start), new, before.part(dimension, where.stop, extent)]
+        first, *others = (part for part in parts if part.shape[dimension])
+        return first.join(others, dimension)
+    index = positions(new.shape, dimension, before.place) * where.step + where.start
+    return before.build("scatter", index, new, dimension=dimension)
+
+
+def diagonal_places(x: Expression, first: int, second: int, offset: int) -> tuple[Expression, range]:
+    """The tensor with two dimensions made one, the last; and where in that a diagonal lies."""
+    others = [dimension for dimension in range(x.rank) if dimension not in (first, second)]
+    rows, columns = x.shape[first], x.shape[second]
+    flat = x.permute([*others, first, second]).reshape((*(x.shape[at] for at in others), rows * columns))
+    start = offset if offset >= 0 else -offset * columns
+    length = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    return flat, range(start, start + (length - 1) * (columns + 1) + 1, columns + 1) if length else range(0)
+
+
+def diagonal_put(arguments: Arguments, before: Expression, new: Expression) -> Expression:
+    """The tensor with a diagonal replaced."""
+    first, second = (arguments.literal(name) % before.rank for name in ("dim1", "dim2"))
+    flat, where = diagonal_places(before, first, second, arguments.literal("offset"))
+    if not where:
+        return before
+    order = [dimension for dimension in range(before.rank) if dimension not in (first, second)] + [first, second]
+    found = region(flat, flat.rank - 1, where, new).reshape(tuple(before.shape[at] for at in order))
+    return found.permute([order.index(dimension) for dimension in range(before.rank)])
+
+
+def _diagonal(arguments: Arguments, before: Expression, new: Expression, item: int) -> Expression:
+    del item
+    return diagonal_put(arguments, before, new)
+
+
+INVERSES: Mapping[str, Inverse] = {
+    "aten.view.default": _same_order,
+    "aten._unsafe_view.default": _same_order,
+    "aten.unsqueeze.default": _same_order,
+    "aten.squeeze.default": _same_order,
+    "aten.squeeze.dim": _same_order,
+    "aten.squeeze.dims": _same_order,
+    "aten.alias.default": _same_order,
+    "aten.as_strided.default": _same_order,  # only where it reads a tensor row by row: see weft.ir.sharing
+    "aten.detach.default": _same_order,
+    "aten.t.default": _turned,
+    "aten.transpose.int": _transposed,
+    "aten.permute.default": _permuted,
+    "aten.select.int": _one_position,
+    "aten.slice.Tensor": _part,
+    "aten.diagonal.default": _diagonal,
+    "aten.unbind.int": _one_of_all,
+    "aten.split.Tensor": _one_of_split,
+    "aten.split_with_sizes.default": _one_of_split,
+    "aten.unsafe_split.Tensor": _one_of_split,
+    "aten.unsafe_split_with_sizes.default": _one_of_split,
+}

@@ -1,0 +1,1 @@
+"""The text of a program becomes its stages: inlined, folded, pruned."""

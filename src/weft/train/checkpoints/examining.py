@@ -1,0 +1,157 @@
+"""Checkpoint files of anybody -> what is in them, whether they are sound, and how two of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.errors import CheckpointError, UsageError
+from weft.near_files import missing_file
+from weft.train.checkpoints.file_series import FileSeries
+from weft.train.checkpoints.foreign_file import SUFFIXES, is_foreign
+from weft.train.checkpoints.matching import MatchReport, match
+from weft.train.checkpoints.reading import Checkpoint, read
+from weft.train.checkpoints.tensor_file import NoChecksumError, NotTensorsError
+
+SOUND, UNCHECKED, UNREAD, DAMAGED = "sound", "no checksum", "not read", "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A file and what was found of it: sound, damaged, no checksum or not read; and what it holds, if it was read."""
+
+    path: Path
+    state: str
+    problem: str | None
+    content: Checkpoint | None
+
+    @property
+    def kind(self) -> str:
+        """Say who wrote such files."""
+        if is_foreign(self.path):
+            return "torch.save"
+        if self.content is None and self.path.suffix != ".safetensors":
+            return "unknown"
+        return "Weft" if self.content is not None and self.content.made_by else "safetensors"
+
+    @property
+    def size(self) -> int:
+        """Give the length of the file in bytes."""
+        return self.path.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A tensor whose values differ between two files: by how much at most, and relative to its own size (RMS)."""
+
+    name: str
+    largest: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two files compared: which names fit, and which tensors of one name differ."""
+
+    report: MatchReport
+    equal: int
+    changed: tuple[Changed, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether both hold the same model."""
+        return self.report.complete and not self.changed
+
+
+def examine(path: Path) -> Examined:
+    """Read a file, verified where it carries a checksum; a damaged one is a result, one that is not there an error."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", why="one file is asked for", fix="name a file in it")
+    if not path.is_file():
+        raise missing_file(path, SUFFIXES)
+    try:
+        return Examined(path, SOUND, None, read(path))
+    except NoChecksumError as unchecked:
+        try:
+            return Examined(path, UNCHECKED, _problem(unchecked), read(path, verify=False))
+        except CheckpointError as error:
+            return _unreadable(path, error)
+    except CheckpointError as error:
+        return _unreadable(path, error)
+
+
+def _unreadable(path: Path, error: CheckpointError) -> Examined:
+    """Tell what is damaged from what is another thing than a checkpoint."""
+    if isinstance(error, NotTensorsError):
+        return Examined(path, UNREAD, f"{_problem(error)}: {error.why}" if error.why else _problem(error), None)
+    return Examined(path, DAMAGED, error.why or _problem(error), None)
+
+
+def _problem(error: CheckpointError) -> str:
+    """Give the fact without the name of the file, which is said beside it."""
+    return error.fact.partition(" cannot be loaded: ")[2] or error.fact
+
+
+def content_of(path: Path) -> Checkpoint:
+    """Give what a file holds; a damaged one is its CheckpointError."""
+    found = examine(path)
+    return found.content if found.content is not None else read(path)
+
+
+def files_of(places: list[Path]) -> list[Path]:
+    """List files, and of folders the files in them that look like checkpoints, in order."""
+    found: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            found += sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+        elif place.exists():
+            found.append(place)
+        else:
+            raise missing_file(place, SUFFIXES, "file or folder")
+    if not found:
+        raise UsageError(
+            f"there is no checkpoint in {', '.join(map(str, places))}", why="looked for " + ", ".join(SUFFIXES)
+        )
+    return found
+
+
+def difference(first: Path, second: Path) -> Difference:
+    """Compare two files tensor by tensor, under whatever wrappers they were saved."""
+    old, new = content_of(first).tensors, content_of(second).tensors
+    pairs, report = match(old, new, (str(first), str(second)))
+    changed = [found for name, source in pairs.items() if (found := _changed(name, old[source], new[name]))]
+    return Difference(report, len(pairs) - len(changed), tuple(changed))
+
+
+def _changed(name: str, old: Any, new: Any) -> Changed | None:
+    if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return None if old == new else Changed(name, float("nan"), float("nan"))
+    if old.dtype == new.dtype and torch.equal(old, new):
+        return None
+    wide = torch.complex128 if old.dtype.is_complex else torch.float64
+    before, after = old.to(wide), new.to(wide)
+    apart = torch.where((before == after) | (before.isnan() & after.isnan()), 0.0, (before - after).abs())
+    if not apart.numel() or not bool((apart != 0).any()):
+        return None
+    size = before.abs().square().mean().sqrt().item()
+    rms = apart.square().mean().sqrt().item()
+    return Changed(name, apart.max().item(), rms / size if size else float("inf"))
+
+
+def summary(tensors: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the tensors of a model and their elements, each once however many names it has."""
+    own = {id(value): value for value in tensors.values() if isinstance(value, torch.Tensor)}
+    return len(own), sum(value.numel() for value in own.values())
+
+
+def good_and_damaged(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Sort the checkpoints of a training run, newest first, into those that are sound and those that are not."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is no folder", why="clean takes the folder of weft.Checkpoints")
+    files = FileSeries(folder, None).newest_first()
+    states = {path: examine(path).state for path in files}
+    return [path for path in files if states[path] == SOUND], [path for path in files if states[path] != SOUND]

@@ -1,0 +1,125 @@
+"""A checkpoint -> a model and the other parts of training as they were; nothing changes unless all of it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.errors import CheckpointError, UsageError
+from weft.train.checkpoints.canonical import canonical_names
+from weft.train.checkpoints.matching import MatchReport, match, mismatch
+from weft.train.checkpoints.optimizer_state import is_numbered, numbered_state, same_numbers
+from weft.train.checkpoints.random_states import set_random_states
+from weft.train.checkpoints.reading import Checkpoint
+from weft.train.checkpoints.tensor_bytes import to_blocks
+from weft.train.checkpoints.tensor_file import file_error
+from weft.train.checkpoints.values import MEANINGLESS
+
+
+@dataclass(frozen=True)
+class Restore:
+    """What of a checkpoint is wanted, besides the model: see `load`."""
+
+    random: bool | None = None
+    partial: bool = False
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoint:
+    """Put a checkpoint into a model and the other objects: all is prepared before anything changes."""
+    steps: list[Callable[[], object]] = []
+    report = None
+    if net is not None:
+        state, report = _model_state(found, net, wanted.partial)
+        steps.append(lambda: net.load_state_dict(state, strict=not wanted.partial))
+    for name, part in wanted.parts.items():
+        steps.append(_restore(found, name, part, net))
+    restore_random = bool(wanted.parts) if wanted.random is None else wanted.random
+    if restore_random and found.random is not None:
+        states = found.random
+        steps.append(lambda: set_random_states(states))
+    elif wanted.random:
+        raise file_error(found.path, "it holds no random states", fix="save it with random=True")
+    for step in steps:
+        try:
+            step()
+        except MEANINGLESS as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise file_error(
+                found.path,
+                f"what it restores was refused: {error}",
+                why="names and shapes agree, but something else does not; some of it may be restored already",
+                fix="use the classes and options that the checkpoint was saved with",
+            ) from error
+    return replace(found, report=report)
+
+
+def _model_state(found: Checkpoint, net: nn.Module, partial: bool) -> tuple[dict[str, Any], MatchReport]:
+    """Give the model's own state_dict with the values of the file."""
+    keys = {name: key for key, name in canonical_names(net).items()}
+    own = net.state_dict(keep_vars=True)
+    wanted = {name: own[key] for name, key in keys.items()}
+    without = [name for name, tensor in wanted.items() if isinstance(tensor, torch.Tensor) and tensor.is_meta]
+    if without:
+        raise UsageError(
+            f"{without[0]} of the model is on the device meta, which has no memory to load into",
+            fix='net.to_empty(device="cpu") first',
+        )
+    pairs, report = match(found.tensors, wanted)
+    if not report.complete and not partial:
+        raise mismatch(str(found.path), report)
+    _check_ties(found, wanted, pairs)
+    return {keys[name]: found.tensors[source] for name, source in pairs.items()}, report
+
+
+def _check_ties(found: Checkpoint, wanted: Mapping[str, Any], pairs: Mapping[str, str]) -> None:
+    """Two names for one tensor of the model need one value: whichever came last would win otherwise."""
+    first: dict[int, str] = {}
+    for name, source in pairs.items():
+        other = first.setdefault(id(wanted[name]), name)
+        if other != name and isinstance(wanted[name], torch.Tensor):
+            here, there = found.tensors[source], found.tensors[pairs[other]]
+            if here is not there and not _same_bits(here, there):
+                raise file_error(
+                    found.path,
+                    f"{other} and {name} are one tensor in the model, and two different ones in the file",
+                    fix="build the model as it was saved, without the tie",
+                )
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    blocks = to_blocks({"one": one, "other": other})[0]
+    return blocks["one"] == blocks["other"]
+
+
+def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> Callable[[], object]:
+    """Give the step that restores a part; what can be checked before is checked now."""
+    stored = found[name]
+    if isinstance(part, torch.optim.Optimizer):
+        if net is None:
+            raise UsageError(f"{name} is restored by the names of the model's parameters", fix="give the model too")
+        try:
+            state = numbered_state(stored, part, net) if not is_numbered(stored) else same_numbers(stored, part)
+        except MEANINGLESS as error:
+            fact, why = (error.fact, error.why) if isinstance(error, UsageError) else (repr(error), None)
+            raise file_error(found.path, f"its {name} does not fit: {fact}", why=why) from error
+        return lambda: part.load_state_dict(state)
+    if isinstance(part, torch.Generator):
+        return lambda: part.set_state(stored)
+    if isinstance(part, nn.Module):
+        if not isinstance(stored, dict):
+            raise file_error(found.path, f"its {name} is no module's state")
+        inner = Checkpoint(found.path, stored)
+        state, _ = _model_state(inner, part, partial=False)
+        return lambda: part.load_state_dict(state)
+    if not hasattr(part, "load_state_dict"):
+        raise UsageError(
+            f"{name} is a {type(part).__name__}, which cannot take a state",
+            fix=f'plain values are in the result: weft.load(path, net)["{name}"]',
+        )
+    return lambda: part.load_state_dict(stored)

@@ -1,0 +1,1 @@
+"""A batch and devices -> work for each of them, and sums over all."""

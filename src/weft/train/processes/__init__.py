@@ -1,0 +1,1 @@
+"""The processes of one training run: they are counted, watched, heard, and end together."""

@@ -1,0 +1,176 @@
+"""Signs of life of every rank in a shared store -> which rank failed or went silent, where, and in which step."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch.distributed import PrefixStore  # type: ignore[attr-defined] # public, but not said to be
+
+from weft.train.processes.parent import parent_is_gone
+from weft.train.processes.user_line import line_of_thread
+
+PERIOD = 0.1  # seconds between two signs of life
+SILENCE = 1.2  # seconds without a sign of life after which a rank counts as gone
+FAILURE = "failure"
+NOBODY = -1  # the rank of a failure that no rank has caused
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is known of the rank that ended the run."""
+
+    rank: int
+    step: int
+    reason: str
+    line: str | None = None
+
+
+@dataclass
+class Sign:
+    """What a rank says of itself: a number that grows, its step, what it does, and where in the user's code it is."""
+
+    beat: int = 0
+    step: int = 0
+    doing: str = "starting"
+    line: str | None = None
+    process: int = 0
+
+
+class RankWatch:
+    """A thread that says that this rank is alive, and looks after the others.
+
+    Nothing is decided in it but by what the store says: a rank's first failure is a key that all read.
+    """
+
+    def __init__(self, store: Any, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self.sign = Sign(process=os.getpid())
+        self.failure: Failure | None = None
+        self._store = store
+        self._main = threading.main_thread().ident or 0
+        self._parent = os.getppid()
+        self._others = [other for other in range(world) if other != rank]
+        self._seen = {other: (Sign(), time.monotonic()) for other in self._others}
+        # Held to write or read the store, by the watching thread and by whoever reports; neither waits for the other
+        # longer than one exchange with the store takes.
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._say()
+        self._thread = threading.Thread(target=self._watch, name="weft-rank-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch; every rank must have said its first sign."""
+        now = time.monotonic()
+        self._seen = {other: (Sign(), now) for other in self._others}
+        self._thread.start()
+
+    def tell(self) -> None:
+        """Give a sign of life now, if the last one is not quite new: what comes may end this process."""
+        if self.sign.line is None or time.monotonic() - self._said > PERIOD / 4:
+            with self._lock:
+                self._say()
+
+    def report(self, failure: Failure) -> None:
+        """Tell all ranks of a failure; the first one that is told counts."""
+        with self._lock:
+            self.failure = self.failure or publish(self._store, failure)
+
+    def end(self) -> None:
+        """Say that this rank leaves, so that whoever still waits for it knows why."""
+        self._ended.set()
+        self.sign.doing = "ended"
+        with self._lock:
+            try:
+                self._say()
+            except RuntimeError:
+                return  # whoever held the store has left before
+
+    def find(self, seconds: float) -> Failure | None:
+        """Wait until it is known which rank failed, for so long at most."""
+        limit = time.monotonic() + seconds
+        while self.failure is None and time.monotonic() < limit:
+            threading.Event().wait(PERIOD / 4)
+        return self.failure
+
+    def late(self, step: int) -> Failure:
+        """Name a rank that others have waited for in vain: the one that is furthest behind."""
+        signs = {other: sign for other, (sign, _) in self._seen.items()}
+        slowest = min(signs, key=lambda other: (signs[other].doing == "waiting", signs[other].step))
+        sign = signs[slowest]
+        return Failure(
+            slowest, step, f"it is alive but does not come to the sum of the others: {sign.doing}", sign.line
+        )
+
+    def busy_elsewhere(self) -> bool:
+        """Tell whether a rank does what may take long, such as writing a checkpoint."""
+        return any(sign.doing == "saving" for sign, _ in self._seen.values())
+
+    def _watch(self) -> None:
+        while not self._ended.wait(PERIOD):
+            if parent_is_gone(self._parent):
+                os._exit(1)
+            try:
+                with self._lock:
+                    if self._ended.is_set():
+                        return
+                    self._say()
+                    self._look()
+            except RuntimeError as error:  # the store's connection: its holder has ended or does not answer
+                holder = Failure(0, self.sign.step, f"the store of the process group does not answer: {error}")
+                self.failure = self.failure or holder
+                return
+
+    def _say(self) -> None:
+        self.sign.beat += 1
+        # Between the user's lines the last one stays: whoever is killed there was last seen in it.
+        self.sign.line = line_of_thread(self._main) or self.sign.line
+        self._said = time.monotonic()
+        self._store.set(f"sign{self.rank}", json.dumps(asdict(self.sign)))
+
+    def _look(self) -> None:
+        found = read_failure(self._store)
+        if found is not None:
+            self.failure = self.failure or found
+        texts = self._store.multi_get([f"sign{other}" for other in self._others])
+        now = time.monotonic()
+        for other, text in zip(self._others, texts, strict=True):
+            sign = Sign(**json.loads(text))
+            before, since = self._seen[other]
+            if sign.beat != before.beat:
+                self._seen[other] = (sign, now)
+            elif now - since > SILENCE and self.failure is None:
+                self.failure = publish(self._store, silent(other, sign))
+
+
+def silent(rank: int, sign: Sign) -> Failure:
+    """Say what a rank that gives no sign of life was last seen doing."""
+    if sign.doing == "ended":
+        return Failure(rank, sign.step, "it has ended, and the others have not", None)
+    return Failure(rank, sign.step, f"process {sign.process} was killed or is stopped: no sign of life", sign.line)
+
+
+def publish(store: Any, failure: Failure) -> Failure:
+    """Put a failure into the store unless there is one; gives the one that is there then."""
+    text: bytes = store.compare_set(FAILURE, "", json.dumps(asdict(failure)))
+    return Failure(**json.loads(text)) if text else failure
+
+
+def read_failure(store: Any) -> Failure | None:
+    """Give the failure that is in the store."""
+    return Failure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None
+
+
+def signs(store: Any, world: int) -> dict[int, Sign]:
+    """Give the last sign of each rank that has given one."""
+    said = [rank for rank in range(world) if store.check([f"sign{rank}"])]
+    return {rank: Sign(**json.loads(store.get(f"sign{rank}"))) for rank in said}
+
+
+def own_part(store: Any) -> Any:
+    """Give Weft's part of a store."""
+    return PrefixStore("weft", store)
