@@ -568,3 +568,45 @@ def test_features_of_another_module_need_no_program_each() -> None:
         net(torch.randn(5, 4))
         torch.testing.assert_close(penalty(), features["1"].square().mean())
     assert penalty.traces == 2
+
+
+def test_an_argument_that_is_put_in_a_list_is_that_of_each_call() -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = [torch.zeros(2), torch.ones(2)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last[1] = x
+            return x + self.last[0]
+
+    net = weft.hybridize(Last())
+    for number in range(3):
+        given = torch.full((2,), float(number))
+        net(given)
+        assert net.last[1] is given
+
+
+@pytest.mark.parametrize("place", ["attribute", "item"])
+def test_what_is_put_where_it_is_already_is_put_there_again_once_it_is_not(place: str) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.now, self.before = torch.zeros(2), torch.ones(2)
+            self.kept = {"before": self.before}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if place == "attribute":
+                self.before = self.now
+            else:
+                self.kept["before"] = self.now
+            return x * 2
+
+    net = weft.hybridize(Twice())
+    holder = net.__dict__ if place == "attribute" else net.kept
+    net(torch.ones(2))
+    net(torch.ones(3))  # traced while both are the same
+    for size in (3, 2, 3):
+        holder["before"] = torch.ones(2)
+        net(torch.ones(size))
+        assert holder["before"] is net.now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -37,10 +37,15 @@ class Guarded:
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers)
         slots = [state.slot(tensor) for tensor in captured]
-        # Places of one tensor are one input, as long as it is one tensor.
-        others = [pair for slot in slots for pair in state.others(slot)]
-        self._same = tuple((one.let_go(touched), other.let_go(touched)) for one, other in others)
+        # Places of one tensor are one input, as long as it is one tensor; and what puts into a place what is there
+        # already is not seen, and has to be once something else is there.
+        read = {id(thing.get()) for slot in slots for thing in slot.chain()}
+        shared = [pair for pair in state.shared(slots) if id(pair[0].get()) in read or not all(map(traced.gives, pair))]
+        self._same = tuple((one.let_go(touched), other.let_go(touched)) for one, other in shared)
         self._moving = frozenset(index for index, slot in enumerate(slots) if slot.moves(touched))
+        self._parting = tuple(
+            same for same, pair in zip(self._same, shared, strict=True) if any(slot.moves(touched) for slot in pair)
+        )
         self.slots = tuple(slot.let_go(touched) for slot in slots)
         self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
         self._facts: tuple[Fact, ...] = tuple(state.facts(touched))
@@ -60,13 +65,18 @@ class Guarded:
         It takes the tensors alone; `places` says where among the leaves of the call they are.
         """
         settled = self._settled
-        if settled is None or self._memory is not None or self.numbers or self._moving:
+        if settled is None or self._memory is not None or self.numbers or self.moves:
             return None
         found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
         if found is None or guards is None:
             return None
         bound, result = found
         return whole_call(bound, Likeness(guards, arguments, result, kept=settled))
+
+    @property
+    def moves(self) -> bool:
+        """Whether runs put other things in places that it looks at."""
+        return bool(self._moving or self._parting)
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
@@ -96,7 +106,7 @@ class Guarded:
         settled = self._settled
         if settled is None or not settled.holds():
             return None
-        captured = settled.tensors if not self._moving else self._moved(settled.tensors)
+        captured = settled.tensors if not self.moves else self._moved(settled.tensors)
         if captured is None or not self._shares_as_before([*[leaves[index] for index in self.arguments], *captured]):
             return None
         self._alarms = 0
@@ -115,12 +125,7 @@ class Guarded:
             if index in self._moving and (type(tensor) not in PLAIN_TYPES or tensor_key(tensor) != key):
                 return None
             found.append(tensor)
-        return found if self._parted() is None else None
-
-    def _parted(self) -> str | None:
-        """A sentence on places that held the same thing and no longer do."""
-        parted = (other for one, other in self._same if one.get() is not other.get())
-        return next((f"{other.path} held the same as another place" for other in parted), None)
+        return found if _parted(self._parting) is None else None
 
     def miss(self, leaves: Sequence[Any]) -> str | None:
         """A sentence on what changed, or nothing if the program may run."""
@@ -137,7 +142,7 @@ class Guarded:
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)
-        if parted := self._parted():
+        if parted := _parted(self._same):
             return parted
         if not self._shares_as_before(inputs[: len(self.arguments) + len(self.slots)]):
             return "the tensors share memory in another way, or start at another place in it"
@@ -215,6 +220,12 @@ class Settled:
             and all(fact.change() is None for fact in self._loose)
             and all(slot.get() is tensor for slot, tensor in self._loose_slots)
         )
+
+
+def _parted(pairs: Iterable[tuple[Slot, Slot]]) -> str | None:
+    """A sentence on places that held the same thing and no longer do."""
+    parted = (other for one, other in pairs if one.get() is not other.get())
+    return next((f"{other.path} held the same as another place" for other in parted), None)
 
 
 def _rows_of(fact: Fact, images: Images) -> Rows | None:

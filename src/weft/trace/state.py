@@ -147,9 +147,15 @@ class State:
         home, of_object = self.homes.get(identity(container), (None, False))
         return Slot(container, key, "", parent=home, is_attribute=of_object)
 
-    def others(self, slot: Slot) -> list[tuple[Slot, Slot]]:
-        """The other places of what this place, and those that it is inside of, hold."""
-        return [(one, other) for one in slot.chain() for other in self.places.get(id(one.get()), ()) if other != one]
+    def shared(self, slots: Iterable[Slot]) -> list[tuple[Slot, Slot]]:
+        """Places of the same tensor, and of what these slots are inside of, pair by pair."""
+        outer = {id(place.get()): place.get() for slot in slots for place in slot.chain()[1:]}
+        groups = [
+            [place for place in places if id(place.get()) == key]
+            for key, places in self.places.items()
+            if len(places) > 1 and (key in outer or isinstance(places[0].get(), torch.Tensor))
+        ]
+        return [(one, other) for one, *others in filter(None, groups) for other in others]
 
     def may_write(self, tensor: torch.Tensor) -> bool:
         """Whether a program may write into this tensor: each run has to find the one that is there then."""

@@ -18,14 +18,14 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
-from weft.trace.containers import Touched
+from weft.trace.containers import Touched, identity
 from weft.trace.grown import Noting, only_grown
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf, TracedResult, outcome, written_inputs
 from weft.trace.python_draws import without_draws
 from weft.trace.rebound import Rebound
 from weft.trace.refusals import refuse
-from weft.trace.state import find_state
+from weft.trace.state import Slot, find_state
 from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
 
 
@@ -48,6 +48,14 @@ class Traced:
     kept: tuple[Rebound, ...] = ()  # places that each run gives new tensors; their leaves are as `leaves` are
     touched: Touched = field(default_factory=Touched)  # what Python code changed as it was traced
     moving: frozenset[Value] = frozenset()  # inputs from places that each run gives new tensors
+
+    def gives(self, slot: Slot) -> bool:
+        """Whether each run puts something in this place, whatever was there."""
+        return any(
+            identity(entry.slot.container) == identity(slot.container) and slot.key in entry.keys
+            for entry in self.kept
+            if not entry.appends
+        )
 
 
 class Gradient:

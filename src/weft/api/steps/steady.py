@@ -116,7 +116,7 @@ def steady_step(ran: Ran, given: tuple[Any, ...]) -> SteadyStep | None:
         not ran.prepared.idle
         and found._memory == ()
         and found._settled is not None
-        and not found._moving
+        and not found.moves
         and not found.numbers
         and not any(value in written for value in graph.inputs[: len(found.arguments)])
         and len(found.arguments) == len(given)
