@@ -1,6 +1,6 @@
 """Calls of straight-line functions -> the expressions they compute, wherever nothing could notice.
 
-The events of the call (source_effects.py) have to be the events of the expression, once each, in order, under the
+The events of the call (effects.py) have to be the events of the expression, once each, in order, under the
 same conditions; and every name has to mean in its new place what it meant in the function.
 """
 
