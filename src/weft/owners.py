@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sysconfig
+from collections.abc import Sequence
 from enum import Enum, auto
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
-
-import torch
 
 
 class Owner(Enum):
@@ -27,12 +27,18 @@ def both(folder: Path | str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{each}{'' if str(each).endswith('/') else '/'}" for each in (path, path.resolve())))
 
 
+def _folders_of(package: str) -> Sequence[str]:
+    """Where a package lies; it is not imported, since there are commands that start without PyTorch."""
+    found = find_spec(package)
+    return (found.submodule_search_locations or ()) if found is not None else ()
+
+
 WEFT = both(Path(__file__).parent)
-TORCH = both(Path(torch.__file__).parent)
+TORCH = tuple(name for folder in _folders_of("torch") for name in both(folder))
 
 
 def _begins(*names: str) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, names)))
+    return re.compile("|".join(map(re.escape, names)) or "(?!)")  # which no name fits
 
 
 def _lies_in(*kinds: str) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def run(asked: list[Any]) -> DifferentiableExecutable:
         pattern = tuple(tangent is not None for tangent in tangents)
         asked.append(pattern)
         graph = parse_graph(BACKWARDS[pattern])
-        return (graph, (0, 1), (0, 1)) if pattern[0] else (graph, (0,), (0, None))
+        return (graph, (0, 1), (0, 1), None) if pattern[0] else (graph, (0,), (0, None), None)
 
     forward = parse_graph(FORWARD.replace("return %0, %1, %x", "return %0, %1, %x, %scale"))
     return DifferentiableExecutable(Forward(forward, 2, [True, True], [0, 1], [], frozenset()), backward_of)
@@ -112,7 +112,7 @@ def lasting(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def product() -> DifferentiableExecutable:
     graph = parse_graph(PRODUCT)
     forward = Forward(graph, 1, [True], [1], [], frozenset(graph.inputs[1:]))
-    return DifferentiableExecutable(forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,)))
+    return DifferentiableExecutable(forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,), None))
 
 
 def check_gradient(run: DifferentiableExecutable) -> None:
