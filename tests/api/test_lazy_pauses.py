@@ -249,6 +249,14 @@ def test_no_block_pauses_while_another_thread_is_in_one() -> None:
         look_until(True, x)
 
 
+def test_a_thread_that_ended_in_its_lazy_block_keeps_no_other_from_pausing() -> None:
+    thread = threading.Thread(target=weft.lazy, args=(True,))
+    thread.start()
+    thread.join(20)
+    with weft.lazy():
+        look_until(True, torch.ones(20))
+
+
 def test_to_begin_a_pause_nobody_waits_for_work_that_may_need_what_the_code_holds() -> None:
     lock = threading.Lock()
     with weft.lazy():

@@ -71,7 +71,7 @@ class Pauses:
         self._place = 0  # of the mode among others
         self._habits: dict[Any, _Habit] = {}
         self._habit = _Habit()  # of the block of the main thread
-        self._others: dict[int, None] = {}  # other threads in lazy blocks
+        self._others: dict[int, threading.Thread] = {}  # other threads that have begun lazy blocks
         self.calls = 0  # that were intercepted since the last look
         self._sent: list[tuple[Plan, int, float]] = []  # since then: plans, their operators, and their estimated work
         self.wanted = False
@@ -81,13 +81,13 @@ class Pauses:
     def begin(self, mode: Any, place: Any = None) -> None:
         """A lazy block of this thread has begun, at this place; it pauses at once if those before it would still."""
         if not self._is_mine():
-            self._others[threading.get_ident()] = None
+            self._others[threading.get_ident()] = threading.current_thread()
             self.end()
             return
         self._mode = mode
         self._habit = self._habit_of(place)
         self._sent.clear()
-        if self._habit.until > time.monotonic() and not self._others and self._queue.settle():
+        if self._habit.until > time.monotonic() and not self._is_elsewhere() and self._queue.settle():
             self._pause()
 
     def ended(self) -> None:
@@ -177,6 +177,13 @@ class Pauses:
         """Whether this thread's lazy block pauses."""
         return self.paused and self._is_mine()
 
+    def _is_elsewhere(self) -> bool:
+        """Whether another thread is in a lazy block; one that began a block for good may be gone."""
+        for number, thread in list(self._others.items()):
+            if not thread.is_alive():
+                self._others.pop(number, None)
+        return bool(self._others)
+
     def _is_mine(self) -> bool:
         return threading.get_ident() == threading.main_thread().ident
 
@@ -195,7 +202,7 @@ class Pauses:
         if place_of_function_mode(self._mode) is None:
             return False  # a call is being handled, or runs without it
         habit = self._habit
-        if self._others:
+        if self._is_elsewhere():
             self.wanted = False
             habit.lost = 0.0  # they may have work in flight that operators must be ordered with
             return True
