@@ -1,11 +1,14 @@
 """Printed Graphs parse back to the same, and keep what they compute."""
 
 import copy
+import math
 
+import pytest
 import torch
 from hypothesis import given
 from tests.ir.random_graphs import graphs, random_inputs
 
+from weft.ir.constants import inline_elements
 from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.printer import constants_of, print_graph
@@ -45,3 +48,10 @@ def test_a_graph_is_the_same_as_itself_and_not_as_one_with_another_result(graph)
     more = copy.copy(graph)
     object.__setattr__(more, "results", graph.results * 2)
     assert same_graph(graph, more) == (not graph.results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_a_nan_with_a_sign_is_no_text(dtype: torch.dtype) -> None:
+    nan = torch.tensor(math.nan, dtype=dtype)
+    assert inline_elements(nan) is not None
+    assert inline_elements(torch.full((), math.nan, dtype=dtype).neg()) is None

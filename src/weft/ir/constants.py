@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,4 +58,11 @@ def _numbers(tensor: torch.Tensor) -> list[Any]:
 
 def _shortest(number: Any, dtype: torch.dtype) -> Any:
     """The number with the fewest digits that is the same in float32: 0.1, not 0.10000000149011612."""
-    return float(str(np.float32(number))) if dtype is torch.float32 else number
+    if isinstance(number, complex):
+        return complex(_written(number.real), _written(number.imag))
+    return _written(float(str(np.float32(number))) if dtype is torch.float32 else number)
+
+
+def _written(number: Any) -> Any:
+    """A number as its text gives it back: of a NaN that has no sign."""
+    return math.nan if number != number else number  # noqa: PLR0124 - only a NaN is not equal to itself

@@ -58,7 +58,7 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         outer = partial(inner, other=_outlined(touched)) if given else inner
         # Of a copy, made at once: another thread may change the thing meanwhile.
         if base is dict:
-            pairs = [(key, item) for key, item in dict.items(thing) if key not in left_out]
+            pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
             return (kind, [(_of_key(key, inner), (outer if key in given else inner)(item)) for key, item in pairs])
         items = list(base.__iter__(thing))
         return (kind, [*map(outer, sorted(items, key=repr) if base in (set, frozenset) else items)])
