@@ -184,6 +184,21 @@ def test_what_one_call_writes_says_nothing_of_others_that_look_alike():
     def run(module, x):
         return module(x)
 
+    class Named:
+        """Objects of one name are equal."""
+
+        def __init__(self, module):
+            self.module = module
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 0
+
+        def __call__(self, given):
+            return self.module(given)
+
     x, norm = torch.randn(5, 4), nn.BatchNorm1d(4)
     pairs = [
         (nn.Sequential(nn.Linear(4, 4)), nn.Sequential(norm)),
@@ -191,6 +206,7 @@ def test_what_one_call_writes_says_nothing_of_others_that_look_alike():
         (timed(torch.relu), timed(norm)),
         (partial(run, nn.Linear(4, 4)), partial(run, norm)),
         (nn.Linear(4, 4).forward, norm.forward),
+        (Named(nn.Linear(4, 4)), Named(norm)),
     ]
     for reads, writes in pairs:
         weft.wait(weft.spawn(reads, x))

@@ -27,7 +27,7 @@ of the result, what it aliases, what happened to every argument, parameter and b
 afterwards, gradients, and the type of the exception where eager raises one. "Within bound" are values, mutated
 arguments and states whose error against the same computation in float64 is at most twice eager's plus a few units in
 the last place (in library calls too: `matmul` of some shapes folds its operands otherwise under a tracer), where
-eager's error is the largest of it on the sample and on eight copies whose arguments are moved by their last bits, since
+eager's error is the largest of it on the sample and on 32 copies whose arguments are moved by their last bits, since
 eager may be right by chance; values for
 which float64 has no answer of its own, such as float64 gradients, random graphs and programs, where they differ by the
 rounding of a sum in another order; and `linalg.lstsq`, whose last bits eager itself does not repeat. Random programs

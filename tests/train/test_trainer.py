@@ -159,27 +159,32 @@ def data(count: int) -> Images:
     return Images(images, labels, "small")
 
 
-def fit(folder: Path, epochs: int, resume: str | None = None) -> tuple[weft.Trainer, list[str]]:
+def fit(
+    folder: Path, epochs: int, resume: str | None = None, devices: int = 1, **options: Any
+) -> tuple[weft.Trainer, list[str]]:
     torch.manual_seed(4)
     train, test = Batches(data(40), 16), Batches(data(20), 7, shuffle=False)
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.2), nn.ReLU(), nn.Linear(8, 3))
     optimizer = torch.optim.Adam(net.parameters(), 0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4)
-    options = {"scheduler": scheduler, "checkpoints": weft.Checkpoints(folder)}
-    trainer = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), "cpu:0", **options)
+    options |= {"scheduler": scheduler, "checkpoints": weft.Checkpoints(folder)}
+    trainer = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), [f"cpu:{n}" for n in range(devices)], **options)
     said: list[str] = []
     trainer.fit(train, test, epochs=epochs, resume=resume, say=said.append)
     return trainer, said
 
 
-def test_fit_trains_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
-    straight, said = fit(tmp_path / "straight", 6)
+@pytest.mark.parametrize(
+    "options", [{}, {"devices": 2, "hybridize": True}, {"devices": 2, "deterministic": True}], ids=str
+)
+def test_fit_trains_and_resumed_ends_with_the_same_bits(options: dict[str, Any], tmp_path: Path) -> None:
+    straight, said = fit(tmp_path / "straight", 6, **options)
     assert straight.history[-1]["loss"] < straight.history[0]["loss"]
     assert said[0].startswith("epoch 1, loss")
     assert straight.steps == 18
-    fit(tmp_path / "stopped", 2)
+    fit(tmp_path / "stopped", 2, **options)
     torch.rand(3)
-    resumed, _ = fit(tmp_path / "stopped", 6, resume="auto")
+    resumed, _ = fit(tmp_path / "stopped", 6, resume="auto", **options)
     assert [row["epoch"] for row in resumed.history] == [1, 2, 3, 4, 5, 6]
     for one, other in zip(straight.net.parameters(), resumed.net.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -10,16 +10,16 @@ import functools
 import itertools
 import types
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from weft.trace.containers import look
 
 BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 DEEPEST = 4  # functions in functions; a function that refers to itself has no end
 _numbers = itertools.count()
-_tokens: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_tokens = WeakIdKeyDictionary()  # equal objects are not one
 
 
 def kind_of_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

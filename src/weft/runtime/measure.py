@@ -22,7 +22,7 @@ from weft.runtime.arena import Block
 from weft.runtime.shared_code import ahead, shared_library
 from weft.target import Target, host_target
 
-VERSION = 1  # of what is measured, and how
+VERSION = 2  # of what is measured, and how
 FOLDER = "machine"
 REPEATS, MEMORY_REPEATS = 5, 3
 ROUNDS = 20_000  # of multiply-adds
