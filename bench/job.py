@@ -43,6 +43,8 @@ class Ready:
     calls_before_answer: int = 1
     noting: Callable[[], float] = float
     """The seconds that taking notes for the answer has cost so far: no part of a first call."""
+    compiles: Callable[[], bool] = lambda: True
+    """Whether, after a call, there was anything that the contestant compiled."""
 
 
 class CannotRunError(Exception):

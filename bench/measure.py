@@ -115,6 +115,7 @@ def _entry(started: Started, figures: Sequence[float]) -> Entry:
         error=verdict.error,
         allowed=verdict.allowed,
         verdict=verdict.word,
+        compiles=prepared.compiles,
     )
 
 

@@ -175,6 +175,7 @@ def _remarks(row: Row) -> list[str]:
     lines = [f"{name} skipped: {reason}" for name, reason in row.skipped.items()]
     for name, entry in row.entries.items():
         lines.append(f"{name} ran with {entry.setting}, error {entry.error:.2g} of {entry.allowed:.2g}")
+        lines += [] if entry.compiles else [f"{name} compiled nothing: it ran as in eager"]
         lines += [f"{name} could not run {remark}" for remark in entry.remarks]
     return lines
 

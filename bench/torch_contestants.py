@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ def compile_default(job: Job) -> Ready:
     """torch.compile as it comes."""
     _need_compiler()
     torch._dynamo.reset()
-    return prepared(job, torch.compile)
+    return compiling(prepared(job, torch.compile))
 
 
 def compile_strongest(job: Job) -> Ready:
@@ -72,7 +73,14 @@ def compile_strongest(job: Job) -> Ready:
     config.freezing = isinstance(job.subject, Subject)
     config.cpp_wrapper = True
     config.max_autotune = True
-    return prepared(job, torch.compile)
+    return compiling(prepared(job, torch.compile))
+
+
+def compiling(ready: Ready) -> Ready:
+    """Note whether torch.compile has compiled any graph: what it cannot trace, as an LSTM, it leaves to eager."""
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    return replace(ready, compiles=lambda: graphs["unique_graphs"] > before)
 
 
 def compile_whole_step(job: Job) -> Ready:

@@ -48,6 +48,7 @@ class Prepared:
     setting: str
     remarks: tuple[str, ...]
     answer: list[Any]
+    compiles: bool
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class Worker:
             raise CannotRunError("; ".join(dict.fromkeys(remark.partition(": ")[2] for remark in remarks)))
         torch.set_num_threads(best.setting.threads or self.task.threads)
         self.chosen = best.ready
-        return Prepared(first_call, best.setting.label, tuple(remarks), best.answer)
+        return Prepared(first_call, best.setting.label, tuple(remarks), best.answer, best.ready.compiles())
 
     def _try(self, make: Any, setting: Setting, probe: bool) -> Candidate:
         threads = setting.threads or self.task.threads

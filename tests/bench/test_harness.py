@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -254,6 +254,12 @@ def test_cores_used_by_others_are_what_is_busy_without_ours() -> None:
     assert foreign_cores(None, after) is None
 
 
+MACHINE = {
+    "processor": "a processor", "cores": 2, "threads": 2, "system": "a system", "python": "3", "versions": {},
+    "commit": "abc", "changed_files": 0, "date": "today", "peak_gflops": 100.0,
+}  # fmt: skip
+
+
 def make_entry(time: float, verdict: str = "right", first_call: float = 0.1) -> Entry:
     return Entry((time, time, time), first_call, None, "all threads", ("one thread: failed",), 1e-8, 1e-7, verdict)
 
@@ -286,6 +292,14 @@ def test_a_row_below_its_bar_a_wrong_answer_and_slow_compiling_are_said() -> Non
     assert wrong.ratio is None
 
 
+@pytest.mark.parametrize("compiles", [True, False])
+def test_what_torch_compile_leaves_to_eager_sets_no_bar_for_compiling(compiles: bool) -> None:
+    entries = {"weft": make_entry(1.0), "torch.compile": replace(make_entry(1.5, first_call=0.01), compiles=compiles)}
+    row = Row(workloads.by_name("mlp"), entries, {}, 0.0, settled=True, operations=0)
+    assert row.failures() == (["first call 10.00 of torch.compile's, the bar is 0.2"] if compiles else [])
+    assert ("mlp: torch.compile compiled nothing: it ran as in eager" in markdown([row], MACHINE)) is not compiles
+
+
 def test_a_busy_machine_marks_the_row() -> None:
     row = make_row(eager=make_entry(4.0), weft=make_entry(1.0))
     noisy = Row(row.workload, row.entries, {}, 0.5, settled=True, operations=0)
@@ -295,11 +309,7 @@ def test_a_busy_machine_marks_the_row() -> None:
 
 def test_the_page_names_what_is_missing_and_what_could_not_run() -> None:
     row = make_row(eager=make_entry(4.0), weft=make_entry(1.0))
-    machine = {
-        "processor": "a processor", "cores": 2, "threads": 2, "system": "a system", "python": "3", "versions": {},
-        "commit": "abc", "changed_files": 0, "date": "today", "peak_gflops": 100.0,
-    }  # fmt: skip
-    page = markdown([row], machine)
+    page = markdown([row], MACHINE)
     assert "mlp: openvino skipped: not installed" in page
     assert "mlp: eager could not run one thread: failed" in page
     assert "geometric mean against the best peer 4.00, bar 1.3" in summary([row])[0]
