@@ -8,7 +8,8 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 
 from weft.api.lazy.modes import MODE_COUNT, ONE_MODE, modes_by_questions
-from weft.runtime.lazy_calls import native_modes, placeholder_maker
+from weft.codegen.library import dispatch_keys
+from weft.runtime.lazy_calls import native_keys, native_modes, placeholder_maker, usual_keys
 from weft.trace.capture import make_placeholder
 
 
@@ -74,6 +75,34 @@ def test_one_more_function_mode_adds_one_to_their_count(modes):
     with BaseTorchFunctionMode():
         assert modes() - before == ONE_MODE
         assert modes() & MODE_COUNT == (before & MODE_COUNT) + ONE_MODE
+
+
+KINDS = {
+    "plain": (lambda: torch.ones(2, 3), True),
+    "parameter": (lambda: torch.nn.Parameter(torch.ones(2)), True),
+    "view with a gradient": (lambda: torch.ones(2, 3, requires_grad=True)[0], True),
+    "complex": (lambda: torch.ones(2, dtype=torch.complex64), True),
+    "foreign memory": (lambda: torch.frombuffer(bytearray(8), dtype=torch.uint8), True),
+    "conjugate": (lambda: torch.ones(2, dtype=torch.complex64).conj(), False),
+    "negation": (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, False),
+    "inference": (lambda: torch.inference_mode()(torch.ones)(2), False),
+    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8), False),
+    "sparse": (lambda: torch.ones(2).to_sparse(), False),
+    "oneDNN": (lambda: torch.ones(2).to_mkldnn(), False),
+    "meta": (lambda: torch.ones(2, device="meta"), False),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(2)]), False),
+    "zero": (lambda: torch._efficientzerotensor(2), False),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # some of these kinds are prototypes, or on their way out
+@pytest.mark.parametrize("name", KINDS)
+def test_keys_tell_what_kind_of_tensor_it_is(name):
+    make, usual = KINDS[name]
+    tensor, keys = make(), native_keys()
+    assert keys is not None, "this PyTorch has what the native function reads"
+    assert keys(tensor) == dispatch_keys(tensor)
+    assert (keys(tensor) == usual_keys()) is usual
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])

@@ -23,6 +23,7 @@ from weft.runtime.tensor_words import TENSOR_BYTES, WORD, probed, word
 from weft.target import Target
 
 Modes = Callable[[], int]
+Keys = Callable[[torch.Tensor], int]
 Maker = Callable[[Any], Any]
 STACK_PLACE = 7
 ONE_FUNCTION_MODE = 1 << STACK_PLACE
@@ -59,6 +60,23 @@ def _keys_offset() -> int | None:
         if all(word(tensor._cdata + at) == key for tensor, key in zip(tensors, keys, strict=True))
     ]
     return places[0] if len(places) == 1 and len(set(keys)) > 1 else None
+
+
+@cache
+def native_keys() -> Keys | None:
+    """Give a function that tells the dispatch keys of what is a tensor for sure; None where there is none."""
+    layout, place = object_layout(), _keys_offset()
+    if layout is None or place is None:
+        return None
+    words = pack("@2Q", python_address("PyLong_FromUnsignedLongLong"), place)
+    found: Keys = make_function()(ctypes.addressof(_method("keys")), words, None)
+    return found
+
+
+@probed
+def usual_keys() -> int:
+    """Give the keys of a tensor on the CPU that is dense, and no negation, conjugate, quantized or inference tensor."""
+    return dispatch_keys(torch.zeros(()))
 
 
 def placeholder_maker(template: torch.Tensor, name: str) -> Maker | None:

@@ -9,7 +9,9 @@ from weakref import ref
 
 import torch
 
+from weft.codegen.library import dispatch_keys
 from weft.engine import Var
+from weft.runtime.lazy_calls import native_keys, usual_keys
 from weft.trace.capture import without_functions
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 EMPTY: frozenset[torch.Tensor] = frozenset()
+keys_of: Callable[[torch.Tensor], int] = native_keys() or dispatch_keys
+USUAL_KEYS = usual_keys()
 
 
 class Look:
@@ -42,7 +46,8 @@ _LOOKS: dict[Any, Look] = {}
 
 def look_of(tensor: torch.Tensor) -> Look | None:
     """The look of an ordinary tensor; None if it is of a kind that is not queued."""
-    if tensor.__class__ not in PLAIN or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    # Its keys tell that it lies on the CPU, strided, and is no negation, conjugate, quantized or inference tensor.
+    if tensor.__class__ not in PLAIN or keys_of(tensor) != USUAL_KEYS:
         return None
     try:
         key = (tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad, tensor.is_leaf)
@@ -51,8 +56,7 @@ def look_of(tensor: torch.Tensor) -> Look | None:
     found = _LOOKS.get(key)
     if found is None:
         found = _LOOKS[key] = Look(tensor)
-    special = tensor.is_neg() or tensor.is_conj() or tensor.is_inference() or tensor.is_quantized
-    return None if special else found
+    return found
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:

@@ -1,9 +1,11 @@
-"""The text of the two native functions that queuing an operator rests on: `modes` and `placeholder`.
+"""The text of the three native functions that queuing an operator rests on: `modes`, `keys` and `placeholder`.
 
-`modes()` gives the modes of the thread as one small number: one call in the place of eight. `placeholder(value)` makes
+`modes()` gives the modes of the thread as one small number: one call in the place of eight. `keys(tensor)` gives the
+word that has a tensor's dispatch keys: PyTorch's own questions about them let go of the interpreter's lock, which a
+worker then takes. `placeholder(value)` makes
 another tensor like a template, with the value as an attribute: a copy of a tensor without memory has none either, and
 takes a third of the time that PyTorch needs to read sizes, strides and a type from Python.
-Both get `self`: `modes` a bytes object with words, `placeholder` a tuple that begins with one.
+All get `self`: `modes` and `keys` a bytes object with words, `placeholder` a tuple that begins with one.
 """
 
 from collections.abc import Sequence
@@ -32,7 +34,7 @@ class Words(IntEnum):
 
 def lazy_calls_module(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
     """Write the module; `shifts` are (bits that count, places to the left) of each mode's answer."""
-    return _modes(layout, shifts) + _placeholder(layout)
+    return _modes(layout, shifts) + _keys(layout) + _placeholder(layout)
 
 
 def _modes(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
@@ -56,6 +58,25 @@ def _modes(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
         ]
         total = f"%total{index}"
     return "\n".join([*lines, f"  %made = call ptr %make(i64 {total})", "  ret ptr %made", "}", ""])
+
+
+def _keys(layout: ObjectLayout) -> str:
+    # SAFETY: Python holds `self` and the argument during the call; who calls has seen that it is a tensor.
+    return f"""
+define ptr @keys(ptr %self, ptr %args, i64 %count) nounwind {{
+  %state = getelementptr i8, ptr %self, i64 {layout.content}
+  %make = load ptr, ptr %state
+  %second = getelementptr i64, ptr %state, i64 1
+  %place = load i64, ptr %second
+  %object = load ptr, ptr %args
+  %field = getelementptr i8, ptr %object, i64 {layout.tensor}
+  %tensor = load ptr, ptr %field
+  %at = getelementptr i8, ptr %tensor, i64 %place
+  %word = load i64, ptr %at
+  %made = call ptr %make(i64 %word)
+  ret ptr %made
+}}
+"""
 
 
 def _placeholder(layout: ObjectLayout) -> str:
