@@ -6,11 +6,14 @@ import pytest
 from tests.plan.test_lanes import elementwise, product, towers
 
 from weft.errors import UsageError
+from weft.plan.epilogue import Epilogue
 from weft.plan.expression import Instruction
+from weft.plan.kernels.gemm import GemmKernel, Matrix
 from weft.plan.kernels.loop import LoopKernel
-from weft.plan.plan import Location
+from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.plan.plan import Buffer, Location, Plan
 from weft.plan.plan_text import SIZES, plan_text
-from weft.plan.scheduling.cost import CYCLES, PlanCosts, kernel_seconds, tile_seconds
+from weft.plan.scheduling.cost import CYCLES, PlanCosts, computing_seconds, kernel_seconds, tile_seconds
 from weft.plan.scheduling.dependencies import Footprints
 from weft.plan.scheduling.machine_model import default_model, parse_model
 from weft.target import cross_target
@@ -52,6 +55,27 @@ def test_weights_that_fit_no_cache_come_from_memory() -> None:
     touched = Footprints(plan).boxes_of(0)
     assert PlanCosts(plan, replace(MODEL, l3_bytes=1024)).cost(plan.calls[0], touched).from_memory > 0
     assert PlanCosts(plan, MODEL).cost(plan.calls[0], touched).from_memory == 0
+
+
+def test_what_a_call_moves_comes_from_memory_where_all_that_is_in_use_fits_no_cache() -> None:
+    plan = Plan(
+        (Buffer("input", 0, 1 << 22), *(Buffer("arena", number, 1 << 22) for number in range(3))),
+        tuple(elementwise(out, source, 1 << 20) for out, source in ((1, 0), (2, 1), (3, 2), (1, 3))),
+    )
+    touched = Footprints(plan).boxes_of(0)
+    small, large = replace(MODEL, l3_bytes=9 << 20), replace(MODEL, l3_bytes=13 << 20)
+    assert PlanCosts(plan, small).cost(plan.calls[0], touched).from_memory > 0
+    assert PlanCosts(plan, large).cost(plan.calls[0], touched).from_memory == 0
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(640, 16), (630, 48)])
+def test_blocks_of_any_shape_take_little_more_than_their_multiply_adds(rows: int, columns: int) -> None:
+    steps = 2048
+    schedule = choose_schedule("f32", (rows, columns, steps), TARGET)
+    near, far = Matrix((), columns, 1), Matrix((), steps, 1)
+    kernel = GemmKernel("product", "f32", (), rows, columns, steps, far, near, near, Epilogue(), schedule)
+    least = rows * columns * steps / MODEL.multiply_adds
+    assert least <= computing_seconds(kernel, MODEL) <= 1.1 * least
 
 
 def test_every_kind_of_kernel_has_a_cost_and_a_text() -> None:
