@@ -226,3 +226,10 @@ def test_operands_are_copied_only_where_it_pays() -> None:
     assert [copies_left((1000, 1000, 1000), rows), packs_right((1000, 1000, 1000), rows, "f32")] == [False, True]
     assert [copies_left((1000, 1000, 1000), columns), packs_right((1000, 1000, 1000), columns, "f32")] == [True, True]
     assert [copies_left((32, 64, 64), columns), packs_right((32, 64, 64), rows, "f32")] == [False, False]
+
+
+def test_few_rows_read_a_right_operand_in_place_unless_its_rows_share_few_places_of_a_cache() -> None:
+    odd, even = Matrix((), 784, 1), Matrix((), 1024, 1)
+    assert [packs_right((256, 784, 256), right, "f32") for right in (odd, even)] == [False, True]
+    assert [packs_right((2048, 784, 256), right, "f32") for right in (odd, even)] == [True, True]
+    assert [packs_right((32, 784, 256), right, "f32") for right in (odd, even)] == [False, False]

@@ -5,6 +5,7 @@ register blocks alike.
 """
 
 from functools import lru_cache
+from math import gcd
 
 from weft.plan.blocks import cut
 from weft.plan.kernels.gemm import ELEMENT_BITS, GemmSchedule, Matrix
@@ -24,8 +25,10 @@ LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 32, (True
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 BYTES_A_CYCLE = 16  # of weights that come from the second cache or farther
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
-LEAST_COPY_COLUMNS, LEAST_PACK_ROWS = 128, 64
+LEAST_COPY_COLUMNS, LEAST_PACK_ROWS, MANY_ROWS = 128, 64, 257  # with many rows, panels are always worth their packing
 FAR_BYTES = 1024  # from one row of a right operand to the next
+# What lies so far apart shares a place of the nearest cache: rows with so few places there must be packed.
+SAME_PLACE_BYTES, FEW_PLACES = 4096, 8
 SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
 MOST_DOT_ROWS, LEAST_DOT = 8, 4  # rows, and numbers of a sum, for which vectors run along the sum
 DOT_CYCLES, LANE_SUM_CYCLES = 0.6, 2.5  # per vector of a column multiplied, and per column to add up its lanes
@@ -164,10 +167,12 @@ def reads_across(sizes: tuple[int, int, int], left: Matrix, right: Matrix) -> bo
 def packs_right(sizes: tuple[int, int, int], right: Matrix, element: str) -> bool:
     """Tell whether to pack a right operand that changes with every call; constant weights are packed anyway.
 
-    Rows that lie far apart share few places of the nearest cache.
+    Rows that lie far apart may share few places of the nearest cache; and a panel is read once for each block of rows.
     """
     rows, columns, inner = sizes
     if columns == 1 or rows * columns * inner == 0:
         return False
-    far = right.row * ELEMENT_BITS[element] // 8 >= FAR_BYTES and inner > 1
-    return right.column != 1 or (far and rows >= LEAST_PACK_ROWS)
+    apart = right.row * ELEMENT_BITS[element] // 8
+    places = SAME_PLACE_BYTES // gcd(apart, SAME_PLACE_BYTES)
+    least = LEAST_PACK_ROWS if places <= FEW_PLACES else MANY_ROWS
+    return right.column != 1 or (apart >= FAR_BYTES and inner > 1 and rows >= least)
