@@ -36,7 +36,7 @@ def parts_of(module: Module, groups: list[Group], least: int) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module_parts, "LEAST_PART", least)
         parts = ModuleParts(module)
-        return [*(text for group in groups for text in parts.add(group)), parts.last()]
+        return [*(text for group in groups for text in parts.add(group)), *parts.rest()]
 
 
 def letters(group: Group) -> int:
@@ -87,3 +87,14 @@ def test_every_function_is_in_exactly_one_part() -> None:
     text = "\n".join(parts_of(module, groups, for_parts(3)))
     for function in module.functions:
         assert text.count(f"define void @{function.name}(") == 1
+
+
+def test_a_long_caller_is_a_part_of_its_own_and_calls_even_its_neighbours_through_pointers() -> None:
+    module, groups = written()
+    caller = module.functions[0]
+    first, *_, last = parts_of(module, groups[:1], len(str(caller)))
+    assert "define void @all(" in first
+    assert "@import.kernel1" in first
+    assert "call void @kernel" not in first
+    assert "define void @all(" not in last
+    assert "define void @kernel1(" in last

@@ -7,10 +7,11 @@ from tests.runtime.plans import TARGET, chain_plan, linear_plan, loop
 
 from weft.codegen.frame import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
 from weft.codegen.module import Module
+from weft.codegen.objects import module_parts
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.packing import packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
-from weft.codegen.plan_module import description_of, emit_plan
+from weft.codegen.plan_module import KernelParts, description_of, emit_plan
 from weft.errors import InternalError
 from weft.plan.expression import Instruction
 from weft.plan.plan import Buffer, KernelCall, Location, Plan
@@ -31,6 +32,25 @@ def test_kernels_that_differ_only_in_the_sign_of_zero_are_two_functions() -> Non
         for zero in (0.0, -0.0)
     ]
     assert len({functions.name(zero) for zero in zeros}) == 2
+
+
+def test_the_modules_of_kernels_are_the_same_in_whatever_order_these_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module_parts, "LEAST_PART", 10)
+    plan = chain_plan(100, "exp", "neg", "sin", "exp")
+    turned = replace(plan, calls=plan.calls[::-1])
+    texts = [list(KernelParts(one, TARGET).texts()) for one in (plan, turned)]
+    assert len(texts[0]) == 3
+    assert texts[0] == texts[1]
+
+
+def test_parts_are_of_a_plan_with_their_kernels_and_of_no_other() -> None:
+    plan = chain_plan(100, "exp", "neg")
+    parts = KernelParts(plan, TARGET)
+    assert parts.are_of(replace(plan, calls=plan.calls[::-1]))
+    assert not parts.are_of(replace(plan, calls=plan.calls[:1]))
+    assert not parts.are_of(chain_plan(100, "exp", "neg"))
 
 
 def test_a_plan_without_lanes_has_no_lane_functions() -> None:

@@ -11,7 +11,9 @@ import weft
 from weft.api.programs.program import Program
 from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.config import overrides
+from weft.plan.planned import PlannedGraph
 from weft.runtime import kept_plans, native_graph
+from weft.runtime.kernels_ahead import KernelsAhead
 
 Function = Callable[..., torch.Tensor]
 
@@ -198,15 +200,25 @@ def test_the_line_of_the_source_is_todays(tmp_path: Path, monkeypatch: pytest.Mo
         assert places(source(7)) == {("/somewhere/7.py", 9)}
 
 
-def test_what_lives_in_one_process_is_not_kept(tmp_path: Path) -> None:
+def test_what_lives_in_one_process_is_planned_in_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(3)
 
     def noisy(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return x + torch.rand(4, generator=generator)
 
+    known, is_new = native_graph._planned_now, []
+
+    def planned(question: kept_plans.Question, ahead: KernelsAhead | None) -> PlannedGraph:
+        is_new.append(ahead is not None)
+        return known(question, ahead)
+
+    monkeypatch.setattr(native_graph, "_planned_now", planned)
     with overrides(cache_dir=tmp_path), torch.no_grad():
         weft.hybridize(noisy)(torch.zeros(4), generator)
-    assert entries(tmp_path) == []
+        weft.hybridize(noisy)(torch.zeros(4), generator)
+    assert is_new == [True, False]
+    (entry,) = entries(tmp_path)
+    assert kept_plans.CANNOT_BE_KEPT in entry.read_bytes()
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ class _LaneWriter:
 
     def _wait(self, lane: int, count: int) -> None:
         if count:
-            self.writer.emit_void(f"call void @{WAIT}({self._counter(lane)}, {self.writer.add(self.base, count)})")
+            self.writer.call(WAIT, (self._counter(lane), self.writer.add(self.base, count)))
 
     def _publish(self, lane: int, count: int) -> None:
-        self.writer.emit_void(f"call void @{PUBLISH}({self._counter(lane)}, {self.writer.add(self.base, count)})")
+        self.writer.call(PUBLISH, (self._counter(lane), self.writer.add(self.base, count)))
 
     def _counter(self, lane: int) -> Register:
         return self.writer.offset(self.frame, "i8", lane * LINE_BYTES)

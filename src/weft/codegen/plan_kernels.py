@@ -75,8 +75,7 @@ class KernelFunctions:
         return self._known[id(kernel)][1]
 
     def _find(self, kernel: Any) -> str:
-        # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
-        key = repr(renamed(kernel, ""))
+        key = text_of(kernel)
         if key not in self._names:
             emit = EMIT.get(type(kernel))
             if emit is None:
@@ -87,6 +86,12 @@ class KernelFunctions:
             self.groups.append(self.module.functions[before:])
             self._names[key] = name
         return self._names[key]
+
+
+def text_of(kernel: Any) -> str:
+    """Describe all of a kernel but its name: kernels with equal texts have the same function."""
+    # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
+    return repr(renamed(kernel, ""))
 
 
 def renamed(kernel: Any, name: str) -> Any:

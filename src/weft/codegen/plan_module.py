@@ -7,6 +7,7 @@ packing chain. See frame.py for what a frame holds.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from weft.codegen.call_writer import CallWriter, write_call
 from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
@@ -14,7 +15,7 @@ from weft.codegen.lane_function import MOST_IMPROVED, emit_lanes
 from weft.codegen.module import Module
 from weft.codegen.objects.module_parts import ModuleParts
 from weft.codegen.packing import PackingChain, packing_chains
-from weft.codegen.plan_kernels import KernelFunctions
+from weft.codegen.plan_kernels import KernelFunctions, text_of
 from weft.codegen.threads.clock import Clock, serial_tick
 from weft.plan.plan import Plan
 from weft.target import Target
@@ -60,15 +61,44 @@ def plan_texts(
     if not parted:
         yield emit_plan(plan, target, lasting, clocked=clocked).text
         return
-    functions = KernelFunctions(Module(target))
-    parts = ModuleParts(functions.module)
-    for call in (*plan.calls, *plan.checks, *plan.packing):
-        before = len(functions.groups)
-        functions.name(call.kernel)
-        for group in functions.groups[before:]:
-            yield from parts.add(group)
-    _emit_callers(functions, plan, frame_of(plan, lasting), packing_chains(plan), clocked=clocked)
-    yield parts.last()
+    parts = KernelParts(plan, target)
+    yield from parts.texts()
+    yield from parts.rest(plan, lasting, clocked=clocked)
+
+
+class KernelParts:
+    """The kernels of a plan as modules of their own, the same whatever the order of its calls, and then the rest.
+
+    So the kernels can be written, and compiled, before it is known how their calls are ordered and given to lanes.
+    """
+
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self._kernels = _kernels(plan)
+        self._functions = KernelFunctions(Module(target))
+        self._parts = ModuleParts(self._functions.module)
+
+    def are_of(self, plan: Plan) -> bool:
+        """Tell whether a plan has these very kernels."""
+        return _kernels(plan).keys() == self._kernels.keys()
+
+    def texts(self) -> Iterator[str]:
+        """Write the kernels; gives the text of each complete module."""
+        ordered = sorted((text_of(kernel), kernel.name, number) for number, kernel in self._kernels.items())
+        for _, _, number in ordered:
+            before = len(self._functions.groups)
+            self._functions.name(self._kernels[number])
+            for group in self._functions.groups[before:]:
+                yield from self._parts.add(group)
+
+    def rest(self, plan: Plan, lasting: Collection[int] = (), *, clocked: bool = False) -> Iterator[str]:
+        """Write what calls the kernels, for a plan that has these; gives the texts of the last modules."""
+        _emit_callers(self._functions, plan, frame_of(plan, lasting), packing_chains(plan), clocked=clocked)
+        return self._parts.rest()
+
+
+def _kernels(plan: Plan) -> dict[int, Any]:
+    """The kernels of a plan by identity."""
+    return {id(call.kernel): call.kernel for call in (*plan.calls, *plan.checks, *plan.packing)}
 
 
 def _emit_callers(

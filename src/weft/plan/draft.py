@@ -68,6 +68,11 @@ class DraftRegion:
         self._scheduling: dict[bool, Scheduling] = {}
         self._scheduled: dict[tuple[bool, Pace | None], Scheduled] = {}
 
+    @property
+    def kernels(self) -> Plan:
+        """The plan before its calls are ordered."""
+        return self._fused.plan
+
     def timed(self, thrift: Thrift) -> tuple[PlannedRegion, float]:
         """Give the kernels lanes and the intermediates places; tells also how many seconds that takes by estimate."""
         key = thrift.ordered, thrift.pace
@@ -100,6 +105,10 @@ class Draft:
 
     compiled: Graph
     regions: tuple[DraftRegion, ...]
+
+    def kernels(self) -> list[Plan]:
+        """Give the plan of each region before its calls are ordered: whatever their order is, the kernels are these."""
+        return [region.kernels for region in self.regions]
 
     def planned(self, thrift: Thrift = SPENDING) -> PlannedGraph:
         """Give the kernels lanes and the intermediates places."""

@@ -35,10 +35,12 @@ class Span:
 class ClockedExecutable(NativeExecutable):
     """A plan in machine code that notes times; for one thread at a time."""
 
+    _clocked = True
+
     def __init__(
         self, plan: Plan, target: Target, constants: Sequence[torch.Tensor] = (), lasting: Collection[int] = ()
     ) -> None:
-        super().__init__(plan, target, constants, lasting, clocked=True)
+        super().__init__(plan, target, constants, lasting)
         self._serial = lanes_of(replace(plan, lanes=()))
         self._lanes = plan.lanes if len(plan.lanes) > 1 else ()
         count = serial_tick(self._lanes) + first_ticks(self._serial)[-1]

@@ -18,6 +18,7 @@ from weft.plan.plan import Plan
 from weft.runtime.arena import Block, block_pool
 from weft.runtime.binding import Binding, PackingOf
 from weft.runtime.fast_call import FastProgram
+from weft.runtime.kernels_ahead import Begun
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import Packing, address_of
 from weft.runtime.whole_call import BoundProgram
@@ -33,8 +34,11 @@ class NativeExecutable:
 
     `constants` are the tensors of the plan's buffers of that kind, in order, dense as the plan's kernels read them.
     `lasting` are the inputs that are nearly always the same tensors, such as parameters: their addresses are kept, and
-    compared. Inputs that the plan packs are lasting too; they are packed again when they have changed.
+    compared. Inputs that the plan packs are lasting too; they are packed again when they have changed. The kernels of
+    the plan may be `begun` to be compiled.
     """
+
+    _clocked = False  # whether what it does is noted with times
 
     def __init__(
         self,
@@ -42,8 +46,7 @@ class NativeExecutable:
         target: Target,
         constants: Sequence[torch.Tensor] = (),
         lasting: Collection[int] = (),
-        *,
-        clocked: bool = False,
+        begun: Begun | None = None,
     ) -> None:
         self.plan = plan
         self.constants = tuple(constants)
@@ -53,9 +56,14 @@ class NativeExecutable:
         packed = {plan.buffers[place.buffer] for call in plan.packing for place in call.reads}
         self.lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
         self._library = compile_described(
-            description_of(plan, self.lasting, clocked=clocked),
-            lambda: plan_texts(plan, target, self.lasting, clocked=clocked, parted=cpu_count() > 1),
+            description_of(plan, self.lasting, clocked=self._clocked),
+            lambda: (
+                plan_texts(plan, target, self.lasting, clocked=self._clocked, parted=cpu_count() > 1)
+                if begun is None
+                else begun.rest(plan, self.lasting)
+            ),
             target,
+            None if begun is None else begun.compilation,
         )
         self._pool = block_pool(frame_of(plan, self.lasting).bytes)
         chains = packing_chains(plan)

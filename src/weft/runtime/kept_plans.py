@@ -31,6 +31,7 @@ from weft.target import Target
 
 PLAN_FOLDER = "plans"
 LARGEST_CACHE = 64 * 1024 * 1024
+CANNOT_BE_KEPT = b"made in each process"
 # What tracing and planning are made of beside the files that write machine code.
 SOURCES = ("passes/**/*.py", "trace/**/*.py", "runtime/native_graph.py", "runtime/kept_plans.py", "runtime/border.py")
 
@@ -60,25 +61,28 @@ class Question:
     machine: Machine
 
 
-def kept_plan(question: Question, make: Callable[[], PlannedGraph]) -> PlannedGraph:
-    """Give the plan from the disk cache, or what `make` gives, which is kept."""
+def kept_plan(question: Question, make: Callable[[bool], PlannedGraph]) -> PlannedGraph:
+    """Give the plan from the disk cache, or what `make` gives, which is kept.
+
+    It is told whether this is new here. A plan that cannot be kept is made in each process, of code that is known.
+    """
     folder = config().cache_dir
     key = None if folder is None else _key(question)
     if folder is None or key is None:
-        return make()
+        return make(folder is None)
     entries = _cache(folder)
-    found = _read(entries.read(key), key, question)
+    entry = entries.read(key)
+    found = _read(entry, key, question)
     if found is None:
-        found = make()
+        found = make(entry is None)
         body = write_planned(found, question.graph)
-        if body is not None:
-            entries.write(key, key.encode() + body)
+        entries.write(key, key.encode() + (body or CANNOT_BE_KEPT))
     return found
 
 
 def _read(entry: bytes | None, key: str, question: Question) -> PlannedGraph | None:
     # An entry that was moved to another's place is whole, and says whose it is.
-    if entry is None or not entry.startswith(key.encode()):
+    if entry is None or not entry.startswith(key.encode()) or entry == key.encode() + CANNOT_BE_KEPT:
         return None
     try:
         return read_planned(entry[len(key) :], question.graph, question.weights)

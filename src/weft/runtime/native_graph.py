@@ -27,6 +27,7 @@ from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.kept_plans import Machine, Question, kept_plan
+from weft.runtime.kernels_ahead import Begun, KernelsAhead
 from weft.runtime.measure import machine_model
 from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram, OutputType
@@ -39,11 +40,11 @@ MOST_LIFTED = 20  # values that an operator becomes, on average, where what it h
 class NativeRegion:
     """A region in machine code: takes its inputs, gives its outputs, in new memory or in that of inputs."""
 
-    def __init__(self, planned: PlannedRegion, inputs_checked: Collection[int]) -> None:
+    def __init__(self, planned: PlannedRegion, inputs_checked: Collection[int], begun: Begun | None = None) -> None:
         region = planned.region
         self.plan = planned.plan
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
-        self._execute = NativeExecutable(self.plan, host_target(), planned.constants, lasting)
+        self._execute = NativeExecutable(self.plan, host_target(), planned.constants, lasting, begun=begun)
         self._outputs = tuple(map(_output, planned.outputs))
         self._made = tuple((kind, planned.replaced.get(index)) for index, kind in enumerate(self._outputs))
         self._writes = any(source is not None for _, source in self._made)
@@ -126,11 +127,14 @@ class CompiledGraph:
         self.regions: tuple[NativeRegion, ...] = ()
         planned = PlannedGraph(graph, plan_library(graph), ())
         if config().codegen == "native":
-            planned = _planned(border.with_given(graph), weights, forward, border)
-            self.regions = tuple(
-                NativeRegion(region, _unsure(region.region, planned.compiled, trusted=trusted))
-                for region in planned.regions
-            )
+            with KernelsAhead(host_target()) as ahead:
+                planned = _planned(border.with_given(graph), weights, forward, border, ahead)
+                self.regions = tuple(
+                    NativeRegion(
+                        region, _unsure(region.region, planned.compiled, trusted=trusted), ahead.take(region.plan)
+                    )
+                    for region in planned.regions
+                )
         compiled = planned.compiled
         self.peak_bytes = planned.peak_bytes
         self.executable = LibraryExecutable(planned.library, self.regions)
@@ -182,21 +186,29 @@ class CompiledGraph:
         return self.regions[0].bound([arguments[index] if index < len(arguments) else None for index in self._alone])
 
 
-def _planned(graph: Graph, weights: frozenset[Value], forward: Collection[Value], border: Border) -> PlannedGraph:
+def _planned(
+    graph: Graph, weights: frozenset[Value], forward: Collection[Value], border: Border, ahead: KernelsAhead
+) -> PlannedGraph:
     """Plan a graph for this machine, or find its plan on disk."""
     target = host_target()
     machine = Machine(target, cpu_count(), machine_model(target))
     question = Question(graph, weights, tuple(forward), border.loose, machine)
-    return kept_plan(question, lambda: _planned_now(question))
+    return kept_plan(question, lambda is_new: _planned_now(question, ahead if is_new else None))
 
 
-def _planned_now(question: Question) -> PlannedGraph:
-    """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak."""
+def _planned_now(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
+    """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak.
+
+    The kernels of a graph that is planned in one way are compiled `ahead`: while they are given lanes and memory.
+    """
     graph, forward, machine = question.graph, question.forward, question.machine
     lifted = run_pipeline(lift(graph))
     loose = loose_in(lifted, graph, question.loose)
     planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
     draft = planner.draft(lifted)
+    if ahead is not None and not forward:
+        for plan in draft.kernels():
+            ahead.begin(plan)
     found = draft.planned() if _is_hidden(graph, lifted) else draft.within(_handed_on(graph))
     if not forward:
         return found

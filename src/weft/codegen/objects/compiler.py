@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -54,22 +54,55 @@ OBJECT = 1  # rather than text
 SWITCH_INTERVAL = 1e-4
 
 
-def object_codes(texts: Iterable[str], target: Target) -> tuple[bytes, ...]:
-    """Compile modules to relocatable object files for any target, several at once, while the next ones are written."""
-    others = cpu_count() - 1
-    if others < 1:
-        return tuple(object_code(text, target) for text in texts)
-    # Each thread compiles one module and waits for nobody.
-    with _loops_as_written(), ThreadPoolExecutor(others, thread_name_prefix="weft compiler") as threads:
-        begun: list[tuple[str, Future[bytes]]] = []
+class Compilation:
+    """Modules that other threads compile to object files of their own while the next ones are written.
+
+    Each thread compiles one module and waits for nobody. Whoever makes one finishes it, or drops it.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._begun: list[tuple[str, Future[bytes]]] = []
+        self._open = ExitStack()
+        self._open.enter_context(_loops_as_written())
+        threads = ThreadPoolExecutor(max(1, cpu_count() - 1), thread_name_prefix="weft compiler")
+        self._threads = self._open.enter_context(threads)
+
+    def add(self, text: str) -> None:
+        """Begin to compile a module."""
+        self._begun.append((text, self._threads.submit(object_code, text, self._target)))
+
+    def finish(self) -> tuple[bytes, ...]:
+        """Give the object files in the order of their texts, when all are compiled."""
         try:
-            begun.extend((text, threads.submit(object_code, text, target)) for text in texts)
             # Once all are written, this thread takes from the end what no other has begun.
-            own = {one: object_code(text, target) for text, one in reversed(begun) if one.cancel()}
-            return tuple(own[one] if one in own else one.result() for _, one in begun)
+            own = {one: object_code(text, self._target) for text, one in reversed(self._begun) if one.cancel()}
+            return tuple(own[one] if one in own else one.result() for _, one in self._begun)
         finally:
-            for _, one in begun:
-                one.cancel()  # where something failed
+            self.drop()
+
+    def drop(self) -> None:
+        """Compile no more: wait for what is being compiled, and forget it."""
+        for _, one in self._begun:
+            one.cancel()
+        self._begun.clear()
+        self._open.close()
+
+
+def object_codes(texts: Iterable[str], target: Target, compilation: Compilation | None = None) -> tuple[bytes, ...]:
+    """Compile modules to relocatable object files for any target, several at once, while the next ones are written.
+
+    With a `compilation` that was begun before, its modules come first.
+    """
+    if compilation is None and cpu_count() < 2:
+        return tuple(object_code(text, target) for text in texts)
+    compilation = compilation or Compilation(target)
+    try:
+        for text in texts:
+            compilation.add(text)
+        return compilation.finish()
+    finally:
+        compilation.drop()  # where something failed
 
 
 def object_code(module: str | ir.Module, target: Target) -> bytes:

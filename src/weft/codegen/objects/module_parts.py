@@ -1,7 +1,8 @@
 """A Module while it is written -> the texts of smaller ones, which can be compiled at the same time.
 
-Groups of functions that only call one another stay together. What calls them, and all that is in no group, is in the
-last part; it calls the others through pointers. So a part can be compiled while the next one is written.
+Groups of functions that only call one another stay together. What calls them, and all that is in no group, comes last:
+long functions in parts of their own, the others together. They call other parts through pointers. So a part can be
+compiled while the next one is written.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -32,11 +33,19 @@ class ModuleParts:
             self._far |= self._names
             self._texts, self._names = [], set()
 
-    def last(self) -> str:
-        """Give the part with all other functions of the module; no function is written after it."""
+    def rest(self) -> Iterator[str]:
+        """Give the parts with all other functions of the module; no function is written after them."""
         callers = [function for function in self._module.functions if id(function) not in self._grouped]
-        functions = [*(_with_far_calls(caller, self._far) for caller in callers), *self._texts]
-        called = dict(entry for caller in callers for entry in _far_declarations(caller, self._far))
+        long = [caller for caller in callers if len(str(caller)) >= LEAST_PART]
+        for caller in long:
+            yield self._calling([caller], {name for _, name, _ in caller.calls}, [])
+        others = [caller for caller in callers if caller not in long]
+        if others or self._texts:
+            yield self._calling(others, self._far, self._texts)
+
+    def _calling(self, callers: Group, far: Collection[str], texts: Sequence[str]) -> str:
+        functions = [*(_with_far_calls(caller, far) for caller in callers), *texts]
+        called = dict(entry for caller in callers for entry in _far_declarations(caller, far))
         return self._module.text([*_declared(self._module, functions), *called.values()], functions)
 
 
@@ -51,11 +60,12 @@ def _with_far_calls(caller: FunctionWriter, far: Collection[str]) -> str:
 
 
 def _far_declarations(caller: FunctionWriter, far: Collection[str]) -> Iterator[tuple[str, str]]:
-    for _, name, operands in caller.calls:
-        if name in far:
-            kinds = ", ".join(operand.kind for operand in operands)
-            place = f"@import.{name} = internal externally_initialized global ptr @{name}"
-            yield name, f"declare void @{name}({kinds})\n{place}"
+    # A function is called many times: what it takes is the same each time.
+    called = {name: operands for _, name, operands in caller.calls if name in far}
+    for name, operands in called.items():
+        kinds = ", ".join([operand.kind for operand in operands])
+        place = f"@import.{name} = internal externally_initialized global ptr @{name}"
+        yield name, f"declare void @{name}({kinds})\n{place}"
 
 
 def _declared(module: Module, functions: Sequence[str]) -> list[str]:

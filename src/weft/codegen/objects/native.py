@@ -16,7 +16,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from weft.codegen.objects.code_version import code_version
-from weft.codegen.objects.compiler import VERSIONS, object_codes, target_machine
+from weft.codegen.objects.compiler import VERSIONS, Compilation, object_codes, target_machine
 from weft.codegen.objects.object_cache import ObjectCache
 from weft.codegen.objects.object_file import read_object_file
 from weft.config import config
@@ -71,27 +71,32 @@ def compile_native(module: str | ir.Module, target: Target, *, use_cache: bool =
     return load_objects(_cached(texts[0], lambda: texts, target), target)
 
 
-def compile_described(description: str, write: Callable[[], Iterable[str]], target: Target) -> NativeLibrary:
+def compile_described(
+    description: str, write: Callable[[], Iterable[str]], target: Target, begun: Compilation | None = None
+) -> NativeLibrary:
     """Load what `write` gives the texts of, modules that call one another, which is only called where it is new.
 
-    It may give a text as soon as it is written: that one is compiled while the next is.
+    It may give a text as soon as it is written: that one is compiled while the next is. Some may have been `begun`
+    before it was known what calls them: they come first.
 
     The description and the code of Weft decide the texts.
     """
-    return load_objects(_cached(f"{code_version()}\n{description}", write, target), target)
+    return load_objects(_cached(f"{code_version()}\n{description}", write, target, begun), target)
 
 
-def _cached(description: str, write: Callable[[], Iterable[str]], target: Target) -> Sequence[bytes]:
+def _cached(
+    description: str, write: Callable[[], Iterable[str]], target: Target, begun: Compilation | None = None
+) -> Sequence[bytes]:
     """Give object code from the disk cache, compiling and keeping it where it is not there."""
     folder = config().cache_dir
     if folder is None:
-        return object_codes(write(), target)
+        return object_codes(write(), target, begun)
     entries = _object_cache(folder)
     key = cache_key(description, target)
     entry = entries.read(key)
     if entry is not None:
         return _separate(entry)
-    objects = object_codes(write(), target)
+    objects = object_codes(write(), target, begun)
     entries.write(key, _together(objects))
     return objects
 

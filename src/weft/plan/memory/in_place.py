@@ -7,7 +7,7 @@ out. Whatever else reads the input must be able to come before. Lanes are found 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
@@ -21,41 +21,75 @@ def write_in_place(plan: Plan, pairs: Sequence[Pair], target: Target) -> tuple[P
     """Let outputs take the place of inputs, pairs of both by index; gives the pairs that could."""
     inputs = {buffer.index: number for number, buffer in plan.of_kind("input")}
     outputs = {buffer.index: number for number, buffer in plan.of_kind("output")}
-    done: list[Pair] = []
-    for output, source in pairs:
-        found = _one(plan, outputs[output], inputs[source], target)
-        if found is not None:
-            plan = found
-            done.append((output, source))
-    return plan, tuple(done)
+    calls = _Calls(plan, target)
+    done = [pair for pair in pairs if calls.join(outputs[pair[0]], inputs[pair[1]])]
+    return replace(plan, calls=tuple(calls.calls)), tuple(done)
 
 
-def _one(plan: Plan, output: int, source: int, target: Target) -> Plan | None:
-    if any(_touches(call.reads, source) for call in plan.packing):
-        return None
-    calls = [call for call in plan.calls if not _stays(call, output, source)]
-    writers = [number for number, call in enumerate(calls) if _touches(call.writes, output)]
-    if not writers:
-        return None
-    writer, own = writers[0], writers
-    if len(calls) == len(plan.calls):
-        changed = _over_its_input(calls[writer], Location(output), Location(source), target)
-        if len(writers) != 1 or changed is None:
-            return None
-        calls[writer], own = changed, []
-    readers = [number for number, call in enumerate(calls) if _touches(call.reads, source)]
-    last = max([writer, *readers])
-    after = _dependent(calls, writer, last)
-    if any(number in own or (number in after and number != writer) for number in readers):
-        return None
-    before = [calls[number] for number in range(writer, last + 1) if number not in after]
-    calls[writer : last + 1] = [*before, *(calls[number] for number in sorted(after))]
-    # Most calls touch neither: a plan of a training step has hundreds of calls and of such pairs.
-    touching = (_touches(call.writes, output) or _touches(call.reads, output) for call in calls)
-    moved = tuple(
-        _moved(call, output, source) if touched else call for call, touched in zip(calls, touching, strict=True)
-    )
-    return replace(plan, calls=moved)
+class _Calls:
+    """The calls of a plan while outputs take the place of inputs."""
+
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.calls = list(plan.calls)
+        self._target = target
+        self._packed = {place.buffer for call in plan.packing for place in call.reads}
+        # A plan of a training step has hundreds of calls and of pairs: most calls touch neither buffer of a pair.
+        self._touched = [{place.buffer for place in call.arguments} for call in self.calls]
+
+    def join(self, output: int, source: int) -> bool:
+        """Let an output take the place of an input, both by buffer; tells whether it could."""
+        if source in self._packed:
+            return False
+        near = [number for number, buffers in enumerate(self._touched) if output in buffers or source in buffers]
+        copies = {number for number in near if _stays(self.calls[number], output, source)}
+        rest = [number for number in near if number not in copies]
+        writers = [number for number in rest if _touches(self.calls[number].writes, output)]
+        if not writers:
+            return False
+        writer, own = writers[0], writers
+        changed: KernelCall | None = self.calls[writer]
+        if not copies:
+            changed, own = _over_its_input(self.calls[writer], Location(output), Location(source), self._target), []
+            if len(writers) != 1:
+                return False
+        if changed is None:
+            return False
+        readers = [number for number in rest if _touches(self.calls[number].reads, source)]
+        last = max([writer, *readers])
+        after = self._dependent(writer, last, copies)
+        if any(number in own or (number in after and number != writer) for number in readers):
+            return False
+        self.calls[writer] = changed
+        before = [number for number in range(writer, last + 1) if number not in after]
+        order = [*range(writer), *before, *sorted(after), *range(last + 1, len(self.calls))]
+        self._take([number for number in order if number not in copies], output, source)
+        return True
+
+    def _dependent(self, writer: int, last: int, copies: Collection[int]) -> set[int]:
+        """The calls from a writer to the last one that must come after it: they touch what it, or such a call, writes.
+
+        Copies are left out.
+        """
+        found = {writer}
+        wrote = {place.buffer for place in self.calls[writer].writes}
+        read = {place.buffer for place in self.calls[writer].reads}
+        for number in range(writer + 1, last + 1):
+            writes = {place.buffer for place in self.calls[number].writes}
+            reads = {place.buffer for place in self.calls[number].reads}
+            if number not in copies and (wrote & writes or wrote & reads or read & writes):
+                found.add(number)
+                wrote |= writes
+                read |= reads
+        return found
+
+    def _take(self, order: Sequence[int], output: int, source: int) -> None:
+        """Put calls in an order, with one buffer in the place of another."""
+        for number in order:
+            if output in self._touched[number]:
+                self.calls[number] = _moved(self.calls[number], output, source)
+                self._touched[number] = {place.buffer for place in self.calls[number].arguments}
+        self.calls = [self.calls[number] for number in order]
+        self._touched = [self._touched[number] for number in order]
 
 
 def _stays(call: KernelCall, output: int, source: int) -> bool:
@@ -91,21 +125,6 @@ def _over_its_input(call: KernelCall, output: Location, source: Location, target
         kernel.tables,
     )
     return replace(call, kernel=plan_loop(again, target))
-
-
-def _dependent(calls: Sequence[KernelCall], writer: int, last: int) -> set[int]:
-    """The calls from a writer to the last one that must come after it: they touch what it, or such a call, writes."""
-    found = {writer}
-    wrote = {place.buffer for place in calls[writer].writes}
-    read = {place.buffer for place in calls[writer].reads}
-    for number in range(writer + 1, last + 1):
-        writes = {place.buffer for place in calls[number].writes}
-        reads = {place.buffer for place in calls[number].reads}
-        if wrote & writes or wrote & reads or read & writes:
-            found.add(number)
-            wrote |= writes
-            read |= reads
-    return found
 
 
 def _moved(call: KernelCall, output: int, source: int) -> KernelCall:
