@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
+import pytest
 import torch
 
 from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.parser import parse_graph
 from weft.ir.types import contiguous
 from weft.plan.fusing.fuse import fuse
 from weft.plan.memory.in_place import write_in_place
@@ -136,3 +139,62 @@ def test_rows_made_of_old_ones_get_memory_of_their_own() -> None:
     values = kept_rows(cache, first)
     plan = fuse(region((cache,), (first, *values), (values[-1],)), host_target()).plan
     assert write_in_place(plan, [(0, 0)], host_target())[1] == ()
+
+
+def of_a_product(text: str, inner: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """Run a graph whose result is written into its last input; gives it, and whether that had memory of its own."""
+    graph = parse_graph(text.format(inner))
+    result = graph.results[0].value
+    run = CompiledGraph(replace(graph, results=(), writes=(Write(graph.inputs[-1], result),)), frozenset())
+    [found] = run(tensors)
+    return found, found is not tensors[-1]
+
+
+MOMENTUM = """graph m(%g: f32[30,{0}], %x: f32[{0},50], %m: f32[30,50]) {{
+  %1: f32[30,50] = matmul %g, %x
+  %2: f32[30,50] = mul %m, %m
+  %3: f32[30,50] = add %1, %2
+  return %3
+}}"""
+
+
+@pytest.mark.parametrize("inner", [0, 1, 8, 64])
+def test_what_follows_a_product_is_written_over_what_it_reads(inner: int) -> None:
+    left, right, momentum = torch.randn(30, inner), torch.randn(inner, 50), torch.randn(30, 50)
+    expected = left @ right + momentum * momentum
+    found, own = of_a_product(MOMENTUM, inner, left, right, momentum)
+    assert not own
+    torch.testing.assert_close(found, expected)
+
+
+def test_partial_sums_are_not_written_over_what_is_read_at_the_end() -> None:
+    left, right, momentum = torch.randn(30, 5000), torch.randn(5000, 50), torch.randn(30, 50)
+    expected = left @ right + momentum * momentum
+    found, own = of_a_product(MOMENTUM, 5000, left, right, momentum)
+    assert own
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_factor_is_not_written_over() -> None:
+    text = """graph m(%x: f32[{0},{0}], %m: f32[{0},{0}]) {{
+      %1: f32[{0},{0}] = matmul %m, %x
+      %2: f32[{0},{0}] = add %1, %m
+      return %2
+    }}"""
+    x, m = torch.randn(2, 16, 16)
+    expected = m @ x + m
+    found, own = of_a_product(text, 16, x, m)
+    assert own
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_is_read_turned_is_not_written_over() -> None:
+    text = """graph m(%x: f32[{0},{0}], %y: f32[{0},{0}], %m: f32[{0},{0}]) {{
+      %1: f32[{0},{0}] = matmul %x, %y
+      %2: f32[{0},{0}] = permute %m, order=[1, 0]
+      %3: f32[{0},{0}] = add %1, %2
+      return %3
+    }}"""
+    x, y, m = torch.randn(3, 16, 16)
+    expected = x @ y + m.t()
+    torch.testing.assert_close(of_a_product(text, 16, x, y, m)[0], expected)

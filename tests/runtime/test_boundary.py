@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from weft.ir.graph import Graph, Value, Write
 from weft.ir.parser import parse_graph
+from weft.ir.types import type_of
 from weft.runtime.boundary import Boundary, follow
 
 
@@ -52,3 +54,16 @@ def test_a_path_is_followed_step_by_step() -> None:
     )
     x = torch.arange(8.0).reshape(2, 4)
     assert follow(x, graph.results[0].path).tolist() == [2.0, 3.0]
+
+
+def test_many_writes_are_seen_as_writes() -> None:
+    targets = [torch.zeros(2, 3), torch.nn.Parameter(torch.zeros(4)), torch.zeros(3, 2).t()]
+    values = [torch.full(target.shape, float("nan")) for target in targets]
+    versions = [target._version for target in targets]
+    inputs = [Value("input", (), type_of(target), name=f"i{place}") for place, target in enumerate(targets)]
+    made = [Value("exp", (value,), value.type) for value in inputs]
+    graph = Graph("g", tuple(inputs), tuple(made), (), tuple(map(Write, inputs, made)))
+    Boundary(graph, []).apply(targets, values)
+    for target, version in zip(targets, versions, strict=True):
+        assert target.isnan().all()
+        assert target._version == version + 1

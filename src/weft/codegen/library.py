@@ -236,6 +236,11 @@ def storage_owners(tensor: torch.Tensor) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 
 
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each tensor to another one: in one call, as PyTorch hands over the interpreter's lock in each."""
+    torch._foreach_copy_(list(targets), list(sources))
+
+
 # Optimizers with `fused=True` write parameters by these, and the parameters' versions stay as they were.
 FUSED_UPDATES = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
 

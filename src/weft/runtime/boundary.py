@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from itertools import groupby
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
+from weft.codegen.library import copy_all
 from weft.ir.calls import Hole, Path
 from weft.ir.graph import Graph, Value
 from weft.ir.library import resolve
@@ -70,10 +70,13 @@ def _may_be_input(value: Value, inputs: Mapping[Value, int]) -> bool:
 
 def _write_all(writes: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for carries, group in groupby(writes, lambda write: write[1].requires_grad):
-        # Entered once for many writes: it costs as much as a small write.
-        with nullcontext() if carries else torch.no_grad():
+        if carries:
             for target, value in group:
                 target.copy_(value)
+            continue
+        # Entered once for many writes: it costs as much as a small write.
+        with torch.no_grad():
+            copy_all(*zip(*group, strict=True))
 
 
 def follow(tensor: torch.Tensor, path: Path) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from weft.api.lazy.learning import Form, Hole, Output
 from weft.api.lazy.values import Look
+from weft.runtime.tensor_words import probed
 from weft.trace.capture import storage_key
 
 
@@ -58,7 +59,13 @@ class _Freed(torch.autograd.Function):
 def freed(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose graph has been used up by a backward."""
     with torch.enable_grad():
-        return _Freed.apply(tensor, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call, no-any-return]
+        return _Freed.apply(tensor, _anchor())  # type: ignore[no-untyped-call, no-any-return]
+
+
+@probed
+def _anchor() -> torch.Tensor:
+    """A leaf that no gradient ever reaches."""
+    return torch.zeros((), requires_grad=True)
 
 
 def upstream(steps: Sequence[Any], loss: int) -> set[int]:

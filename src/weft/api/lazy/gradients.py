@@ -17,7 +17,7 @@ from weft.api.lazy.settings import flushes_denormals, flushing_denormals
 from weft.api.lazy.table import getter, setter
 from weft.api.lazy.tasks import push_task
 from weft.api.lazy.tensor import LazyTensor, lazy_tensor
-from weft.api.lazy.values import EMPTY, Memories, Memory, Value, look_of
+from weft.api.lazy.values import EMPTY, Memories, Memory, Value, detached_look, look_of
 from weft.engine import Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError
@@ -160,7 +160,7 @@ class Gradients:
         leaves = tuple(sorted(self.leaves(loss), key=lambda leaf: ~known[id(leaf)]))
         if any(self._get(_plain_gradient, (leaf,), {}) is not None for leaf in leaves):
             return False
-        looks = tuple(look_of(leaf.detach()) for leaf in leaves)
+        looks = tuple(detached_look(leaf) for leaf in leaves)
         values = self._queue.record_backward(loss, leaves, backward_form(looks))  # type: ignore[arg-type]
         if values is None:
             return False
@@ -179,7 +179,7 @@ class Gradients:
         return all(_is_simple(leaf) for leaf in leaves)
 
     def _expected(self, leaf: torch.Tensor) -> LazyTensor:
-        look = look_of(leaf.detach())
+        look = detached_look(leaf)
         assert look is not None
         handle = lazy_tensor(Value(look, Memory(), None, -1))
         self._known[id(leaf)] = (leaf, handle)

@@ -27,7 +27,7 @@ USUAL_KEYS = usual_keys()
 class Look:
     """All that operators can know of a plain tensor without its elements; equal looks are one object."""
 
-    __slots__ = ("bytes", "device", "dtype", "leaf", "make", "numel", "requires_grad", "shape", "strides")
+    __slots__ = ("bytes", "detached", "device", "dtype", "leaf", "make", "numel", "requires_grad", "shape", "strides")
 
     def __init__(self, tensor: torch.Tensor, device: torch.device = CPU) -> None:
         self.device = device
@@ -39,6 +39,7 @@ class Look:
         self.numel = tensor.numel()
         self.bytes = self.numel * tensor.element_size()
         self.make: Callable[[Value], Any] | None = None  # makes a lazy tensor of this look; learned when first needed
+        self.detached: Look | None = None  # that of what `detach` gives; learned as well
 
 
 _LOOKS: dict[Any, Look] = {}
@@ -65,6 +66,16 @@ def device_of(tensor: torch.Tensor) -> torch.device:
         return tensor.device
     with without_functions():
         return tensor.device
+
+
+def detached_look(tensor: torch.Tensor) -> Look | None:
+    """The look of what `detach` gives, which is not called: PyTorch lets go of the interpreter's lock in it."""
+    look = look_of(tensor)
+    if look is None or not look.requires_grad:
+        return look
+    if look.detached is None:
+        look.detached = look_of(tensor.detach())
+    return look.detached
 
 
 def look_without_gradient(tensor: torch.Tensor, device: torch.device) -> Look:

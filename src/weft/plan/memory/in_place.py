@@ -1,8 +1,8 @@
 """A plan without lanes, and outputs that may take the place of inputs -> the plan that writes them there.
 
-An output may be written over an input where one loop makes it, element by element from the same elements of the input,
-or where it is a copy of the input with some elements written over, as a decoder's keys and values are: the copy is left
-out. Whatever else reads the input must be able to come before. Lanes are found later and heed who touches which bytes.
+An output may be written over an input where one loop, or what follows a product, makes it, element by element from the
+same elements of the input (the momentum of a weight from its gradient), or where it is a copy of the input with some
+elements written over, as a decoder's keys and values are: the copy is left out. Whatever else reads the input must be able to come before. Lanes are found later and heed who touches which bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from weft.plan.epilogue import Operand
+from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.plan import KernelCall, Location, Plan
 from weft.target import Target
 
 Pair = tuple[int, int]
+FACTORS = 2  # of a product; what follows it reads the arguments behind them
 
 
 def write_in_place(plan: Plan, pairs: Sequence[Pair], target: Target) -> tuple[Plan, tuple[Pair, ...]]:
@@ -105,12 +108,18 @@ def _stays(call: KernelCall, output: int, source: int) -> bool:
 def _over_its_input(call: KernelCall, output: Location, source: Location, target: Target) -> KernelCall | None:
     """The call with its output in the place of its input, if each element is made of the same one of the input."""
     kernel = call.kernel
-    if not isinstance(kernel, LoopKernel) or output not in call.writes or call.reads.count(source) != 1:
+    if output not in call.writes or call.reads.count(source) != 1:
         return None
     place, number = call.writes.index(output), call.reads.index(source)
     alone = sum(read.buffer == source.buffer for read in call.reads) == 1
+    if not alone:
+        return None
+    if isinstance(kernel, GemmKernel):
+        return call if _read_where_written(kernel, number) else None
+    if not isinstance(kernel, LoopKernel):
+        return None
     taken = {entry for pair in kernel.in_place for entry in (("output", pair[0]), ("input", pair[1]))}
-    if not alone or number >= len(kernel.inputs) or {("output", place), ("input", number)} & taken:
+    if number >= len(kernel.inputs) or {("output", place), ("input", number)} & taken:
         return None
     if kernel.outputs[place] != kernel.inputs[number]:
         return None
@@ -125,6 +134,15 @@ def _over_its_input(call: KernelCall, output: Location, source: Location, target
         kernel.tables,
     )
     return replace(call, kernel=plan_loop(again, target))
+
+
+def _read_where_written(kernel: GemmKernel, number: int) -> bool:
+    """Whether a product reads an argument only where it writes, and when the sum is complete."""
+    inputs = kernel.epilogue.inputs
+    place = number - FACTORS
+    if kernel.accumulate or kernel.walk.parts.count > 1 or not 0 <= place < len(inputs):
+        return False  # partial sums wait in the output
+    return inputs[place] == Operand(kernel.out.batch, kernel.out.row, kernel.out.column)
 
 
 def _moved(call: KernelCall, output: int, source: int) -> KernelCall:
