@@ -2,7 +2,8 @@
 
 An output may be written over an input where one loop, or what follows a product, makes it, element by element from the
 same elements of the input (the momentum of a weight from its gradient), or where it is a copy of the input with some
-elements written over, as a decoder's keys and values are: the copy is left out. Whatever else reads the input must be able to come before. Lanes are found later and heed who touches which bytes.
+elements written over, as a decoder's keys and values are: the copy is left out. Whatever else reads the input must be
+able to come before. Lanes are found later and heed who touches which bytes.
 """
 
 from __future__ import annotations
