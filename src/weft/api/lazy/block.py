@@ -30,10 +30,14 @@ class _LazyMode(TorchFunctionMode):
         if kwargs is None:
             kwargs = {}
         SESSION.pauses.calls += 1
-        result = queued(func, args, kwargs, modes())
-        return SESSION.call(func, args, kwargs) if result is MISSED else result
+        if func in EXPECTED:
+            result = queued(func, args, kwargs, modes())
+            if result is not MISSED:
+                return result
+        return SESSION.call(func, args, kwargs)
 
 
+EXPECTED = SESSION.queued  # of the other functions no recording expects a call
 install()
 shorten(_LazyMode)
 

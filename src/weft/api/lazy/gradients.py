@@ -123,10 +123,11 @@ class Gradients:
 
     def _backward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         loss = args[0]
-        if len(args) > 1 or loss.__class__ is not LazyTensor or not self._may_queue(loss, kwargs):
+        leaves = EMPTY if loss.__class__ is not LazyTensor else self.leaves(loss)
+        if len(args) > 1 or not leaves or not self._may_queue(loss, leaves, kwargs):
             self._queue.now(function, args, kwargs, changes=True)
             return
-        if not kwargs.get("retain_graph") and self._record(loss):
+        if not kwargs.get("retain_graph") and self._record(loss, leaves):
             return
         self._queue.flush_all()  # among them the tasks that clear gradients: they run whatever becomes of the loss
         memories = self._queue.memories
@@ -151,13 +152,13 @@ class Gradients:
         task = _Backward(value, bool(kwargs.get("retain_graph")), made, tuple(changed))
         push_task(task, [*(var for var in reads if var not in writes), *changed], [*writes, *changed], "backward")
 
-    def _record(self, loss: LazyTensor) -> bool:
+    def _record(self, loss: LazyTensor, found: frozenset[torch.Tensor]) -> bool:
         """Make the backward a step of the recording, if all that it goes through is recorded there."""
         known = self._queue.recording().known
-        if any(id(leaf) not in known for leaf in self.leaves(loss)):
+        if any(id(leaf) not in known for leaf in found):
             return False
         # The order decides the structure of the segment: that of a set is another in each run, and for each module.
-        leaves = tuple(sorted(self.leaves(loss), key=lambda leaf: ~known[id(leaf)]))
+        leaves = tuple(sorted(found, key=lambda leaf: ~known[id(leaf)]))
         if any(self._get(_plain_gradient, (leaf,), {}) is not None for leaf in leaves):
             return False
         looks = tuple(detached_look(leaf) for leaf in leaves)
@@ -169,12 +170,11 @@ class Gradients:
             self._known[id(leaf)] = (leaf, lazy_tensor(value))
         return True
 
-    def _may_queue(self, loss: LazyTensor, kwargs: dict[str, Any]) -> bool:
+    def _may_queue(self, loss: LazyTensor, leaves: frozenset[torch.Tensor], kwargs: dict[str, Any]) -> bool:
         if is_autocast_enabled("cpu") or is_inference_mode_enabled():
             return False  # the operators of a backward are subject to it, too
         plain = all(kwargs.get(name, usual) is usual for name, usual in BACKWARD_DEFAULTS.items())
-        leaves = self.leaves(loss)
-        if not plain or not leaves or loss.value.look.numel != 1:
+        if not plain or loss.value.look.numel != 1:
             return False
         return all(_is_simple(leaf) for leaf in leaves)
 

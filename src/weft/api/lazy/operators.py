@@ -158,7 +158,7 @@ def _take_fresh(recording: Recording, point: Point, args: Any) -> bool:
     if point.may_be_tiny and SESSION.is_tiny([args[new.place] for new in point.fresh]):
         return False
     for new in point.fresh:
-        if SESSION.take(recording, args[new.place], new.position, form) != new.index:
+        if SESSION.take(recording, args[new.place], new.position, form, new.look) != new.index:
             return False
     known = recording.known
     return all(

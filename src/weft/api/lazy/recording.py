@@ -58,14 +58,14 @@ class Recording:
         self.values: list[weakref.ref[Value]] = []
         self.places: list[Place] = []
 
-    def external(self, thing: Any, memory: Memory, original: Any) -> int:
-        """The number of an input, from outside, as steps take it."""
+    def external(self, thing: Any, memory: Memory, original: Any, look: Look | None = None) -> int:
+        """The number of an input, from outside, as steps take it; `look` is how it looks, where that is known."""
         found = self.known.get(id(original))
         if found is None:
             found = self.known[id(original)] = ~len(self.externals)
             self.externals.append(thing)
             self.external_memories.append(memory)
-            self.external_looks.append(thing.look_now() if thing.__class__ is Value else look_of(thing))
+            self.external_looks.append(look or (thing.look_now() if thing.__class__ is Value else look_of(thing)))
             self.memories[memory] = None
             memory.recording = self
             if thing.__class__ is Value and thing.maker is not None:

@@ -35,7 +35,7 @@ from weft.api.lazy.settings import Settings
 from weft.api.lazy.table import EXPORTING, LOOKING, NUMBERS_FREE, OVERWRITING, QUEUED, READING
 from weft.api.lazy.tasks import engine
 from weft.api.lazy.tensor import LazyTensor, become_ordinary, lazy_tensor
-from weft.api.lazy.values import CPU, Memory, Value, device_of
+from weft.api.lazy.values import CPU, Look, Memory, Value, device_of
 from weft.engine import Var
 from weft.engine.failures import Failure
 from weft.trace.capture import storage_key, traced_elsewhere
@@ -56,11 +56,11 @@ class Session(Recordings):
             **dict(self._copies.functions()),
             **dict(Dropout(self).functions()),
         }
-        self._queued = QUEUED - self._special.keys()
+        self.queued = QUEUED - self._special.keys()
 
     def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function of PyTorch inside a lazy block."""
-        if function in self._queued and not self._is_at_once():
+        if function in self.queued and not self._is_at_once():
             return self.queue(function, args, kwargs)
         if function in LOOKING:
             return look_at(function, args, kwargs)
@@ -214,8 +214,10 @@ class Session(Recordings):
                 made.append(gradient)
             return made
 
-    def take(self, recording: Recording, tensor: torch.Tensor, position: int, form: Form) -> int | None:
-        """How a step takes a tensor; None if it cannot be queued."""
+    def take(
+        self, recording: Recording, tensor: torch.Tensor, position: int, form: Form, look: Look | None = None
+    ) -> int | None:
+        """How a step takes a tensor; None if it cannot be queued. `look` is how it looks, where that is known."""
         if tensor.__class__ is LazyTensor:
             value = tensor.value
             if value.recording is recording:
@@ -227,13 +229,14 @@ class Session(Recordings):
                 return known
             if value.real is not None and self.memories.exported(value.real):
                 return self._take_exported(recording, tensor, value.real, form)
-            return recording.external(value, self._memory(tensor), value)
+            return recording.external(value, self._memory(tensor), value, look)
         known = recording.known.get(id(tensor))
         if known is not None:
             return known if position not in form.written or not self.memories.exported(tensor) else None
-        if self.memories.exported(tensor):
+        memory = self.memories.unless_exported(tensor)
+        if memory is None:
             return self._take_exported(recording, tensor, tensor, form)
-        return recording.external(tensor, self._memory(tensor), tensor)
+        return recording.external(tensor, memory, tensor, look)
 
     def _take_exported(self, recording: Recording, tensor: torch.Tensor, real: torch.Tensor, form: Form) -> int | None:
         # Code that PyTorch knows nothing of may write this memory while the call is queued, or read what it writes.

@@ -180,9 +180,19 @@ class Memories:
         """The memory of a tensor, from now on known."""
         return self.find(tensor) or self.bind(tensor, Memory())
 
+    def unless_exported(self, tensor: torch.Tensor) -> Memory | None:
+        """The memory of a tensor, from now on known; None if other code may read or write it unseen."""
+        owner = _owner(tensor)
+        if self._is_exported(owner):
+            return None
+        found = self._known.get(id(owner))
+        return found[1] if found is not None and found[0]() is owner else self._bind(owner, Memory())
+
     def bind(self, tensor: torch.Tensor, memory: Memory) -> Memory:
         """The memory of a tensor: this one, unless it is known by another already."""
-        owner = _owner(tensor)
+        return self._bind(_owner(tensor), memory)
+
+    def _bind(self, owner: Owner, memory: Memory) -> Memory:
         fresh = ref(owner), memory
         found = self._known.setdefault(id(owner), fresh)
         if found[0]() is not owner:
@@ -196,7 +206,9 @@ class Memories:
 
     def exported(self, tensor: torch.Tensor) -> bool:
         """Whether other code (numpy, for one) may read or write this memory unseen."""
-        owner = _owner(tensor)
+        return self._is_exported(_owner(tensor))
+
+    def _is_exported(self, owner: Owner) -> bool:
         found = self._exported.get(id(owner))
         known = found is not None and found() is owner
         return known or not isinstance(owner, torch.UntypedStorage) or not owner.resizable()
