@@ -175,28 +175,29 @@ def two_lanes() -> str:
 
 
 def lazily_and_eager(work: Callable[[], object], rounds: int) -> Times:
-    """The same work on one core, as it comes, and lazily."""
-    threads = torch.get_num_threads()
-
-    def one_core() -> object:
-        torch.set_num_threads(1)
-        try:
-            return work()
-        finally:
-            torch.set_num_threads(threads)
+    """The same work as it comes, lazily and hybridized; and on one core."""
 
     def lazily() -> object:
         with weft.lazy():
             return weft.wait(work())
 
-    return in_turn({"eager": work, "one core": one_core, "lazily": lazily}, rounds)
+    times = in_turn({"eager": work, "lazily": lazily, "hybridized": weft.hybridize(work)}, rounds)
+    # Apart: PyTorch makes its threads anew whenever their number changes, which whoever comes next would pay for.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = in_turn({"one core": work}, rounds)
+    finally:
+        torch.set_num_threads(threads)
+    return Times({**times.rounds, **alone.rounds})
 
 
 def beside_eager(name: str, times: Times) -> str:
     """One line about them."""
     return (
         f"{name}: {', '.join(map(times.show, times.rounds))}; lazily over one core "
-        f"{ratio_text(times.ratio('lazily', 'one core'))}, over eager {ratio_text(times.ratio('lazily', 'eager'))}"
+        f"{ratio_text(times.ratio('lazily', 'one core'))}, over eager {ratio_text(times.ratio('lazily', 'eager'))}, "
+        f"hybridized over eager {ratio_text(times.ratio('hybridized', 'eager'))}"
     )
 
 

@@ -98,6 +98,18 @@ def test_code_that_never_waits_begins_none(monkeypatch: pytest.MonkeyPatch) -> N
         assert not SESSION.pauses.paused
 
 
+def test_blocks_that_end_with_their_only_look_pause_from_their_beginning() -> None:
+    x = torch.arange(20.0)
+    paused = []
+    for _ in range(12):
+        with weft.lazy():
+            paused.append(SESSION.pauses.paused)
+            found = weft.wait([x + 1, x * 2])
+        assert [one.sum().item() for one in found] == [210, 380]
+    assert not paused[0]
+    assert paused[-1]
+
+
 def test_a_pause_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(20, 20)
     with weft.lazy():

@@ -103,3 +103,14 @@ def test_random_graphs_give_what_the_interpreter_gives(graph: Any) -> None:
     for result, wanted in zip(graph.results, interpret(graph, copy.deepcopy(made)), strict=True):
         if isinstance(wanted, torch.Tensor):
             assert same_bits(wanted, roots[result.value])
+
+
+def test_numbers_that_are_handed_out_share_no_memory() -> None:
+    text = """graph f(%a: float, %b: float) {
+      %0: f32[] = scalar %a, dtype=f32
+      %1: f32[] = scalar %b, dtype=f32
+      return %0, %1
+    }"""
+    first, second = run(text, 0.5, 1e39)
+    assert (first.item(), second.item()) == (0.5, float("inf"))
+    assert first.untyped_storage().data_ptr() != second.untyped_storage().data_ptr()

@@ -24,10 +24,11 @@ from weft.codegen.library import version_of
 from weft.engine import Placement, Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError
-from weft.trace.capture import storage_key, tree_map_only, without_functions
+from weft.trace.capture import storage_key, tree_flatten, tree_map_only, without_functions
 from weft.trace.state import find_state
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
+NO_RESULTS = frozenset((torch.Tensor, nn.Parameter, LazyTensor, int, float, bool, str, type(None)))
 # For each kind of call: which of its tensors it has been seen to write, by place; and whether it was seen at all.
 _WRITES: dict[Hashable, set[int]] = {}
 
@@ -159,9 +160,11 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _results_in(item: Any) -> list[Spawned]:
-    found: list[Spawned] = []
-    tree_map_only(Spawned, found.append, item)
-    return found
+    if type(item) in NO_RESULTS:
+        return []
+    if type(item) in (list, tuple):
+        return [result for entry in item if type(entry) not in NO_RESULTS for result in _results_in(entry)]
+    return [leaf for leaf in tree_flatten(item)[0] if isinstance(leaf, Spawned)]
 
 
 def _reached(function: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:

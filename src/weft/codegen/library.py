@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from weft.codegen.numbers import kind_and_dtype, number_tensors, numbers_together
 from weft.errors import source_line
 from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results
 from weft.ir.graph import Value
@@ -73,12 +74,13 @@ class _Writer:
         self.variables: dict[Value, str] = {value: f"i{index}" for index, value in enumerate(plan.inputs)}
         self.places: dict[int, Any] = {}
         self.lines: list[str] = []
+        self.numbers_together = numbers_together(plan)
 
     def source(self) -> str:
         """The whole text."""
         self.lines.append(f"def run({', '.join(self.variables.values())}):")
-        for index, step in enumerate(self.plan.steps):
-            self.variables[step.value] = f"v{index}"
+        self.variables |= {step.value: f"v{index}" for index, step in enumerate(self.plan.steps)}
+        for step in self.plan.steps:
             for line in EMIT.get(step.value.op, _emit_small)(self, step):
                 self.lines.append("    " + line)
                 self.places[len(self.lines)] = step.value.place
@@ -200,11 +202,23 @@ def _emit_small(writer: _Writer, step: Step) -> list[str]:
     return [f"{writer.variables[value]} = {rule}([{operands}])"]
 
 
+def _emit_scalar(writer: _Writer, step: Step) -> list[str]:
+    together = writer.numbers_together.get(step.value)
+    if together is None:
+        return _emit_small(writer, step)
+    if not together:
+        return []  # with the first
+    make = writer.constant(partial(number_tensors, *(kind_and_dtype(step.value) or ())))
+    numbers = ", ".join(writer.variables[value.operands[0]] for value in together)
+    return [f"{', '.join(writer.variables[value] for value in together)}, = {make}(({numbers},))"]
+
+
 EMIT: dict[str, Callable[[_Writer, Step], list[str]]] = {
     "library": _emit_library,
     "update": _emit_update,
     "item": _emit_item,
     "native": _emit_native,
+    "scalar": _emit_scalar,
     "constant": _emit_constant,
     "random_state": _emit_random_state,
     "set_random_state": _emit_set_random_state,

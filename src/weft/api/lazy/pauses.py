@@ -95,10 +95,19 @@ class Pauses:
         if not self._is_mine():
             self._others.pop(threading.get_ident(), None)
             return
+        if self.wanted:
+            self._lasts()  # no turn came in the block: the next one at this place begins with the pause
         self.paused = self.wanted = False
         self._ended.set()
         self._mode = None
         self._sent.clear()
+
+    def _lasts(self) -> None:
+        """From now on pauses are due, for a while."""
+        habit = self._habit
+        habit.lost = MOST_LOST / 2  # behind it, one look that loses as much as before begins the next
+        habit.until = time.monotonic() + habit.length
+        habit.length = min(2 * habit.length, LONGEST)
 
     def _habit_of(self, place: Any) -> _Habit:
         if place is None:
@@ -209,8 +218,7 @@ class Pauses:
         if not self._queue.settle():
             return False  # it will behind one of the next looks, unless others have work in flight
         self.wanted = False
-        habit.until = time.monotonic() + habit.length
-        habit.length = min(2 * habit.length, LONGEST)
+        self._lasts()
         self._pause()
         return True
 

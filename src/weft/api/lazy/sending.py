@@ -102,6 +102,12 @@ class Recordings:
             push_segment(segment, self.gradients.order)
             return None
 
+    def nothing_left(self) -> bool:
+        """Tell whether nothing is recorded or queued, and no thread that waits runs anything."""
+        runner = engine()
+        # In this order: a recording that runs on such a thread is taken from here after the turn is.
+        return not self._recordings and runner.is_quiet() and not (isinstance(runner, Engine) and runner.turn.locked())
+
     def flush_all(self, *, waits: bool = False) -> None:
         """Push everything that was recorded, by any thread."""
         for recording in list(self._recordings):

@@ -350,10 +350,18 @@ class Session(Recordings):
 
         `own` is memory (see `storage_key`) that the caller has to itself, as a task has what it was pushed for.
         """
+        nothing_left = False
 
         def settle(tensor: torch.Tensor) -> torch.Tensor:
-            mine = own and tensor.__class__ is not LazyTensor and storage_key(tensor) in own
-            return tensor if mine else self._real(tensor)
+            nonlocal nothing_left
+            real = tensor.value.real if tensor.__class__ is LazyTensor else tensor
+            if nothing_left and real is not None:
+                return real
+            if own and real is tensor and storage_key(tensor) in own:
+                return tensor
+            found = self._real(tensor)
+            nothing_left = self.nothing_left()
+            return found
 
         return each_tensor(settle, thing)
 
