@@ -138,3 +138,18 @@ def test_an_argument_that_is_a_view_of_a_written_buffer_is_seen() -> None:
         assert torch.equal(ours(x), theirs(x))
     for start in (0, 5, 5):
         assert torch.equal(ours(ours.kept[start : start + 4]), theirs(theirs.kept[start : start + 4]))
+
+
+@torch.no_grad()
+def test_columns_moved_by_a_border_are_not_written_over_before_they_are_read() -> None:
+    def shift(columns: torch.Tensor, rows: torch.Tensor) -> None:
+        columns.copy_(nn.functional.pad(columns[:, 1:], (1, 0)))
+        rows.copy_(nn.functional.pad(rows[:-1], (0, 0, 0, 1), value=2.0))
+
+    hybrid = weft.hybridize(shift)
+    for _ in range(3):
+        ours = torch.randn(4, 5), torch.randn(4, 5)
+        theirs = tuple(tensor.clone() for tensor in ours)
+        hybrid(*ours)
+        shift(*theirs)
+        assert all(map(torch.equal, ours, theirs))

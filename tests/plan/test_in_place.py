@@ -198,3 +198,17 @@ def test_what_is_read_turned_is_not_written_over() -> None:
     x, y, m = torch.randn(3, 16, 16)
     expected = x @ y + m.t()
     torch.testing.assert_close(of_a_product(text, 16, x, y, m)[0], expected)
+
+
+def test_a_border_that_fills_all_at_first_is_not_written_over_what_it_borders() -> None:
+    graph = parse_graph("""graph p(%x: f32[2,3]) {
+      %1: f32[2,3] = pad %x, low=[0, 0], high=[0, 0], value=0
+      return %1
+    }""")
+    run = CompiledGraph(
+        replace(graph, results=(), writes=(Write(graph.inputs[0], graph.results[0].value),)), frozenset()
+    )
+    x = torch.randn(2, 3)
+    expected = x.clone()
+    [found] = run((x,))
+    assert torch.equal(found, expected)

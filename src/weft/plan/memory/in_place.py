@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from weft.plan.access import boxes
 from weft.plan.epilogue import Operand
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.memory.box import Box, disjoint
 from weft.plan.plan import KernelCall, Location, Plan
 from weft.target import Target
 
@@ -48,8 +50,12 @@ class _Calls:
         copies = {number for number in near if _stays(self.calls[number], output, source)}
         rest = [number for number in near if number not in copies]
         writers = [number for number in rest if _touches(self.calls[number].writes, output)]
-        if not writers:
-            return False
+        if not writers or any(
+            number < copy and _may_meet(self.calls[number], self.calls[copy], output)
+            for copy in copies
+            for number in writers
+        ):
+            return False  # what the copy writes over would stay: a border, say, for which all is filled at first
         writer, own = writers[0], writers
         changed: KernelCall | None = self.calls[writer]
         if not copies:
@@ -104,6 +110,21 @@ def _stays(call: KernelCall, output: int, source: int) -> bool:
     [written], [read] = call.writes, call.reads
     moves = (written.buffer, read.buffer) != (output, source) or written.offset != read.offset
     return not moves and not kernel.body and kernel.outputs == kernel.inputs and kernel.results == (0,)
+
+
+def _may_meet(one: KernelCall, other: KernelCall, buffer: int) -> bool:
+    """Whether two calls may write the same byte of a buffer."""
+    return any(
+        first is None or second is None or not disjoint(first, second)
+        for first in _written(one, buffer)
+        for second in _written(other, buffer)
+    )
+
+
+def _written(call: KernelCall, buffer: int) -> list[Box | None]:
+    found = boxes(call.kernel, 0, call.kernel.tile_count) or (None,) * len(call.writes)
+    places = zip(call.writes, found, strict=False)
+    return [None if one is None else one.moved(place.offset) for place, one in places if place.buffer == buffer]
 
 
 def _over_its_input(call: KernelCall, output: Location, source: Location, target: Target) -> KernelCall | None:
