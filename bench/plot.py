@@ -61,7 +61,7 @@ def draw(results: dict[str, Any], stem: Path) -> None:
     for name, colour in COLOURS.items():
         if any(name in ratios_of(row) for row in rows):
             axes.scatter([], [], color=colour, label=name)
-    figure.legend(loc="outside lower center", ncols=9, frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     for suffix in (".svg", ".png"):
         figure.savefig(stem.with_suffix(suffix), dpi=150)
     plt.close(figure)
