@@ -360,7 +360,7 @@ class Session(Recordings):
             if own and real is tensor and storage_key(tensor) in own:
                 return tensor
             found = self._real(tensor)
-            nothing_left = self.nothing_left()
+            nothing_left = not own and self.nothing_left()  # a task is in flight itself
             return found
 
         return each_tensor(settle, thing)
