@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.contestants import by_name
+from bench.figures import ratios
 
 COLOURS = {
     "eager": "#7f8790",
@@ -27,13 +28,13 @@ ROW_HEIGHT = 0.34
 
 
 def ratios_of(row: dict[str, Any]) -> dict[str, float]:
-    """Give each peer's median time over Weft's."""
+    """Give each peer's time over Weft's: the median of what each round says."""
     entries, ours = row["contestants"], row["ours"]
     if ours is None:
         return {}
-    below = entries[ours]["time"]["median"]
+    below = entries[ours]["rounds"]
     return {
-        name: entry["time"]["median"] / below
+        name: ratios(entry["rounds"], below).median
         for name, entry in entries.items()
         if not by_name(name).is_weft and entry["verdict"] != "wrong"
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.numbers import kind_and_dtype, number_tensors, numbers_together
+from weft.codegen.numbers import number_tensors, numbers_together
 from weft.errors import source_line
 from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results
 from weft.ir.graph import Value
@@ -206,11 +206,11 @@ def _emit_scalar(writer: _Writer, step: Step) -> list[str]:
     together = writer.numbers_together.get(step.value)
     if together is None:
         return _emit_small(writer, step)
-    if not together:
+    if step.value is not together.values[0]:
         return []  # with the first
-    make = writer.constant(partial(number_tensors, *(kind_and_dtype(step.value) or ())))
-    numbers = ", ".join(writer.variables[value.operands[0]] for value in together)
-    return [f"{', '.join(writer.variables[value] for value in together)}, = {make}(({numbers},))"]
+    make = writer.constant(partial(number_tensors, together.kind, together.dtype))
+    numbers = ", ".join(writer.variables[value.operands[0]] for value in together.values)
+    return [f"{', '.join(writer.variables[value] for value in together.values)}, = {make}(({numbers},))"]
 
 
 EMIT: dict[str, Callable[[_Writer, Step], list[str]]] = {

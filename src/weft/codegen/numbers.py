@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -23,8 +24,17 @@ def number_tensors(kind: str, dtype: torch.dtype, numbers: Sequence[float]) -> t
     return torch.frombuffer(array(code, numbers), dtype=given).double().to(dtype).unbind()
 
 
-def numbers_together(plan: LibraryPlan) -> dict[Value, tuple[Value, ...]]:
-    """Find numbers that are made into tensors at once: by the first of them all, by each other one none.
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Values that are made of numbers of one kind, into tensors of one dtype, by the first of them."""
+
+    kind: str
+    dtype: torch.dtype
+    values: tuple[Value, ...]
+
+
+def numbers_together(plan: LibraryPlan) -> dict[Value, Together]:
+    """Find numbers that are made into tensors at once.
 
     They share memory, so only machine code may see them, which neither hands them out nor writes to them.
     """
@@ -32,13 +42,14 @@ def numbers_together(plan: LibraryPlan) -> dict[Value, tuple[Value, ...]]:
     seen.update(plan.outputs)
     alike: dict[tuple[str, torch.dtype], list[Value]] = {}
     for step in plan.steps:
-        kind = None if step.value in seen else kind_and_dtype(step.value)
+        kind = None if step.value in seen else _kind_and_dtype(step.value)
         if kind is not None:
             alike.setdefault(kind, []).append(step.value)
-    return {value: tuple(found) if value is found[0] else () for found in alike.values() for value in found}
+    found = [Together(*kind, tuple(values)) for kind, values in alike.items()]
+    return {value: together for together in found for value in together.values}
 
 
-def kind_and_dtype(value: Value) -> tuple[str, torch.dtype] | None:
+def _kind_and_dtype(value: Value) -> tuple[str, torch.dtype] | None:
     """What a number and the tensor made of it are; None for what is made in another way."""
     if value.op != "scalar" or not isinstance(value.type, TensorType) or value.type.device.type != "cpu":
         return None

@@ -30,7 +30,7 @@ class KernelsAhead:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._begun: list[Begun] = []
+        self._begun: list[Begun] = []  # also what was taken: whoever took it may fail before it is finished
         self._free: list[Begun] = []
 
     def __enter__(self) -> Self:

@@ -2,10 +2,10 @@
 
 `modes()` gives the modes of the thread as one small number: one call in the place of eight. `keys(tensor)` gives the
 word that has a tensor's dispatch keys: PyTorch's own questions about them let go of the interpreter's lock, which a
-worker then takes. `placeholder(value)` makes
-another tensor like a template, with the value as an attribute: a copy of a tensor without memory has none either, and
-takes a third of the time that PyTorch needs to read sizes, strides and a type from Python.
-All get `self`: `modes` and `keys` a bytes object with words, `placeholder` a tuple that begins with one.
+worker then takes. `placeholder(value)` makes another tensor like a template, with the value as an attribute: a copy of
+a tensor without memory has none either, and takes a third of the time that PyTorch needs to read sizes, strides and a
+type from Python. All get `self`: `modes` and `keys` a bytes object with words, `placeholder` a tuple that begins with
+one.
 """
 
 from collections.abc import Sequence

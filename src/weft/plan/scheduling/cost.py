@@ -175,7 +175,7 @@ def _step_cycles(height: int, width: int) -> float:
     """Estimate the cycles of one step of a register block in a whole product.
 
     All else that the choice of a block weighs goes on beside the multiply-adds: blocks of 9 x 3 vectors take 1.01 of
-    what these do, blocks of 10 x 1 take 1.02, on cores that do one multiply-add of 512 bits at a time.
+    what these do, blocks of 10 x 1 take 1.02, on a Zen 4 core, which does one multiply-add of 512 bits at a time.
     """
     return STEP_SHARE * max(height * width, height + width) / 2
 
