@@ -9,8 +9,8 @@ from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input
 
 from weft.codegen.kernels.gemm import emit_gemm
-from weft.codegen.kernels.pack import emit_pack
-from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage
+from weft.codegen.kernels.winograd_weights import emit_winograd_weights
 from weft.codegen.module import Module
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
@@ -19,10 +19,9 @@ from weft.plan.kernels.winograd import (
     PRODUCTS,
     WinogradKernel,
     WinogradStage,
-    WinogradWeightKernel,
     choose_winograd,
-    pack_winograd_weights,
     winograd_product,
+    winograd_weights,
 )
 from weft.target import Target
 
@@ -51,22 +50,23 @@ def winograd(target: Target, sizes: ConvSizes, block: int, epilogue: Epilogue) -
     )
 
 
+def strides_of(weight: torch.Tensor) -> tuple[int, int, int, int]:
+    out, into, row, column = weight.stride()
+    return out, into, row, column
+
+
 def run(target: Target, kernel: WinogradKernel, out: torch.Tensor, *inputs: torch.Tensor, staged: bool = False) -> None:
-    """Transform and pack the weights, then compute tile by tile, or stage after stage."""
+    """Transform and pack the weights tile by tile, then compute tile by tile, or stage after stage."""
     x, weight, *rest = inputs
-    channels = kernel.out_channels, kernel.in_channels
-    prepare = WinogradWeightKernel("prepare", kernel.element, *channels, weight.stride())
-    pack = pack_winograd_weights(kernel, "pack")
+    prepare = winograd_weights(kernel, "prepare", strides_of(weight))
     call = compiled(
         target,
         (lambda module: emit_stages(module, kernel)) if staged else (lambda module: emit_winograd(module, kernel)),
         lambda module: emit_winograd_weights(module, prepare),
-        lambda module: emit_pack(module, pack),
     )
-    transformed = torch.empty(PRODUCTS, *channels)
-    packed, whole = guarded(PRODUCTS * pack.packed_batch[0])
-    call("prepare", transformed, weight, begin=0, end=prepare.tile_count)
-    call("pack", packed, transformed, begin=0, end=pack.tile_count)
+    packed, whole = guarded(PRODUCTS * prepare.packed_size)
+    for tile in reversed(range(prepare.tile_count)):
+        call("prepare", packed, weight, begin=tile, end=tile + 1)
     if staged:
         run_stages(call, kernel, (out, x, packed, *rest))
     for tile in () if staged else reversed(range(kernel.tile_count)):
@@ -171,17 +171,17 @@ def test_weights_turned_around_give_the_gradient_of_the_input() -> None:
     sizes = ConvSizes("f32", 1, 24, 16, size, Window((3, 3), padding=(1, 1)))
     kernel = winograd(target, sizes, 20, Epilogue())
     weight, gradient = torch.randn(24, 16, 3, 3), torch.randn(1, 24, *size)
-    turned = WinogradWeightKernel("prepare", "f32", 16, 24, (9, 144, -3, -1), offset=8)
-    transformed, expected = torch.empty(PRODUCTS, 16, 24), torch.empty(PRODUCTS, 16, 24)
-    plain = WinogradWeightKernel("plain", "f32", 16, 24, (216, 9, 3, 1))
+    turned = winograd_weights(kernel, "prepare", (9, 144, -3, -1), 8)
+    plain = winograd_weights(kernel, "plain", (216, 9, 3, 1))
     call = compiled(
         target,
         lambda module: emit_winograd_weights(module, turned),
         lambda module: emit_winograd_weights(module, plain),
     )
-    call("prepare", transformed, weight, begin=0, end=16)
-    call("plain", expected, weight.transpose(0, 1).flip(2, 3).contiguous(), begin=0, end=16)
-    assert torch.equal(transformed, expected)
+    packed, expected = (torch.empty(PRODUCTS * plain.packed_size) for _ in range(2))
+    call("prepare", packed, weight, begin=0, end=turned.tile_count)
+    call("plain", expected, weight.transpose(0, 1).flip(2, 3).contiguous(), begin=0, end=plain.tile_count)
+    assert torch.equal(packed, expected)
     out, _ = guarded(1, *size, 16)
     around = weight.transpose(0, 1).flip(2, 3).contiguous()
     run(target, kernel, out, gradient.permute(0, 2, 3, 1).contiguous(), around)

@@ -18,7 +18,8 @@ from weft.codegen.kernels.pool_gradient import emit_pool_gradient
 from weft.codegen.kernels.reduce import emit_reduce
 from weft.codegen.kernels.scatter import emit_scatter
 from weft.codegen.kernels.top import emit_top
-from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage
+from weft.codegen.kernels.winograd_weights import emit_winograd_weights
 from weft.codegen.module import FunctionWriter, Module
 from weft.errors import InternalError
 from weft.plan.kernels.attention import AttentionKernel

@@ -10,10 +10,10 @@ from dataclasses import replace
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.tiles import first_of
-from weft.codegen.kernels.winograd_transforms import emit_input_transform, emit_output_transform, weight_columns
+from weft.codegen.kernels.winograd_transforms import emit_input_transform, emit_output_transform
 from weft.codegen.module import Module
-from weft.codegen.register import Register, constant
-from weft.plan.kernels.winograd import PRODUCTS, WinogradKernel, WinogradStage, WinogradWeightKernel
+from weft.codegen.register import constant
+from weft.plan.kernels.winograd import PRODUCTS, WinogradKernel, WinogradStage
 
 
 def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
@@ -58,32 +58,3 @@ def emit_winograd_stage(module: Module, stage: WinogradStage) -> None:
     # A transform counts rows of patches or products from its first one.
     pointers[between] = Vectors(writer, stage.of.element, 1).moved(pointers[between], (first, channels))
     writer.emit_void(f"call void @{transform}({', '.join(map(str, (*pointers, first, stop)))})")
-
-
-def emit_winograd_weights(module: Module, kernel: WinogradWeightKernel) -> None:
-    """Emit the transform of weights: void name(transformed*, weight*, begin, end)."""
-    writer = module.function(kernel.name, ["ptr", "ptr", "i64", "i64"])
-    transformed, weight, begin, end = writer.parameters
-    number = Vectors(writer, kernel.element, 1)
-    weight = number.address(weight, kernel.offset)
-    out_stride, in_stride, row_stride, column_stride = kernel.weight
-    with writer.loop(begin, end) as outputs, writer.loop(0, kernel.in_channels) as inputs:
-        base = number.moved(weight, (outputs.index, out_stride), (inputs.index, in_stride))
-        to = number.moved(transformed, (outputs.index, kernel.in_channels), (inputs.index, 1))
-        loaded = [
-            writer.load(number.element, number.address(base, row * row_stride + column * column_stride))
-            for row in range(3)
-            for column in range(3)
-        ]
-        # In f64: it costs nothing here, and every later product has the better weights.
-        wide = [writer.convert("fpext", value, "double") for value in loaded]
-        for place, value in enumerate(_transformed(wide, number)):
-            narrow = writer.convert("fptrunc", value, number.element)
-            writer.store(narrow, number.address(to, place * kernel.out_channels * kernel.in_channels))
-
-
-def _transformed(window: list[Register], number: Vectors) -> list[Register]:
-    """Give the 16 places of a transformed 3x3 window, row by row."""
-    columns = [weight_columns(number.writer, window[column::3]) for column in range(3)]
-    rows = [weight_columns(number.writer, [column[row] for column in columns]) for row in range(4)]
-    return [value for row in rows for value in row]

@@ -6,7 +6,7 @@ from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockWriter, begin_block_function
 from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
+from weft.codegen.register import Register
 from weft.plan.kernels.winograd import PATCH, SQUARE, WinogradKernel
 
 Place = tuple[Register, Register, Register]  # image, row and column of a square
@@ -22,14 +22,6 @@ def pixel_line(writer: FunctionWriter, x: Sequence[Register]) -> list[Register]:
     """Transform one line of sums of products back: four numbers to two."""
     total, difference = writer.binary("fadd", x[1], x[2]), writer.binary("fsub", x[1], x[2])
     return [writer.binary("fadd", x[0], total), writer.binary("fsub", difference, x[3])]
-
-
-def weight_columns(writer: FunctionWriter, x: Sequence[Register]) -> list[Register]:
-    """Transform one line of a window: three numbers to four."""
-    half = constant(x[0].kind, 0.5)
-    outer = writer.binary("fadd", x[0], x[2])
-    middle = [writer.binary(opcode, outer, x[1]) for opcode in ("fadd", "fsub")]
-    return [x[0], *(writer.binary("fmul", value, half) for value in middle), x[2]]
 
 
 def square_place(writer: FunctionWriter, kernel: WinogradKernel, index: Register) -> Place:

@@ -17,10 +17,9 @@ from weft.plan.kernels.winograd import (
     Way,
     WinogradKernel,
     WinogradStage,
-    WinogradWeightKernel,
     choose_winograd,
-    pack_winograd_weights,
     winograd_product,
+    winograd_weights,
 )
 from weft.plan.plan import KernelCall, Location
 from weft.plan.window import Window, in_order_of
@@ -80,26 +79,14 @@ def _products(fusion: Fusion, kernel: WinogradKernel, images: Leaf, packed: Loca
 
 def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Leaf, scale: Leaf | None) -> Location:
     """The transformed weights, packed: when a weight has changed, or in the call where it is none."""
-    assembly, strides = fusion.assembly, weight.window.strides
-    prepare = WinogradWeightKernel(
-        assembly.name("prepare"), kernel.element, kernel.out_channels, kernel.in_channels,
-        (strides[0], strides[1], strides[2], strides[3]),
-    )  # fmt: skip
-    pack = pack_winograd_weights(kernel, assembly.name("pack"))
-    transformed = Location(
-        assembly.buffer("arena", PRODUCTS * kernel.out_channels * kernel.in_channels, kernel.element)
-    )
-    size, source = PRODUCTS * pack.packed_batch[0], assembly.location(weight)
-    if fusion.is_weight(weight):
-        packed = Location(assembly.buffer("packed", size, kernel.element))
-        assembly.packing.append(KernelCall(prepare, (transformed,), (source,)))
-        if scale is None:
-            assembly.packing.append(KernelCall(pack, (packed,), (transformed,)))
-        else:
-            scaled, by_channel = replace(pack, scale_batch=(0,)), assembly.location(scale)
-            assembly.packing.append(KernelCall(scaled, (packed,), (transformed, by_channel)))
+    assembly, (out, into, row, column) = fusion.assembly, weight.window.strides
+    prepare = winograd_weights(kernel, assembly.name("prepare"), (out, into, row, column), scaled=scale is not None)
+    size, source = PRODUCTS * prepare.packed_size, assembly.location(weight)
+    if not fusion.is_weight(weight):
+        packed = Location(assembly.buffer("arena", size, kernel.element))
+        assembly.call(prepare, (packed,), (source,))
         return packed
-    packed = Location(assembly.buffer("arena", size, kernel.element))
-    assembly.call(prepare, (transformed,), (source,))
-    assembly.call(pack, (packed,), (transformed,))
+    packed = Location(assembly.buffer("packed", size, kernel.element))
+    by_channel = () if scale is None else (assembly.location(scale),)
+    assembly.packing.append(KernelCall(prepare, (packed,), (source, *by_channel)))
     return packed

@@ -12,7 +12,7 @@ from typing import Literal
 from weft.plan.blocks import Blocks, cut
 from weft.plan.epilogue import Epilogue
 from weft.plan.kernels.conv import ConvSizes, Images, seen_places
-from weft.plan.kernels.gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.kernels.gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, packed_size, panels
 from weft.plan.kernels.schedule_conv import LEAST_IMAGES
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import Target
@@ -29,6 +29,7 @@ MOST_STAGE_BYTES = 16 * 1024 * 1024  # of patches and products in memory
 STAGE_PATCHES = 4  # patches of a tile of a stage
 LONGEST_SUM = 64  # steps in one chain of additions: the transforms have used up some of the error that eager makes
 LEAST_CHANNELS = 12  # below, the transforms cost more than they save
+WEIGHT_TILE_CHANNELS = 16  # input channels of a tile of weights: their windows stay in the nearest cache
 
 Way = Literal["direct", "blocks", "stages"]
 
@@ -111,11 +112,13 @@ class WinogradStage:
 
 @dataclass(frozen=True)
 class WinogradWeightKernel:
-    """The transform of weights; arguments are transformed, weight, begin, end, with a tile per output channel.
+    """The transform of weights; arguments are packed, weight, begin, end.
 
     `weight` has the strides of output and input channel, row and column, and `offset` the elements before the first:
     the gradient of an input is a convolution with the window turned around and the channels exchanged. What comes out
-    is 16 matrices of output channels by input channels, to be packed.
+    is 16 matrices of input by output channels, packed as the product reads them: no more than some windows of weights
+    are anywhere else meanwhile. With `scaled` there is another argument behind the weight: numbers side by side that
+    the output channels are multiplied with. A tile is one vector of output channels at a few input channels.
     """
 
     name: str
@@ -123,12 +126,25 @@ class WinogradWeightKernel:
     out_channels: int
     in_channels: int
     weight: tuple[int, int, int, int]
+    lanes: int
+    panels: Blocks
     offset: int = 0
+    scaled: bool = False
+
+    @property
+    def packed_size(self) -> int:
+        """Count the numbers of one packed matrix."""
+        return self.panels.total * self.lanes * self.in_channels
+
+    @property
+    def parts(self) -> int:
+        """Count the tiles of each vector of output channels."""
+        return -(-self.in_channels // WEIGHT_TILE_CHANNELS)
 
     @property
     def tile_count(self) -> int:
         """Count the tiles."""
-        return self.out_channels
+        return self.panels.total * self.parts
 
 
 def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:
@@ -186,18 +202,19 @@ def winograd_product(name: str, conv: ConvSizes, block: int, target: Target) -> 
     )
 
 
-def pack_winograd_weights(kernel: WinogradKernel, name: str) -> PackKernel:
-    """Describe the packing of transformed weights."""
-    product = kernel.product
-    inner, columns = product.inner, product.columns
-    return PackKernel(
+def winograd_weights(
+    kernel: WinogradKernel, name: str, strides: tuple[int, int, int, int], offset: int = 0, *, scaled: bool = False
+) -> WinogradWeightKernel:
+    """Describe how the weights of a convolution are transformed: those at these strides, an offset on."""
+    schedule = kernel.product.schedule
+    return WinogradWeightKernel(
         name=name,
         element=kernel.element,
-        batch=(PRODUCTS,),
-        inner=inner,
-        columns=columns,
-        source=Matrix((inner * columns,), 1, inner),
-        packed_batch=product.right.batch,
-        lanes=product.schedule.lanes,
-        panels=panels(columns, product.schedule),
+        out_channels=kernel.out_channels,
+        in_channels=kernel.in_channels,
+        weight=strides,
+        lanes=schedule.lanes,
+        panels=panels(kernel.out_channels, schedule),
+        offset=offset,
+        scaled=scaled,
     )

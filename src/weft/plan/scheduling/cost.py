@@ -235,7 +235,8 @@ def _winograd_stage(stage: WinogradStage) -> float:
 
 
 def _winograd_weights(kernel: WinogradWeightKernel) -> float:
-    return kernel.out_channels * kernel.in_channels * PRODUCTS * 2.0
+    # Nine numbers are copied one by one; the rest is vectors.
+    return kernel.out_channels * kernel.in_channels * (9.0 + 7.0 * PRODUCTS / kernel.lanes)
 
 
 def _pooling(kernel: PoolKernel) -> float:
