@@ -32,11 +32,19 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("WEFT_ENGINE", "serial", "engine", "serial"),
         ("WEFT_THREADS", "3", "threads", 3),
         ("WEFT_CUDA_GRAPHS", "off", "cuda_graphs", "off"),
+        ("WEFT_KEPT_MEMORY", "0", "kept_memory", 0),
         ("WEFT_LOG", "debug", "log", "debug"),
     ],
 )
 def test_each_option_sets_its_field(name: str, text: str, field: str, value: object) -> None:
     assert getattr(read_config({name: text}), field) == value
+
+
+def test_who_has_set_the_allocator_keeps_it_as_it_is() -> None:
+    for environment in ({"MALLOC_ARENA_MAX": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=65536"}):
+        assert read_config(environment).kept_memory == 0
+        assert read_config({**environment, "WEFT_KEPT_MEMORY": "8"}).kept_memory == 8
+    assert read_config({"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}).kept_memory == 256
 
 
 def test_the_cache_follows_the_desktop_convention() -> None:
@@ -54,7 +62,7 @@ def test_a_misspelt_option_is_an_error_that_guesses_what_was_meant() -> None:
     assert str(error.value) == (
         "WEFT_THREAD is set in the environment, but Weft has no such option\n"
         "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_CODEGEN, "
-        "WEFT_CUDA_GRAPHS, WEFT_LOG\n"
+        "WEFT_CUDA_GRAPHS, WEFT_KEPT_MEMORY, WEFT_LOG\n"
         "  fix   did you mean WEFT_THREADS?"
     )
 

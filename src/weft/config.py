@@ -27,6 +27,7 @@ class Config:
     threads: int = 0
     codegen: str = "native"
     cuda_graphs: str = "on"
+    kept_memory: int = 256
     log: str = "quiet"
 
 
@@ -78,6 +79,7 @@ OPTIONS = (
     Option("WEFT_THREADS", "threads", count, "a number, 0 for all cores", "how many cores Weft may use"),
     Option("WEFT_CODEGEN", "codegen", one_of(*CODEGENS), " | ".join(CODEGENS), "library runs PyTorch's operators only"),
     Option("WEFT_CUDA_GRAPHS", "cuda_graphs", one_of(*SWITCHES), " | ".join(SWITCHES), "whether CUDA graphs are used"),
+    Option("WEFT_KEPT_MEMORY", "kept_memory", count, "megabytes", "freed memory that is kept for what comes next"),
     Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
 )
 
@@ -101,6 +103,8 @@ def read_config(environment: Mapping[str, str]) -> Config:
                 fix=f"set one of these, or unset {name}",
             ) from error
     values.setdefault("cache_dir", default_cache_dir(environment))
+    if sets_allocator(environment):
+        values.setdefault("kept_memory", 0)
     return replace(Config(), **values)  # type: ignore[arg-type]  # each row's reader returns its field's type
 
 
@@ -119,6 +123,11 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path:
     """Give the folder for caches where WEFT_CACHE_DIR is not set: the desktop convention, then ~/.cache."""
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "weft"
+
+
+def sets_allocator(environment: Mapping[str, str]) -> bool:
+    """Tell whether the user has told the C library what to do with freed memory, which then stays as it is."""
+    return any(name.startswith("MALLOC_") for name in environment) or "malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
 _lock = threading.Lock()  # Held only to read or swap _current: never while waiting for anything else.

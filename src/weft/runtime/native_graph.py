@@ -26,6 +26,7 @@ from weft.runtime.border import PYTORCHS, Border, loose_in
 from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import NativeExecutable
+from weft.runtime.kept_memory import keep_freed_memory
 from weft.runtime.kept_plans import Machine, Question, kept_plan
 from weft.runtime.kernels_ahead import Begun, KernelsAhead
 from weft.runtime.measure import machine_model
@@ -127,6 +128,7 @@ class CompiledGraph:
         self.regions: tuple[NativeRegion, ...] = ()
         planned = PlannedGraph(graph, plan_library(graph), ())
         if config().codegen == "native":
+            keep_freed_memory()
             with KernelsAhead(host_target()) as ahead:
                 planned = _planned(border.with_given(graph), weights, forward, border, ahead)
                 self.regions = tuple(

@@ -11,6 +11,7 @@ from weft.devices import cpu_count, placed
 from weft.engine import BaseEngine, Engine, Placement, Var, current_engine
 from weft.engine.base import nothing
 from weft.errors import ExecutionError
+from weft.runtime.kept_memory import keep_freed_memory
 
 
 def engine() -> BaseEngine:
@@ -61,6 +62,7 @@ def push_copy(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[V
 
 
 def _push(task: Callable[[], None], reads: Sequence[Var], writes: Sequence[Var], place: Placement, name: str) -> None:
+    keep_freed_memory()
     runner = engine()
     try:
         runner.push(task, reads, writes, place, name)
