@@ -15,18 +15,24 @@ from weft.plan.kernels.loop import LoopExpression, plan_loop
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.plan.memory.arena import place
 from weft.plan.plan import Buffer, BufferKind, KernelCall, Location, Plan, Run, Wait
-from weft.plan.scheduling.lanes import IN_ORDER, IN_TURN, Scheduling, schedule
-from weft.plan.scheduling.machine_model import default_model
+from weft.plan.scheduling.lanes import IN_ORDER, IN_TURN, Pace, Scheduling, schedule
+from weft.plan.scheduling.machine_model import MEASURED, default_model
 
 MODEL = default_model(TARGET)
+NEAR = replace(MODEL, wait=0.1e-6, check=0.03e-6, lane=0.5e-6, transfer=80e9)  # cores that share a cache
 
 
 def product(out: Location, left: int, right: int, sizes: tuple[int, int], width: int = 0) -> KernelCall:
     """Make a call that multiplies a matrix of rows by a square one, into columns of a matrix of some width."""
-    rows, size = sizes
+    return wide_product(out, left, right, (sizes[0], sizes[1], sizes[1]), width)
+
+
+def wide_product(out: Location, left: int, right: int, sizes: tuple[int, int, int], width: int = 0) -> KernelCall:
+    """Make a call that multiplies matrices: sizes are rows, columns and the length of a sum."""
+    rows, columns, inner = sizes
     kernel = GemmKernel(
-        "product", "f32", (), rows, size, size, Matrix((), size, 1), Matrix((), size, 1),
-        Matrix((), width or size, 1), Epilogue(), choose_schedule("f32", (rows, size, size), TARGET),
+        "product", "f32", (), rows, columns, inner, Matrix((), inner, 1), Matrix((), columns, 1),
+        Matrix((), width or columns, 1), Epilogue(), choose_schedule("f32", sizes, TARGET),
     )  # fmt: skip
     return KernelCall(kernel, (out,), (Location(left), Location(right)))
 
@@ -61,6 +67,23 @@ def towers(count: int, rows: int, size: int = 128) -> Plan:
     return Plan(tuple(places), tuple(calls))
 
 
+def joined(plan: Plan, count: int, rows: int, size: int = 128) -> Plan:
+    """Multiply what all towers give, now with a hyperbolic tangent, by one more matrix."""
+    tanh = Epilogue(body=(Instruction("tanh", (0,), "f32"),))
+    places = (
+        Buffer("arena", count * 2, plan.buffers[0].bytes),
+        *plan.buffers[1:],
+        Buffer("constant", count * 3, 4 * size * count * 16),
+        Buffer("output", 0, 4 * rows * 16),
+    )
+    calls = [
+        replace(call, kernel=replace(call.kernel, epilogue=tanh)) if call.writes[0].buffer == 0 else call
+        for call in plan.calls
+    ]
+    last = wide_product(Location(len(places) - 1), 0, len(places) - 2, (rows, 16, size * count))
+    return Plan(places, (*calls, last))
+
+
 def count_waits(plan: Plan) -> int:
     return sum(isinstance(item, Wait) for lane in plan.lanes for item in lane)
 
@@ -86,6 +109,21 @@ def test_small_towers_go_one_to_a_lane_without_waits() -> None:
     assert count_waits(plan) <= 1
     whole = [run for lane in (0, 1) for run in runs(plan, lane) if run.begin == 0]
     assert len(whole) >= 22
+
+
+@pytest.mark.parametrize("pace", [None, IN_TURN], ids=["fastest", "in turn"])
+@settings(max_examples=60, deadline=None)
+@given(shares=st.lists(st.floats(0.7, 1.3), min_size=len(MEASURED), max_size=len(MEASURED)))
+def test_whatever_exactly_a_machine_measures_towers_stay_whole_and_lanes_end_together(
+    pace: Pace | None, shares: list[float]
+) -> None:
+    figures = {name: getattr(NEAR, name) * share for name, share in zip(MEASURED, shares, strict=True)}
+    plan = joined(towers(8, 8), 8, 8)
+    found = Scheduling(plan, 2, replace(NEAR, **figures)).schedule(pace)
+    busy = [sum(end - start for start, end in lane) for lane in found.spans]
+    assert min(busy) > 0.95 * max(busy)
+    assert count_waits(found.plan) <= 2
+    assert sum(len(runs(found.plan, lane)) for lane in (0, 1)) <= len(plan.calls) + 1  # the last one is shared out
 
 
 def test_each_tower_stays_on_its_lane() -> None:

@@ -1,7 +1,7 @@
 """The model of this machine: measured quickly, kept on disk as text, plausible."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from time import process_time
 
@@ -10,7 +10,8 @@ import pytest
 from weft.config import overrides
 from weft.plan.scheduling.machine_model import MachineModel, default_model, parse_model
 from weft.runtime import measure
-from weft.runtime.measure import FOLDER, machine_model, measure_machine
+from weft.runtime.arena import Block
+from weft.runtime.measure import FOLDER, HANDED_BYTES, machine_model, measure_machine
 from weft.target import cross_target, host_target
 
 
@@ -63,14 +64,27 @@ def test_another_machine_is_not_measured(counted: list[int]) -> None:
     assert not counted
 
 
+def test_what_another_core_has_written_comes_as_fast_as_a_hand_over_with_it_takes_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "_hand_over", lambda _, __, size: 0.1e-6 + 0.5 * size / 11e9)
+    model = measure_machine(replace(host_target(), cores=2))
+    assert model.wait == pytest.approx(0.1e-6)
+    assert model.transfer == pytest.approx(11e9)
+    monkeypatch.setattr(measure, "_hand_over", lambda _, __, size: 0.1e-6)
+    model = measure_machine(replace(host_target(), cores=2))
+    assert model.transfer == model.l3
+
+
 def test_where_handing_over_takes_long_only_one_round_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     spoken: list[tuple[int, int]] = []
-    functions = {"ping": lambda _, __, first, last: spoken.append((first, last)), "pong": lambda *_: None}
+    functions = {"ping": lambda _, __, first, last, *___: spoken.append((first, last)), "pong": lambda *_: None}
+    block = Block(HANDED_BYTES)
     monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 60.0)
-    measure._hand_over(functions)
+    measure._hand_over(functions, block, HANDED_BYTES)
     assert len(spoken) == measure.ROUNDS_OF_SPANS * measure.SPANS
     assert [first for first, _ in spoken[1:]] == [last for _, last in spoken[:-1]]  # as both sides count
     spoken.clear()
     monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 0.0)
-    measure._hand_over(functions)
+    measure._hand_over(functions, block, HANDED_BYTES)
     assert len(spoken) == measure.SPANS

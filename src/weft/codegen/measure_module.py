@@ -2,17 +2,20 @@
 
 `void multiply_adds(i64 rounds, out*)` does ACCUMULATORS vectors of f32 a round.
 `void sweep(data*, i64 bytes, i64 times, out*)` reads all bytes several times, whole blocks of SWEEP_BYTES.
-`void ping(own*, other*, i64 first, i64 last)` and `pong` hand over to each other once for each number, by the counters
-that lanes use.
+`void ping(own*, other*, i64 first, i64 last, data*, i64 bytes, out*)` and `pong` hand over to each other once for each
+number, by the counters that lanes use: ping so many bytes that it has just written, which pong reads.
 """
 
+from collections.abc import Sequence
+
 from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import constant, vector
+from weft.codegen.register import Register, constant, vector
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.target import Target
 
 ACCUMULATORS = 12  # enough that none waits for the one before
 SWEEP_BYTES = 1024
+WAYS = 4  # sums of what is read, so that none waits for the one before
 
 
 def measure_module(target: Target) -> str:
@@ -21,9 +24,9 @@ def measure_module(target: Target) -> str:
     emit_wait(module)
     emit_publish(module)
     _multiply_adds(module.function("multiply_adds", ["i64", "ptr"]), target.lanes(32))
-    _sweep(module.function("sweep", ["ptr", "i64", "i64", "ptr"]), target.vector_bytes)
-    _hand_over(module.function("ping", ["ptr", "ptr", "i64", "i64"]), answers=False)
-    _hand_over(module.function("pong", ["ptr", "ptr", "i64", "i64"]), answers=True)
+    _sweep(module.function("sweep", ["ptr", "i64", "i64", "ptr"]), target.lanes(32))
+    for name, hand_over in (("ping", _ping), ("pong", _pong)):
+        hand_over(module.function(name, ["ptr", "ptr", "i64", "i64", "ptr", "i64", "ptr"]), target.lanes(32))
     return str(module)
 
 
@@ -42,29 +45,65 @@ def _multiply_adds(f: FunctionWriter, lanes: int) -> None:
     f.store(total, out)
 
 
-def _sweep(f: FunctionWriter, vector_bytes: int) -> None:
+def _sweep(f: FunctionWriter, lanes: int) -> None:
     data, size, times, out = f.parameters
-    lanes = vector_bytes // 4
-    kind = vector("i32", lanes)
-    blocks, _ = f.divide(size, SWEEP_BYTES)
-    with f.loop(0, times, carried=[constant(kind, 0)] * 4) as again:
-        with f.loop(0, blocks, carried=again.carried) as loop:
-            base = f.offset(data, "i8", f.multiply(loop.index, SWEEP_BYTES))
-            values = list(loop.carried)
-            for place in range(SWEEP_BYTES // vector_bytes):
-                read = f.load(kind, f.offset(base, "i8", place * vector_bytes))
-                values[place % 4] = f.binary("xor", values[place % 4], read)
-            loop.carry(*values)
-        again.carry(*loop.carried)
-    for place, value in enumerate(again.carried):
-        f.store(value, f.offset(out, "i8", place * vector_bytes))
+    with f.loop(0, times, carried=_nothing(lanes)) as again:
+        again.carry(*_read(f, data, size, lanes, again.carried))
+    _keep(f, again.carried, lanes, out)
 
 
-def _hand_over(f: FunctionWriter, *, answers: bool) -> None:
-    own, other, first, last = f.parameters
+def _ping(f: FunctionWriter, lanes: int) -> None:
+    own, other, first, last, data, size, _ = f.parameters
     with f.loop(first, last) as loop:
         number = f.add(loop.index, 1)
-        # The partner runs the other one of the two functions over the same numbers: one of them speaks first.
-        calls = [f"call void @{PUBLISH}({own}, {number})", f"call void @{WAIT}({other}, {number})"]
-        for call in reversed(calls) if answers else calls:
-            f.emit_void(call)
+        _write(f, data, size, lanes, f.convert("trunc", number, "i32"))
+        # The partner runs pong over the same numbers: it waits for this one before it speaks.
+        f.emit_void(f"call void @{PUBLISH}({own}, {number})")
+        f.emit_void(f"call void @{WAIT}({other}, {number})")
+
+
+def _pong(f: FunctionWriter, lanes: int) -> None:
+    own, other, first, last, data, size, out = f.parameters
+    with f.loop(first, last, carried=_nothing(lanes)) as loop:
+        number = f.add(loop.index, 1)
+        # The partner runs ping over the same numbers: it speaks first.
+        f.emit_void(f"call void @{WAIT}({other}, {number})")
+        read = _read(f, data, size, lanes, loop.carried)
+        f.emit_void(f"call void @{PUBLISH}({own}, {number})")
+        loop.carry(*read)
+    _keep(f, loop.carried, lanes, out)
+
+
+def _nothing(lanes: int) -> list[Register]:
+    return [constant(vector("i32", lanes), 0)] * WAYS
+
+
+def _read(
+    f: FunctionWriter, data: Register, size: Register, lanes: int, seen: Sequence[Register]
+) -> Sequence[Register]:
+    """Read all bytes into what has been seen so far."""
+    blocks, _ = f.divide(size, SWEEP_BYTES)
+    with f.loop(0, blocks, carried=seen) as loop:
+        base = f.offset(data, "i8", f.multiply(loop.index, SWEEP_BYTES))
+        values = list(loop.carried)
+        for place in range(SWEEP_BYTES // (4 * lanes)):
+            read = f.load(vector("i32", lanes), f.offset(base, "i8", 4 * lanes * place))
+            values[place % WAYS] = f.binary("xor", values[place % WAYS], read)
+        loop.carry(*values)
+    return loop.carried
+
+
+def _write(f: FunctionWriter, data: Register, size: Register, lanes: int, number: Register) -> None:
+    """Write a number into all bytes."""
+    blocks, _ = f.divide(size, SWEEP_BYTES)
+    value = f.splat(number, lanes)
+    with f.loop(0, blocks) as loop:
+        base = f.offset(data, "i8", f.multiply(loop.index, SWEEP_BYTES))
+        for place in range(SWEEP_BYTES // (4 * lanes)):
+            f.store(value, f.offset(base, "i8", 4 * lanes * place))
+
+
+def _keep(f: FunctionWriter, seen: Sequence[Register], lanes: int, out: Register) -> None:
+    """Store what was read, so that LLVM leaves no load out."""
+    for place, value in enumerate(seen):
+        f.store(value, f.offset(out, "i8", 4 * lanes * place))

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, measure_module
 from weft.codegen.objects.native import NativeLibrary
@@ -22,7 +23,7 @@ from weft.runtime.arena import Block
 from weft.runtime.shared_code import ahead, shared_library
 from weft.target import Target, host_target
 
-VERSION = 2  # of what is measured, and how
+VERSION = 3  # of what is measured, and how
 FOLDER = "machine"
 REPEATS, MEMORY_REPEATS = 5, 3
 ROUNDS = 20_000  # of multiply-adds
@@ -33,6 +34,7 @@ MOST_CACHE_BYTES = 8 * 1024 * 1024
 MOST_MEMORY_BYTES = 64 * 1024 * 1024
 SWEPT_BYTES = 8 * 1024 * 1024  # of a cache, in one measurement
 LINE_BYTES = 256
+HANDED_BYTES = 8 * 1024  # what a lane typically reads of what another one has just written
 LEAST_SECONDS = 1e-9
 LEAST_SHARE = 0.5
 TIMES = ("wait", "check", "lane")
@@ -111,11 +113,15 @@ def measure_machine(target: Target) -> MachineModel:
     }
     for name, size in sizes.items():
         found[name] = _sweep(functions, block, size)
-    found["transfer"] = found["l3"]
     found["shared_memory"] = found["memory"] * max(1.0, guess.shared_memory / guess.memory)
     if target.cores > 1:
-        wait = _hand_over(functions)
-        wait = guess.wait if wait > LONGEST_WAIT * guess.wait else wait
+        wait = _hand_over(functions, block, 0)
+        if wait <= LONGEST_WAIT * guess.wait:
+            # There and back: who writes anew what another core has read since pays for that too.
+            longer = max(2 * (_hand_over(functions, block, HANDED_BYTES) - wait), LEAST_SECONDS)
+            found["transfer"] = min(HANDED_BYTES / longer, found["l3"])
+        else:
+            wait = guess.wait
         found |= {"wait": wait, "check": wait / CHECKS_PER_WAIT, "lane": wait * WAITS_PER_LANE}
     # Far below the guess, others were using the machine all the time: that is not what it can do.
     found |= {name: max(found[name], LEAST_SHARE * getattr(guess, name)) for name in found if name not in TIMES}
@@ -128,8 +134,8 @@ def _functions(library: NativeLibrary) -> Functions:
     kinds = {
         "multiply_adds": (number, pointer),
         "sweep": (pointer, number, number, pointer),
-        "ping": (pointer, pointer, number, number),
-        "pong": (pointer, pointer, number, number),
+        "ping": (pointer, pointer, number, number, pointer, number, pointer),
+        "pong": (pointer, pointer, number, number, pointer, number, pointer),
     }
     # SAFETY: the kinds are those of the module's functions; `library` is kept by whoever calls them here.
     return {name: ctypes.CFUNCTYPE(None, *kind)(library.address(name)) for name, kind in kinds.items()}
@@ -152,28 +158,33 @@ def _sweep(functions: Functions, block: Block, size: int) -> float:
     return size * times / seconds
 
 
-def _hand_over(functions: Functions) -> float:
+def _hand_over(functions: Functions, block: Block, size: int) -> float:
+    """Give the seconds of a hand-over, half of there and back, with so many bytes that are written here."""
     memory = ctypes.create_string_buffer(4 * LINE_BYTES)
     base = -(-ctypes.addressof(memory) // LINE_BYTES) * LINE_BYTES
-    lines = (base, base + LINE_BYTES)
+    # SAFETY: the counters and the block are held by this function and its caller until both threads are done.
+    ping = partial(functions["ping"], base, base + LINE_BYTES)
+    pong = partial(functions["pong"], base + LINE_BYTES, base)
+    out = ctypes.create_string_buffer(4096)
     start, best = perf_counter(), float("inf")
     for number in range(ROUNDS_OF_SPANS):
         first = number * SPANS * HANDOVERS
-        best = min(best, _round(functions, lines, first, first + SPANS * HANDOVERS))
+        rest = (block.address, size, out)
+        best = min(best, _round(ping, pong, range(first, first + SPANS * HANDOVERS), rest))
         if perf_counter() - start > LONGEST_HAND_OVER:
             break
     return max(best, LEAST_SECONDS)
 
 
-def _round(functions: Functions, lines: tuple[int, int], begin: int, end: int) -> float:
+def _round(ping: Callable[..., None], pong: Callable[..., None], numbers: range, rest: tuple[Any, ...]) -> float:
     """Hand over once for each number, with a thread that does the other half: the seconds of one in the best span."""
-    partner = threading.Thread(target=functions["pong"], args=(lines[1], lines[0], begin, end), daemon=True)
+    partner = threading.Thread(target=pong, args=(numbers.start, numbers.stop, *rest), daemon=True)
     partner.start()
     best = float("inf")
-    for first in range(begin, end, HANDOVERS):
+    for first in numbers[::HANDOVERS]:
         before = perf_counter()
         # Each side waits for a number that the other one publishes before it waits itself, so neither waits forever.
-        functions["ping"](*lines, first, first + HANDOVERS)
+        ping(first, first + HANDOVERS, *rest)
         best = min(best, (perf_counter() - before) / (2 * HANDOVERS))
     partner.join()
     return best

@@ -24,8 +24,9 @@ SPLIT_GAIN = 0.05  # of a call's time
 # Where intermediates are together larger than FRUGAL_BYTES, calls are not taken out of their order by more than this
 # for each lane: what waits for them stays in memory.
 WINDOW = 24
-# A call is not shared out if there is this part of its work for each other lane: begun already, or able to start.
-ENOUGH_ELSEWHERE = 0.9
+# A call is not shared out if there is this part of its work for each other lane: begun already, or able to start. Less
+# than SOME is no work but the rounding of sums of times.
+ENOUGH_ELSEWHERE, SOME_ELSEWHERE = 0.9, 0.05
 # Where intermediates are together larger than this, no lane gets far ahead of another one.
 FRUGAL_BYTES = 16 * 1024 * 1024
 MOST_AHEAD = 2
@@ -37,7 +38,7 @@ LEAST_IDLE, MOST_LOOKED_AT = 8, 6
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to fill lanes: on how many, and what part of its work elsewhere keeps a call whole: 0.0 always does."""
+    """A way to fill lanes: on how many, and what part of its work elsewhere keeps a call whole; inf never does."""
 
     lane_count: int
     enough: float
@@ -120,7 +121,7 @@ def _ways(lane_count: int, calls: int) -> Iterator[Way]:
     """List the ways to try: one at least, and as many as a plan's length leaves time for."""
     work, lanes = 0, lane_count
     while lanes > 1:
-        for enough in (ENOUGH_ELSEWHERE, 0.0, inf):
+        for enough in (ENOUGH_ELSEWHERE, SOME_ELSEWHERE, inf):
             if work > MOST_WORK:
                 return
             yield Way(lanes, enough)
@@ -226,15 +227,15 @@ class _Scheduler:
         """Choose the lanes of a call; `work_elsewhere` are the seconds of the other calls that could start now."""
         seconds, tiles = self.costs.whole[call], self.costs.tiles[call]
         needs = self.table.needs(call, 0, tiles)
-        finish, lane = min((self.table.start(lane, needs) + seconds, lane) for lane in self.table.lanes)
+        begin, lane = min((self.table.start(lane, needs), lane) for lane in self.table.lanes)
         best: list[Share] = [(lane, 0, tiles)]
         model = self.table.model
         most = min(self.lane_count, tiles, int(seconds / (model.wait + model.check)) + 1)
-        begin, free = finish - seconds, self.table.free
+        free = self.table.free
         work_elsewhere += sum(max(0.0, free[other] - begin) for other in self.table.lanes if other != lane)
         if most < 2 or work_elsewhere >= self.enough * (self.lane_count - 1) * seconds:
             return best
-        limit = finish - SPLIT_GAIN * seconds
+        limit = begin + (1 - SPLIT_GAIN) * seconds
         while most > 1:
             for shares in self._splits(call, most):
                 end = self.table.finish(call, shares)
