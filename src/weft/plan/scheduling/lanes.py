@@ -251,37 +251,26 @@ class _Scheduler:
         """
         tiles, free = self.costs.tiles[call], self.table.free
         lanes = sorted(sorted(self.table.lanes, key=lambda lane: (free[lane], lane))[:count])
-        cuts = [round(place * tiles / count) for place in range(count + 1)]
-        yield [(lane, cuts[place], cuts[place + 1]) for place, lane in enumerate(lanes)]
-        each = self.costs.seconds(call, tiles, count) / tiles
-        least = max(each, LEAST_GAIN * each * tiles)
-        if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < least:
+        yield self._cut(call, lanes, [1 / count] * count)
+        seconds = self.costs.seconds(call, 0, tiles, count)
+        if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < max(1 / tiles, LEAST_GAIN) * seconds:
             return
-        begin, uneven = 0, []
-        for lane, most in zip(lanes, _levelled([free[lane] for lane in lanes], tiles, each), strict=True):
-            if most:
-                uneven.append((lane, begin, begin + most))
-            begin += most
+        uneven = self._cut(call, lanes, _levelled([free[lane] for lane in lanes], seconds))
         if len(uneven) > 1:
             yield uneven
 
+    def _cut(self, call: int, lanes: Sequence[int], parts: Sequence[float]) -> list[Share]:
+        cuts = pairwise(self.costs.cuts(call, parts))
+        return [(lane, begin, end) for lane, (begin, end) in zip(lanes, cuts, strict=True) if begin < end]
 
-def _levelled(free: list[float], tiles: int, each: float) -> list[int]:
-    """Share tiles out over lanes that are free at some times, so that all end at about the same time."""
+
+def _levelled(free: list[float], seconds: float) -> list[float]:
+    """Share work out over lanes that are free at some times, so that all end at the same time: the part of each."""
     level, count = sum(free), len(free)
-    order = sorted(free, reverse=True)
-    # Lanes that are free too late get nothing: the level is where all tiles fit below it on the others.
-    for latest in order:
-        if count == 1 or (level + tiles * each) / count > latest:
+    # Lanes that are free too late get nothing: the level is where all work fits below it on the others.
+    for latest in sorted(free, reverse=True):
+        if count == 1 or (level + seconds) / count > latest:
             break
         level, count = level - latest, count - 1
-    end = (level + tiles * each) / count
-    shares = [max(0, int((end - time) / each)) for time in free]
-    rest = tiles - sum(shares)
-    ends = [(time + (share + 1) * each, place) for place, (time, share) in enumerate(zip(free, shares, strict=True))]
-    heapify(ends)
-    for _ in range(rest):
-        time, place = heappop(ends)
-        shares[place] += 1
-        heappush(ends, (time + each, place))
-    return shares
+    end = (level + seconds) / count
+    return [max(0.0, end - time) / seconds for time in free]

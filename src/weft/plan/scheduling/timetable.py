@@ -6,13 +6,16 @@ that it is done.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from weft.plan.plan import Plan, Run, Wait
 from weft.plan.scheduling.cost import PlanCosts
 from weft.plan.scheduling.dependencies import Footprints, History, Touch
 from weft.plan.scheduling.machine_model import MachineModel
+from weft.plan.scheduling.tile_shares import work_before
 
 LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
 
@@ -38,14 +41,33 @@ class CallCosts:
         self.model = model
         self.tiles = [call.kernel.tile_count for call in plan.calls]
         self.parts = [costs.cost(call, footprints.boxes_of(number)) for number, call in enumerate(plan.calls)]
-        self.whole = [self.seconds(number, tiles, 1) for number, tiles in enumerate(self.tiles)]
+        self._before = [work_before(call.kernel) for call in plan.calls]
+        self.whole = [self.seconds(number, 0, tiles, 1) for number, tiles in enumerate(self.tiles)]
 
-    def seconds(self, number: int, tiles: int, lanes: int) -> float:
-        """Estimate the seconds of some tiles of a call on one lane, while so many lanes do the same."""
-        cost, count = self.parts[number], self.tiles[number]
-        share = tiles / count if count else 0.0
+    def seconds(self, number: int, begin: int, end: int, lanes: int) -> float:
+        """Estimate the seconds of tiles [begin, end) of a call on one lane, while so many lanes do the same."""
+        cost, share = self.parts[number], self._share(number, begin, end)
         moving = cost.moving + cost.from_memory * max(1.0, lanes * self.model.memory / self.model.shared_memory)
-        return max(cost.computing, moving) * share + tiles * self.model.tile + self.model.call
+        return max(cost.computing, moving) * share + (end - begin) * self.model.tile + self.model.call
+
+    def _share(self, number: int, begin: int, end: int) -> float:
+        before, count = self._before[number], self.tiles[number]
+        if before is not None:
+            return before[end] - before[begin]
+        return (end - begin) / count if count else 0.0
+
+    def cuts(self, number: int, shares: Sequence[float]) -> list[int]:
+        """Give where a call's tiles are cut, first to last, so that lanes do about these parts of its work."""
+        before, count = self._before[number], self.tiles[number]
+        ends = accumulate(shares)
+        if before is None:
+            return [0, *(round(end * count) for end in ends)]
+        return [0, *(_nearest(before, end) for end in ends)]
+
+
+def _nearest(before: Sequence[float], part: float) -> int:
+    place = bisect_left(before, part, 1, len(before) - 1)
+    return place - (part - before[place - 1] < before[place] - part)
 
 
 class Timetable:
@@ -122,7 +144,7 @@ class Timetable:
     def finish(self, call: int, shares: Sequence[Share]) -> float:
         """Estimate when a call would be done if it were shared out so."""
         return max(
-            self.start(lane, self.needs(call, begin, end)) + self.costs.seconds(call, end - begin, len(shares))
+            self.start(lane, self.needs(call, begin, end)) + self.costs.seconds(call, begin, end, len(shares))
             for lane, begin, end in shares
         )
 
@@ -133,7 +155,7 @@ class Timetable:
             start = self.start(lane, needs)
             self._wait(lane, needs)
             self.items[lane].append(Run(call, begin, end))
-            self.free[lane] = start + self.costs.seconds(call, end - begin, len(shares))
+            self.free[lane] = start + self.costs.seconds(call, begin, end, len(shares))
             self._started[lane].append(start)
             self._finished[lane].append(self.free[lane])
             self._clocks[lane].append(tuple(self._known[lane]))
