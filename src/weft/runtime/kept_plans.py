@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from weft.codegen.objects.code_version import code_version, digest_of
+from weft.codegen.objects.code_version import code_version, known_digest
 from weft.codegen.objects.object_cache import ObjectCache
 from weft.config import config
 from weft.errors import UsageError
@@ -121,7 +121,7 @@ def _key(question: Question) -> str | None:
 @cache
 def planning_version() -> str:
     """Digest the sources of what traces, plans and writes code, as they are when this is first asked for."""
-    return f"{code_version()} {digest_of(Path(__file__).parents[1], SOURCES)}"
+    return f"{code_version()} {known_digest(Path(__file__).parents[1], SOURCES)}"
 
 
 @cache

@@ -5,12 +5,23 @@ this digest, a part of its name, lets a changed generator never meet it again.
 """
 
 import hashlib
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from weft.codegen.objects.object_cache import ObjectCache
+from weft.config import config
+
 # All that code generation reads: its own files, the kernels it is given, and the types and processors they speak of.
 SOURCES = ("codegen/**/*.py", "plan/**/*.py", "ir/**/*.py", "target.py")
+DIGEST_FOLDER = "digests"
+LARGEST_CACHE = 256 * 1024
+# A file that has just been written may be written again without looking different: its time has ticks.
+NEW_NANOSECONDS = 2_000_000_000
+
+Look = tuple[str, int, int, int, int]  # a file's path, number, size, and when it and what the system says changed
 
 
 def digest_of(folder: Path, patterns: Sequence[str] = SOURCES) -> str:
@@ -24,7 +35,45 @@ def digest_of(folder: Path, patterns: Sequence[str] = SOURCES) -> str:
     return found.hexdigest()
 
 
+def known_digest(folder: Path, patterns: Sequence[str] = SOURCES) -> str:
+    """The same; from the disk cache where all files look as they did when it was kept, so that none is read."""
+    place = config().cache_dir
+    looks = sorted(look for pattern in patterns for look in _looks(folder, pattern))
+    newest = max((max(look[3:]) for look in looks), default=0)
+    if place is None or newest > time.time_ns() - NEW_NANOSECONDS:
+        return digest_of(folder, patterns)
+    entries = ObjectCache(place / DIGEST_FOLDER, LARGEST_CACHE)
+    key = hashlib.sha256(repr((str(folder), patterns, looks)).encode()).hexdigest()
+    found = entries.read(key)
+    if found is None:
+        found = f"{key} {digest_of(folder, patterns)}".encode()
+        entries.write(key, found)
+    name, _, digest = found.decode("ascii", "replace").partition(" ")
+    # An entry that was moved to another's place is whole, and says whose it is.
+    return digest if name == key else digest_of(folder, patterns)
+
+
 @cache
 def code_version() -> str:
     """Digest the files of this installation, as they are when it is first asked for."""
-    return digest_of(Path(__file__).parents[2])
+    return known_digest(Path(__file__).parents[2])
+
+
+def _looks(folder: Path, pattern: str) -> Iterator[Look]:
+    """Look at the files of a pattern: one of them, or all of the kind in a folder and those inside."""
+    top, _, rest = pattern.partition("/**/*")
+    if not rest:
+        yield _look(str(folder / top), (folder / top).stat())
+        return
+    folders = [str(folder / top)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    folders.append(entry.path)
+                elif entry.name.endswith(rest):
+                    yield _look(entry.path, entry.stat())
+
+
+def _look(path: str, status: os.stat_result) -> Look:
+    return path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
