@@ -202,3 +202,25 @@ def test_steps_under_autocast_take_the_short_way_and_notice_another_dtype() -> N
         torch.testing.assert_close(loss, expected.detach(), rtol=1e-2, atol=1e-3)
         assert step._steady is not None or number != 4
     assert step.traces == 3
+
+
+def test_the_optimizers_numbers_become_a_tensor_again_only_when_they_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    nets = [network() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    optimizers = [optim.SGD(net.parameters(), 0.1) for net in nets]
+    step = weft.step(nets[0], functional.cross_entropy, optimizers[0])
+    x, y = batch()
+    made: list[object] = []
+    tensor = torch.tensor
+    rates = [0.1] * 4 + [0.2, 0.2, 0.1, 0.1, 0.1]
+    for number, rate in enumerate(rates):
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = rate
+        if number == 4:
+            assert step._steady is not None
+            monkeypatch.setattr(torch, "tensor", lambda *given, **named: made.append(given) or tensor(*given, **named))
+        step(x, y)
+        eager_step(nets[1], functional.cross_entropy, optimizers[1], (x, y))
+    assert len(made) == 2
+    for found, expected in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(found, expected)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
+from struct import pack
 from typing import Any, cast
 
 import torch
@@ -46,6 +47,7 @@ class SteadyStep:
         self._steps = [entry["step"] for entry in kept] if ran.rule.counts else []
         self._kept = [{*ran.rule.kept(optimizer.param_groups[bucket.group])} for bucket in ran.prepared.form.buckets]
         self._every = every
+        self._made: tuple[bytes, Sequence[torch.Tensor]] = b"no numbers yet", ()
         captured = [slot.get() for slot in ran.found.slots]
         layout = tensor_layout()
         rows = [row for tensor in captured for row in place_rows(tensor, layout)] if layout is not None else []
@@ -59,11 +61,12 @@ class SteadyStep:
         numbers = self._numbers() if self._quick is not None else None
         if self._quick is None or numbers is None:
             return None
-        tensors = (torch.tensor(numbers, dtype=dtype) for dtype in self._ran.dtypes)
-        leaves = self._quick.leaves((*arguments, *tensors), {})
+        made = self._tensors(numbers)
+        leaves = self._quick.leaves((*arguments, *made[1]), {})
         inputs = None if leaves is None else self._quick.inputs(leaves)
         if inputs is None:
             return None
+        self._made = made  # only now: what was made in other modes is of no use to the next step
         parameters = self._ran.prepared.parameters
         with interrupts_after():  # what is written, handed out and counted changes together
             for parameter in self._every:
@@ -74,6 +77,17 @@ class SteadyStep:
             if self._steps:
                 count_up(self._steps)
         return losses
+
+    def _tensors(self, numbers: Sequence[float]) -> tuple[bytes, Sequence[torch.Tensor]]:
+        """The numbers as the program takes them, and their bits: the same tensors as long as these stay the same.
+
+        Nobody else has them, and programs only read them.
+        """
+        bits = pack(f"{len(numbers)}d", *numbers)
+        made = self._made
+        if bits == made[0]:
+            return made
+        return bits, [torch.tensor(numbers, dtype=dtype) for dtype in self._ran.dtypes]
 
     def ready(self, leaves: Sequence[torch.Tensor]) -> list[Any] | None:
         """What the program runs on, if nothing has changed."""
