@@ -14,6 +14,7 @@ from typing_extensions import Self
 
 import weft
 from weft.api.lazy import program as lazy_program
+from weft.api.lazy.session import SESSION
 from weft.api.lazy.tasks import engine
 from weft.api.lazy.tensor import LazyTensor
 from weft.engine import Var
@@ -98,6 +99,31 @@ def test_looking_at_a_value_waits_in_every_way() -> None:
         for look in looks:
             for y in often(lambda: x + 1):
                 assert look(y)
+
+
+def test_who_waits_for_many_tensors_has_all_of_them_pushed_first_and_waits_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[int] = []
+    wait_on = type(SESSION).wait_on
+
+    def noted(session: Any, *variables: Var) -> None:
+        if any(not engine().ready(variable) for variable in variables):
+            waits.append(len(session._recordings))
+        wait_on(session, *variables)
+
+    monkeypatch.setattr(type(SESSION), "wait_on", noted)
+    x = torch.ones(20, 20)
+    with weft.lazy():
+        weft.wait(x + 1)
+        with Gate() as gate:
+            threading.Timer(0.05, gate.open).start()
+            early = x + 1
+            weft.ready(early)
+            found = weft.wait([early, {"late": [x + number for number in range(20)]}])
+    assert waits == [0]
+    assert found[0][0, 0] == 2
+    assert [y[0, 0] for y in found[1]["late"]] == list(range(1, 21))
 
 
 def test_writes_views_and_outs_happen_in_order() -> None:

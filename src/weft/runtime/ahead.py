@@ -11,6 +11,7 @@ from weft.config import config
 from weft.devices import cpu_count
 from weft.runtime.fast_call import fast_call_text, object_layout
 from weft.runtime.measure import is_measured
+from weft.runtime.new_tensors import new_tensors_text
 from weft.runtime.shared_code import ahead
 from weft.runtime.whole_call import whole_call_text
 from weft.target import Target, host_target
@@ -29,3 +30,4 @@ def _texts() -> Iterator[Callable[[Target], str]]:
     if object_layout() is not None:
         yield whole_call_text
         yield fast_call_text
+        yield new_tensors_text

@@ -30,8 +30,9 @@ from weft.runtime.kept_memory import keep_freed_memory
 from weft.runtime.kept_plans import Machine, Question, kept_plan
 from weft.runtime.kernels_ahead import Begun, KernelsAhead
 from weft.runtime.measure import machine_model
+from weft.runtime.new_tensors import NewTensors, OutputType
 from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
-from weft.runtime.whole_call import BoundProgram, OutputType
+from weft.runtime.whole_call import BoundProgram
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 
@@ -47,8 +48,11 @@ class NativeRegion:
         lasting = [index for index, value in enumerate(region.inputs) if value in region.weights]
         self._execute = NativeExecutable(self.plan, host_target(), planned.constants, lasting, begun=begun)
         self._outputs = tuple(map(_output, planned.outputs))
-        self._made = tuple((kind, planned.replaced.get(index)) for index, kind in enumerate(self._outputs))
-        self._writes = any(source is not None for _, source in self._made)
+        self._sources = tuple(planned.replaced.get(index) for index in range(len(self._outputs)))
+        self._new = NewTensors(
+            [kind for kind, source in zip(self._outputs, self._sources, strict=True) if source is None]
+        )
+        self._writes = any(source is not None for source in self._sources)
         # Operators may lay a result out otherwise than their shape rules say; the kernels rely on what was said.
         self._checked = tuple((index, _output(region.inputs[index].type)) for index in inputs_checked)
 
@@ -58,15 +62,15 @@ class NativeRegion:
         for index, kind in self._checked:
             if given[index].stride() != kind.strides or given[index].shape != kind.shape:
                 given[index] = _laid_out(given[index], kind)
-        outputs = [
-            torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) if source is None else given[source]
-            for kind, source in self._made
-        ]
+        outputs = self._new()
+        if self._writes:
+            new = iter(outputs)
+            outputs = tuple([next(new) if source is None else given[source] for source in self._sources])
         if not self._execute(given, outputs):
             raise RefusedError
         if self._writes:
             IN_PLACE.regions += 1
-        return tuple(outputs)
+        return outputs
 
     def clocked(self) -> ClockedRegion:
         """Give the same region with a clock."""
@@ -77,7 +81,7 @@ class NativeRegion:
 
         `positions` are where a call's arguments are the region's inputs; None for what lasts.
         """
-        if self._checked or len(self._outputs) != 1 or self._made[0][1] is not None:
+        if self._checked or len(self._outputs) != 1 or self._writes:
             return None
         given = {index: position for index, position in enumerate(positions) if position is not None}
         found = self._execute.bound(given)

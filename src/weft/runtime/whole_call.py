@@ -21,21 +21,13 @@ from weft.codegen.calls.whole_call import whole_call_module
 from weft.codegen.library import mode_functions, tensor_functions
 from weft.runtime.arena import Block, BlockPool
 from weft.runtime.fast_call import FastProgram, Method, make_function, object_layout, python_words, table_of
+from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType
 from weft.runtime.shared_code import shared_library
 from weft.runtime.steady import tensor_masks
 from weft.runtime.tensor_words import EVERY_BIT, Row, grad_layout, word
 from weft.target import Target
 
 Whole = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class OutputType:
-    """What a tensor that a program makes looks like."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
 
 
 CPU = 0
@@ -83,7 +75,7 @@ class WholeCall:
         frame = ctypes.c_uint64(block.address)
         sizes, strides = table_of([result.shape], signed=True), table_of([result.strides], signed=True)
         places = ctypes.addressof(sizes), ctypes.addressof(strides)
-        shape = (len(result.shape), *places, _TYPE_NUMBERS[result.dtype], CPU, 0)
+        shape = (len(result.shape), *places, TYPE_NUMBERS[result.dtype], CPU, 0)
         tables = {
             State.ROWS: table_of(rows),
             State.MODES: table_of(modes),
@@ -127,7 +119,7 @@ def whole_call(bound: BoundProgram, likeness: Likeness) -> Whole | None:
         return None
     # What autograd knows of an argument is not compared: nothing must be known.
     is_known = any(word(argument._cdata + grad.known) for argument in likeness.arguments)
-    if is_known or bound.pool.size > MOST_BYTES or likeness.result.dtype not in _TYPE_NUMBERS:
+    if is_known or bound.pool.size > MOST_BYTES or likeness.result.dtype not in TYPE_NUMBERS:
         return None
     return WholeCall(bound, likeness, bound.pool.take()).call
 
@@ -142,21 +134,6 @@ def _looks(arguments: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
         for position, argument in enumerate(arguments)
         for at, mask in masks
     ]
-
-
-# As in PyTorch's stable C interface, where these numbers never change.
-_TYPE_NUMBERS = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 2,
-    torch.int32: 3,
-    torch.int64: 4,
-    torch.float16: 5,
-    torch.float32: 6,
-    torch.float64: 7,
-    torch.bool: 11,
-    torch.bfloat16: 15,
-}
 
 
 @cache

@@ -299,14 +299,18 @@ class Session(Recordings):
         if memory is None:
             return
         if memory.recording is not None:
-            self.flush(memory.recording, waits=True)
-            self._be_impatient()
-            self.pauses.waited()
+            self._flush_for_wait(memory.recording)
         self.gradients.flush()
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:
             variables.append(maker.variable())
-        self.wait_on(*variables)
+        if engine().failures.known or not all(map(engine().ready, variables)):
+            self.wait_on(*variables)
+
+    def _flush_for_wait(self, recording: Recording) -> None:
+        self.flush(recording, waits=True)
+        self._be_impatient()
+        self.pauses.waited()
 
     def wait_on(self, *variables: Var) -> None:
         """Wait for variables of the engine; raise what poisons one of them."""
@@ -337,6 +341,19 @@ class Session(Recordings):
                 self.memories.export(real)
         return called(function, args, kwargs, given, reals)
 
+    def _finish_unmade(self, values: Sequence[Value]) -> None:
+        """Push all that these values need before the first wait, and wait once for all of them."""
+        memories = {value.memory: None for value in values}
+        recordings = {memory.recording: None for memory in memories}
+        for recording in recordings:
+            if recording is not None:
+                self._flush_for_wait(recording)
+        self.gradients.flush()
+        variables = [memory.var for memory in memories if memory.var is not None]
+        variables += [maker.variable() for maker in {value.maker: None for value in values} if maker is not None]
+        if variables:
+            self.wait_on(*variables)
+
     def make_ordinary(self, args: Any, kwargs: Any) -> bool:
         """Make ordinary tensors of lazy ones, where nothing is queued; tell whether none is lazy any more."""
         if self._recordings or not engine().is_quiet():
@@ -350,6 +367,7 @@ class Session(Recordings):
 
         `own` is memory (see `storage_key`) that the caller has to itself, as a task has what it was pushed for.
         """
+        self._finish_unmade([value for tensor in tensors_in(thing) if (value := _unmade(tensor)) is not None])
         nothing_left = False
 
         def settle(tensor: torch.Tensor) -> torch.Tensor:
@@ -357,13 +375,19 @@ class Session(Recordings):
             real = tensor.value.real if tensor.__class__ is LazyTensor else tensor
             if nothing_left and real is not None:
                 return real
-            if own and real is tensor and storage_key(tensor) in own:
+            if own and real is tensor and (self.memories.find(tensor) is None or storage_key(tensor) in own):
                 return tensor
             found = self._real(tensor)
             nothing_left = not own and self.nothing_left()  # a task is in flight itself
             return found
 
         return each_tensor(settle, thing)
+
+
+def _unmade(tensor: torch.Tensor) -> Value | None:
+    """The value of a lazy tensor, while no ordinary one is there."""
+    value: Value | None = tensor.value if tensor.__class__ is LazyTensor else None
+    return value if value is not None and value.real is None else None
 
 
 def _is_told(variable: Var) -> bool:

@@ -28,7 +28,8 @@ from weft.passes.pipeline import run_pipeline
 from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Replay, Tangents
 from weft.runtime.native_graph import CompiledGraph
-from weft.runtime.whole_call import BoundProgram, OutputType
+from weft.runtime.new_tensors import OutputType
+from weft.runtime.whole_call import BoundProgram
 from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
 from weft.trace.rebound import Rebound

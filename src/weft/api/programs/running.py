@@ -24,7 +24,8 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.indices import INDEXED
 from weft.plan.library_plan import plan_library
 from weft.runtime.native_graph import CompiledGraph
-from weft.runtime.whole_call import BoundProgram, OutputType
+from weft.runtime.new_tensors import OutputType
+from weft.runtime.whole_call import BoundProgram
 from weft.trace.capture import PLAIN_TYPES, traced_elsewhere
 
 

@@ -1,0 +1,110 @@
+"""What tensors look like -> a function that makes new ones, all at one call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from struct import pack
+
+import torch
+
+from weft.codegen.calls.new_tensors import Words, new_tensors_module
+from weft.codegen.library import tensor_functions
+from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
+from weft.runtime.shared_code import shared_library
+from weft.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class OutputType:
+    """What a tensor that a program makes looks like."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+# As in PyTorch's stable C interface, where these numbers never change.
+TYPE_NUMBERS = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+}
+
+
+class NewTensors:
+    """Makes tensors of these types on the CPU, with whatever their memory held before."""
+
+    def __init__(self, types: Sequence[OutputType]) -> None:
+        self.types = tuple(types)
+        self._native = _native(self.types)
+
+    def __call__(self) -> tuple[torch.Tensor, ...]:
+        """Make them."""
+        # Where the native function gives False there is no memory: PyTorch's own says so, and how much was asked for.
+        return self._native() or tuple(
+            [torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype) for kind in self.types]
+        )
+
+
+def _native(types: Sequence[OutputType]) -> Callable[[], tuple[torch.Tensor, ...]]:
+    functions, layout = tensor_functions(), object_layout()
+    if functions is None or layout is None or not types or any(kind.dtype not in TYPE_NUMBERS for kind in types):
+        return tuple
+    empty, delete, wrap = functions
+    places = {sizes: table_of([sizes], signed=True) for kind in types for sizes in (kind.shape, kind.strides)}
+    rows = table_of(
+        [
+            (
+                len(kind.shape),
+                ctypes.addressof(places[kind.shape]),
+                ctypes.addressof(places[kind.strides]),
+                TYPE_NUMBERS[kind.dtype],
+            )
+            for kind in types
+        ]
+    )
+    words = {
+        Words.COUNT: len(types),
+        Words.ROWS: ctypes.addressof(rows),
+        Words.EMPTY: empty,
+        Words.WRAP: wrap,
+        Words.DELETE: delete,
+        Words.NEW_TUPLE: python_address("PyTuple_New"),
+        Words.DROP_REFERENCE: python_address("Py_DecRef"),
+        Words.ADD_REFERENCE: python_address("Py_IncRef"),
+        Words.CLEAR_ERROR: python_address("PyErr_Clear"),
+        Words.FALSE: id(False),
+    }
+    state = pack(f"@{len(Words)}Q", *(words[name] for name in Words))
+    # SAFETY: the function holds this tuple, and the tuple the tables that the state points to.
+    found: Callable[[], tuple[torch.Tensor, ...]] = make_function()(
+        ctypes.addressof(_method()), (state, rows, places), None
+    )
+    return found
+
+
+def new_tensors_text(target: Target) -> str:
+    """Write the module of the function; it needs to know how Python's objects lie in memory."""
+    del target
+    layout = object_layout()
+    assert layout is not None
+    return new_tensors_module(layout)
+
+
+_methods: list[Method] = []
+
+
+def _method() -> Method:
+    """Describe the function to Python; the description stays, because functions made from it point to it."""
+    if not _methods:
+        _methods.append(Method.of("weft new tensors", shared_library(new_tensors_text).address("new_tensors")))
+    return _methods[0]
