@@ -9,7 +9,7 @@ from torch.overrides import BaseTorchFunctionMode
 
 from weft.api.lazy.modes import MODE_COUNT, ONE_MODE, modes_by_questions
 from weft.codegen.library import dispatch_keys
-from weft.runtime.lazy_calls import native_keys, native_modes, placeholder_maker, usual_keys
+from weft.runtime.lazy_calls import native_keys, native_modes, native_strangers, placeholder_maker, usual_keys
 from weft.trace.capture import make_placeholder
 
 
@@ -147,3 +147,47 @@ def test_an_attribute_that_cannot_be_set_is_an_error_that_leaves_nothing_behind(
             make(mark)
     gc.collect()
     assert sys.getrefcount(mark) == before
+
+
+def seen(tensor):
+    """The tensor, whose memory Python has an object of from now on."""
+    tensor.untyped_storage()
+    return tensor
+
+
+def part_of_seen():
+    tensor = torch.ones(4)
+    tensor.untyped_storage()
+    return tensor[2:]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_new_tensors_are_strangers_until_somebody_asks_for_their_memory(kind, length):
+    strangers = native_strangers()
+    tensors = [torch.ones(2, 3)[1:] for _ in range(length)]
+    assert strangers(kind(tensors))
+    assert strangers(kind([*tensors, torch.nn.Parameter(torch.ones(2))]))
+    for tensor in tensors:
+        tensor.untyped_storage()
+        assert not strangers(kind(tensors))
+
+
+NO_STRANGERS = {
+    "memory that was asked for": lambda: [torch.ones(2), seen(torch.ones(2))],
+    "a part of such memory": lambda: [part_of_seen()],
+    "what is no tensor": lambda: [torch.ones(2), 1],
+    "a list in a list": lambda: [[torch.ones(2)]],
+    "a subclass": lambda: [placeholder()],
+    "without memory": lambda: [torch.ones(2).to_sparse()],
+    "a dictionary": lambda: {0: torch.ones(2)},
+    "a tensor": lambda: torch.ones(2),
+    "a named tuple": lambda: torch.ones(2, 3).max(dim=0),
+    "nothing": lambda: None,
+}
+
+
+@pytest.mark.parametrize("name", NO_STRANGERS)
+def test_what_may_be_noted_is_not_taken_for_strangers(name):
+    things = NO_STRANGERS[name]()
+    assert native_strangers()(things) is False

@@ -90,4 +90,4 @@ def test_the_libraries_of_every_program_are_compiled_ahead(ahead: Ahead, monkeyp
     with cores(2):
         compile_ahead()
     ahead.finish()
-    assert found[-3:] == ["crew_module", "whole_call_text", "fast_call_text"]
+    assert found[-4:] == ["crew_module", "whole_call_text", "fast_call_text", "new_tensors_text"]

@@ -28,7 +28,8 @@ from weft.trace.capture import storage_key, tree_flatten, tree_map_only, without
 from weft.trace.state import find_state
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
-NO_RESULTS = frozenset((torch.Tensor, nn.Parameter, LazyTensor, int, float, bool, str, type(None)))
+AS_GIVEN = frozenset((torch.Tensor, nn.Parameter, int, float, bool, str, type(None)))  # a function gets the very thing
+NO_RESULTS = AS_GIVEN | {LazyTensor}
 # For each kind of call: which of its tensors it has been seen to write, by place; and whether it was seen at all.
 _WRITES: dict[Hashable, set[int]] = {}
 
@@ -134,8 +135,9 @@ class _Task:
         function, args, kwargs = self.call
         reals = [_real(tensor) for tensor in self.tensors]
         by_id = {id(tensor): real for tensor, real in zip(self.tensors, reals, strict=True)}
-        args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
-        args, kwargs = tree_map_only(Spawned, lambda thing: thing._value, (args, kwargs))
+        if any(type(thing) not in AS_GIVEN for thing in (*args, *kwargs.values())):
+            args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
+            args, kwargs = tree_map_only(Spawned, lambda thing: thing._value, (args, kwargs))
         versions = [version_of(real) for real in reals]
         with same_modes(self.modes), cores(1) if self.alone else nullcontext():
             self.made._value = SESSION.settled(function(*args, **kwargs), frozenset(map(storage_key, reals)))

@@ -15,16 +15,17 @@ from typing import Any
 import torch
 
 from weft.codegen.calls.fast_call import ObjectLayout
-from weft.codegen.calls.lazy_calls import Words, lazy_calls_module
+from weft.codegen.calls.lazy_calls import Known, Words, lazy_calls_module
 from weft.codegen.library import copy_functions, dispatch_keys, thread_functions
 from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
 from weft.runtime.shared_code import shared_library
-from weft.runtime.tensor_words import TENSOR_BYTES, WORD, probed, word
+from weft.runtime.tensor_words import TENSOR_BYTES, WORD, probed, storage_object_place, tensor_layout, word
 from weft.target import Target
 
 Modes = Callable[[], int]
 Keys = Callable[[torch.Tensor], int]
 Maker = Callable[[Any], Any]
+Question = Callable[[Any], bool]
 STACK_PLACE = 7
 ONE_FUNCTION_MODE = 1 << STACK_PLACE
 """What one more torch function mode adds to the number that `modes` gives."""
@@ -109,6 +110,36 @@ def placeholder_maker(template: torch.Tensor, name: str) -> Maker | None:
     kept = (template, sizes, strides, name)
     found: Maker = make_function()(ctypes.addressof(_method("placeholder")), (state, kept), None)
     return found
+
+
+@cache
+def native_strangers() -> Question:
+    """Give a function that tells whether a list or tuple has only plain tensors whose memory Python has no object of.
+
+    Where there is none, one that never says so.
+    """
+    layout, tensor, place = object_layout(), tensor_layout(), storage_object_place()
+    if layout is None or tensor is None or place is None:
+        return _not_for_sure
+    words = {
+        Known.LIST_TYPE: id(list),
+        Known.TUPLE_TYPE: id(tuple),
+        Known.TENSOR_TYPE: id(torch.Tensor),
+        Known.PARAMETER_TYPE: id(torch.nn.Parameter),
+        Known.STORAGE: tensor.storage,
+        Known.OBJECT: place,
+        Known.TRUE: id(True),
+        Known.FALSE: id(False),
+        Known.ADD_REFERENCE: python_address("Py_IncRef"),
+    }
+    state = pack(f"@{len(Known)}Q", *(words[name] for name in Known))
+    found: Question = make_function()(ctypes.addressof(_method("strangers")), state, None)
+    return found
+
+
+def _not_for_sure(things: Any) -> bool:
+    del things
+    return False
 
 
 def _text(target: Target) -> str:

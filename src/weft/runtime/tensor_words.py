@@ -19,6 +19,7 @@ import torch
 Row = tuple[int, int, int]  # an address, the bits that count, what they are
 WORD = 8
 TENSOR_BYTES, STORAGE_BYTES, COUNTER_BYTES = 176, 56, 24  # read for the search; the objects are at least as long
+WHOLE_STORAGE_BYTES = 88
 GRAD_BYTES = 160  # of what autograd knows of a tensor
 PROBES = 16
 FIRST_BYTE = 16  # behind the reference count
@@ -95,6 +96,27 @@ def tensor_layout() -> Layout | None:
         return None
     start = FIRST_BYTE
     return Layout(start + WORD * storage, start + WORD * offset, start + WORD * counter, WORD * address, version)
+
+
+@probed
+def storage_object_place() -> int | None:
+    """Find where a storage has Python's object of it, which is made when somebody asks for it; None if not for sure."""
+    layout = tensor_layout()
+    if layout is None:
+        return None
+    tensors = [torch.zeros(64 + number) for number in range(PROBES)]
+    # SAFETY: each tensor holds its storage, an object of at least so many bytes.
+    storages = [word(tensor._cdata + layout.storage) for tensor in tensors]
+    before = [_words(storage, WHOLE_STORAGE_BYTES) for storage in storages]
+    objects = [tensor.untyped_storage() for tensor in tensors]
+    after = [_words(storage, WHOLE_STORAGE_BYTES) for storage in storages]
+    place = _only(
+        at
+        for at in range(WHOLE_STORAGE_BYTES // WORD)
+        if all(words[at] == 0 for words in before)
+        and all(words[at] == id(thing) for words, thing in zip(after, objects, strict=True))
+    )
+    return None if place is None else WORD * place
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,10 @@ from weft.api.lazy.table import LOOKING
 from weft.api.lazy.tensor import LazyTensor
 from weft.engine.workers import WORKING
 from weft.owners import Owner, owner_of
+from weft.runtime.lazy_calls import native_strangers
 from weft.trace.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
+
+strangers = native_strangers()
 
 
 def as_given(result: Any, reals: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Any:
@@ -48,6 +51,19 @@ def tensors_in(item: Any) -> Iterator[torch.Tensor]:
     elif isinstance(item, dict):
         for entry in item.values():
             yield from tensors_in(entry)
+
+
+def noted_tensors_in(item: Any) -> Iterator[torch.Tensor]:
+    """The tensors of nested values, but not those of lists and tuples of strangers, whose memory nobody has noted."""
+    if isinstance(item, torch.Tensor):
+        yield item
+    elif isinstance(item, (tuple, list)):
+        if not strangers(item):
+            for entry in item:
+                yield from noted_tensors_in(entry)
+    elif isinstance(item, dict):
+        for entry in item.values():
+            yield from noted_tensors_in(entry)
 
 
 def look_at(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -107,7 +123,7 @@ def is_like_a_worker() -> bool:
 
 
 def each_tensor(change: Callable[[torch.Tensor], torch.Tensor], thing: Any) -> Any:
-    """Nested values with what a change makes of each tensor in its place."""
+    """Nested values with what a change makes of each tensor in its place; none of lists and tuples of strangers."""
     if isinstance(thing, torch.Tensor):
         return change(thing)
     if type(thing) in (list, tuple):

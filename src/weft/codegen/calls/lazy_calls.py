@@ -1,17 +1,18 @@
-"""The text of the three native functions that queuing an operator rests on: `modes`, `keys` and `placeholder`.
+"""The text of the four native functions that lazy code rests on: `modes`, `keys`, `placeholder` and `strangers`.
 
 `modes()` gives the modes of the thread as one small number: one call in the place of eight. `keys(tensor)` gives the
 word that has a tensor's dispatch keys: PyTorch's own questions about them let go of the interpreter's lock, which a
 worker then takes. `placeholder(value)` makes another tensor like a template, with the value as an attribute: a copy of
 a tensor without memory has none either, and takes a third of the time that PyTorch needs to read sizes, strides and a
-type from Python. All get `self`: `modes` and `keys` a bytes object with words, `placeholder` a tuple that begins with
-one.
+type from Python. `strangers(tensors)` tells whether a list or tuple has nothing but plain tensors of whose memory Python
+has no object: nobody can have noted it. All get `self`: a bytes object with words, but `placeholder` a tuple that begins
+with one.
 """
 
 from collections.abc import Sequence
 from enum import IntEnum
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, ObjectLayout
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
 
 
 class Words(IntEnum):
@@ -32,9 +33,23 @@ class Words(IntEnum):
     KEYS = 12  # offset of the dispatch keys in a tensor
 
 
+class Known(IntEnum):
+    """The words of a state of `strangers`."""
+
+    LIST_TYPE = 0
+    TUPLE_TYPE = 1
+    TENSOR_TYPE = 2
+    PARAMETER_TYPE = 3
+    STORAGE = 4  # offset of the storage in a tensor
+    OBJECT = 5  # offset in the storage of Python's object of it
+    TRUE = 6
+    FALSE = 7
+    ADD_REFERENCE = 8
+
+
 def lazy_calls_module(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
     """Write the module; `shifts` are (bits that count, places to the left) of each mode's answer."""
-    return _modes(layout, shifts) + _keys(layout) + _placeholder(layout)
+    return _modes(layout, shifts) + _keys(layout) + _placeholder(layout) + _strangers(layout)
 
 
 def _modes(layout: ObjectLayout, shifts: Sequence[tuple[int, int]]) -> str:
@@ -126,5 +141,74 @@ failure:
   ret ptr null
 nothing:
   ret ptr null
+}}
+"""
+
+
+def _strangers(layout: ObjectLayout) -> str:
+    # SAFETY: Python holds `self` and the argument, and its lock, during the call. Types are compared before anything is
+    # read that only they have; a tensor holds its storage, if it has one.
+    loads = "\n".join(
+        f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
+        f"  %{word.name} = load {'i64' if word in (Known.STORAGE, Known.OBJECT) else 'ptr'}, ptr %place.{word.name}"
+        for word in Known
+    )
+    return f"""
+define ptr @strangers(ptr %self, ptr %args, i64 %count) nounwind {{
+start:
+  %state = getelementptr i8, ptr %self, i64 {layout.content}
+{loads}
+  %things = load ptr, ptr %args
+  %kind.at = getelementptr i8, ptr %things, i64 {TYPE_OFFSET}
+  %kind = load ptr, ptr %kind.at
+  %is_list = icmp eq ptr %kind, %LIST_TYPE
+  %is_tuple = icmp eq ptr %kind, %TUPLE_TYPE
+  %is_either = or i1 %is_list, %is_tuple
+  br i1 %is_either, label %sized, label %no
+sized:
+  %size.at = getelementptr i8, ptr %things, i64 {SIZE_OFFSET}
+  %size = load i64, ptr %size.at
+  %first = getelementptr i8, ptr %things, i64 {ITEMS_OFFSET}
+  br i1 %is_list, label %listed, label %begin
+listed:
+  %elsewhere = load ptr, ptr %first
+  br label %begin
+begin:
+  %items = phi ptr [ %elsewhere, %listed ], [ %first, %sized ]
+  br label %next
+next:
+  %index = phi i64 [ 0, %begin ], [ %following, %seen ]
+  %is_end = icmp eq i64 %index, %size
+  br i1 %is_end, label %yes, label %look
+look:
+  %item.at = getelementptr ptr, ptr %items, i64 %index
+  %item = load ptr, ptr %item.at
+  %type.at = getelementptr i8, ptr %item, i64 {TYPE_OFFSET}
+  %type = load ptr, ptr %type.at
+  %is_tensor = icmp eq ptr %type, %TENSOR_TYPE
+  %is_parameter = icmp eq ptr %type, %PARAMETER_TYPE
+  %is_plain = or i1 %is_tensor, %is_parameter
+  br i1 %is_plain, label %plain, label %no
+plain:
+  %tensor.at = getelementptr i8, ptr %item, i64 {layout.tensor}
+  %tensor = load ptr, ptr %tensor.at
+  %storage.at = getelementptr i8, ptr %tensor, i64 %STORAGE
+  %storage = load ptr, ptr %storage.at
+  %has_none = icmp eq ptr %storage, null
+  br i1 %has_none, label %no, label %stored
+stored:
+  %object.at = getelementptr i8, ptr %storage, i64 %OBJECT
+  %object = load ptr, ptr %object.at
+  %is_unseen = icmp eq ptr %object, null
+  br i1 %is_unseen, label %seen, label %no
+seen:
+  %following = add i64 %index, 1
+  br label %next
+yes:
+  call void %ADD_REFERENCE(ptr %TRUE)
+  ret ptr %TRUE
+no:
+  call void %ADD_REFERENCE(ptr %FALSE)
+  ret ptr %FALSE
 }}
 """
