@@ -21,6 +21,7 @@ Pair = namedtuple("Pair", "first second")  # noqa: PYI024  # the tree library kn
         OrderedDict(a=1, b=(2, 3)),
         None,
         [None, 1],
+        [0, [1, 2, 3], (4, 5), [6, ()]],
     ],
     ids=repr,
 )

@@ -6,9 +6,11 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten
 
 import weft
 from weft.errors import ExecutionError
+from weft.runtime.lazy_calls import native_strangers
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 
@@ -217,3 +219,28 @@ def test_what_one_call_writes_says_nothing_of_others_that_look_alike():
 def test_what_is_no_function_is_refused_at_once():
     with pytest.raises(weft.UsageError, match="given a int"):
         weft.spawn(5)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: [x + 1, x + 2], lambda x: ([x + 1], {"two": (x + 2,)})], ids=["flat", "nested"]
+)
+def test_who_waits_for_results_that_are_new_asks_nothing_of_each(make):
+    x = torch.ones(3)
+    found = [weft.wait(weft.spawn(weft.hybridize(make), x)) for _ in range(3)]
+    for results in found:
+        tensors, _ = tree_flatten(results)
+        assert native_strangers()(tensors)
+        assert [tensor.tolist() for tensor in tensors] == [[2] * 3, [3] * 3]
+
+
+def test_a_result_that_others_still_write_is_waited_for():
+    kept, go = [torch.zeros(3), torch.zeros(3)], threading.Event()
+
+    def late(y):
+        go.wait(20)
+        return y.add_(1)
+
+    weft.spawn(late, kept[0])
+    shown = weft.spawn(lambda: list(kept))
+    threading.Timer(0.05, go.set).start()
+    assert [tensor.tolist() for tensor in weft.wait(shown)] == [[1] * 3, [0] * 3]

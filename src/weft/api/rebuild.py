@@ -9,6 +9,7 @@ from typing import Any
 from weft.trace.capture import TreeSpec, tree_unflatten
 
 Build = Callable[[Sequence[Any]], Any]
+FLAT: dict[Any, Callable[[Sequence[Any]], Any]] = {list: list, tuple: tuple}
 
 
 def builder(structure: TreeSpec) -> Build:
@@ -20,6 +21,11 @@ def _part(structure: TreeSpec, places: Iterator[int]) -> Build | None:
     if structure.is_leaf():
         place = next(places)
         return lambda leaves: leaves[place]
+    flat = FLAT.get(structure.type)
+    if flat is not None and all(child.is_leaf() for child in structure.children()):
+        found = [next(places) for _ in structure.children()]
+        here = slice(found[0], found[-1] + 1) if found else slice(0)
+        return lambda leaves: flat(leaves[here])
     parts = [_part(child, places) for child in structure.children()]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):

@@ -127,7 +127,7 @@ def each_tensor(change: Callable[[torch.Tensor], torch.Tensor], thing: Any) -> A
     if isinstance(thing, torch.Tensor):
         return change(thing)
     if type(thing) in (list, tuple):
-        return type(thing)(each_tensor(change, item) for item in thing)
+        return type(thing)(thing if strangers(thing) else [each_tensor(change, item) for item in thing])
     if type(thing) is dict:
         return {key: each_tensor(change, item) for key, item in thing.items()}
     if isinstance(thing, (list, tuple, dict)) and any(True for _ in tensors_in(thing)):
