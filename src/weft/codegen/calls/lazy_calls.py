@@ -4,9 +4,9 @@
 word that has a tensor's dispatch keys: PyTorch's own questions about them let go of the interpreter's lock, which a
 worker then takes. `placeholder(value)` makes another tensor like a template, with the value as an attribute: a copy of
 a tensor without memory has none either, and takes a third of the time that PyTorch needs to read sizes, strides and a
-type from Python. `strangers(tensors)` tells whether a list or tuple has nothing but plain tensors of whose memory Python
-has no object: nobody can have noted it. All get `self`: a bytes object with words, but `placeholder` a tuple that begins
-with one.
+type from Python. `strangers(tensors)` tells whether a list or tuple has nothing but plain tensors of whose memory
+Python has no object: nobody can have noted it. All get `self`: a bytes object with words, but `placeholder` a tuple
+that begins with one.
 """
 
 from collections.abc import Sequence
