@@ -21,11 +21,13 @@ PADDING = 64 * MEGABYTE  # as large as a heap of a thread, which is then not giv
 
 
 @cache
-def keep_freed_memory() -> bool:
-    """Keep what is freed for what comes next, once in a process; tells whether the C library does so."""
+def keep_freed_memory() -> None:
+    """Keep what is freed for what comes next, once in a process."""
     size = min(config().kept_memory * MEGABYTE, quarter_of_memory() // SHARE)
     if not size or sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
-    settings = ((TRIM_THRESHOLD, size), (TOP_PAD, min(PADDING, size)), (MMAP_THRESHOLD, min(LARGEST, size)))
-    return mallopt is not None and all(mallopt(name, value) for name, value in settings)
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return  # another C library, with rules of its own
+    for name, value in ((TRIM_THRESHOLD, size), (TOP_PAD, min(PADDING, size)), (MMAP_THRESHOLD, min(LARGEST, size))):
+        mallopt(name, value)

@@ -6,6 +6,7 @@ other tensors into the frame, runs the program without the interpreter's lock, a
 expected it has done nothing and gives False.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
@@ -58,6 +59,15 @@ class State(IntEnum):
     RESULT = auto()  # address of: dimensions, sizes, strides, type, kind and number of the device
     WRAP = auto()
     DELETE = auto()
+
+
+def word_loads(words: type[IntEnum], numbers: Collection[IntEnum] = ()) -> str:
+    """Write what loads each word of `%state` into a value of its name; those that are not `numbers` are addresses."""
+    return "\n".join(
+        f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
+        f"  %{word.name} = load {'i64' if word in numbers else 'ptr'}, ptr %place.{word.name}"
+        for word in words
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ that begins with one.
 from collections.abc import Sequence
 from enum import IntEnum
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, word_loads
 
 
 class Words(IntEnum):
@@ -98,18 +98,12 @@ def _placeholder(layout: ObjectLayout) -> str:
     # SAFETY: Python holds `self` and the value during the call; the tuple holds the template, the tables and the name.
     # A copied tensor lacks the key by which operators come to Python's class; nobody else has it yet when it gets the
     # template's keys.
-    loads = "\n".join(
-        f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
-        f"  %{word.name} = load {kind}, ptr %place.{word.name}"
-        for word in Words
-        for kind in ("i64" if word in (Words.DIMENSIONS, Words.KEYS) else "ptr",)
-    )
     return f"""
 define ptr @placeholder(ptr %self, ptr %args, i64 %count) nounwind {{
   %first = getelementptr i8, ptr %self, i64 {ITEMS_OFFSET}
   %bytes = load ptr, ptr %first
   %state = getelementptr i8, ptr %bytes, i64 {layout.content}
-{loads}
+{word_loads(Words, (Words.DIMENSIONS, Words.KEYS))}
   %found = alloca ptr
   %error = call i32 %COPY(ptr %TEMPLATE, i64 %DIMENSIONS, ptr %SIZES, ptr %STRIDES, i64 0, ptr %found)
   %failed = icmp ne i32 %error, 0
@@ -148,16 +142,11 @@ nothing:
 def _strangers(layout: ObjectLayout) -> str:
     # SAFETY: Python holds `self` and the argument, and its lock, during the call. Types are compared before anything is
     # read that only they have; a tensor holds its storage, if it has one.
-    loads = "\n".join(
-        f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
-        f"  %{word.name} = load {'i64' if word in (Known.STORAGE, Known.OBJECT) else 'ptr'}, ptr %place.{word.name}"
-        for word in Known
-    )
     return f"""
 define ptr @strangers(ptr %self, ptr %args, i64 %count) nounwind {{
 start:
   %state = getelementptr i8, ptr %self, i64 {layout.content}
-{loads}
+{word_loads(Known, (Known.STORAGE, Known.OBJECT))}
   %things = load ptr, ptr %args
   %kind.at = getelementptr i8, ptr %things, i64 {TYPE_OFFSET}
   %kind = load ptr, ptr %kind.at

@@ -7,7 +7,7 @@ what keeps the tables that they point to. Where a tensor cannot be made the func
 
 from enum import IntEnum
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, ObjectLayout
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, ObjectLayout, word_loads
 
 ROW_WORDS = 4
 
@@ -29,11 +29,6 @@ class Words(IntEnum):
 
 def new_tensors_module(layout: ObjectLayout) -> str:
     """Write the module."""
-    loads = "\n".join(
-        f"  %place.{word.name} = getelementptr i64, ptr %state, i64 {int(word)}\n"
-        f"  %{word.name} = load {'i64' if word is Words.COUNT else 'ptr'}, ptr %place.{word.name}"
-        for word in Words
-    )
     fields = "\n".join(
         f"  %at.{place} = getelementptr i64, ptr %row, i64 {place}\n"
         f"  %field.{place} = load {'ptr' if place in (1, 2) else 'i64'}, ptr %at.{place}"
@@ -47,7 +42,7 @@ start:
   %first = getelementptr i8, ptr %self, i64 {ITEMS_OFFSET}
   %bytes = load ptr, ptr %first
   %state = getelementptr i8, ptr %bytes, i64 {layout.content}
-{loads}
+{word_loads(Words, (Words.COUNT,))}
   %found = alloca ptr
   %made = call ptr %NEW_TUPLE(i64 %COUNT)
   %unmade = icmp eq ptr %made, null
