@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -247,6 +248,94 @@ def test_many_threads_may_call_it_at_once(net):
             wrong.extend([number] * right.count(False))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
+
+
+def several(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x + number for number in range(20)]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_several_new_tensors_are_given_in_a_list_or_tuple(x, kind):
+    whole = warm(weft.hybridize(lambda x: kind(several(x))), x)
+    first, second = whole(x), whole(x)
+    assert type(first) is kind
+    assert [sys.getrefcount(tensor) for tensor in first] == [sys.getrefcount(tensor) for tensor in several(x)]
+    assert all(map(torch.equal, first, several(x)))
+    assert len({tensor.data_ptr() for tensor in (*first, *second)}) == 40
+    del second
+    died = [weakref.ref(tensor) for tensor in first]
+    del first
+    assert not any(reference() is not None for reference in died)
+
+
+def test_a_list_of_one_is_a_list(x):
+    (only,) = warm(weft.hybridize(lambda x: [x * 2]), x)(x)
+    assert torch.equal(only, x * 2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: [y := x + 1, y],
+        lambda x: [x, x + 1],
+        lambda x: (x + 1, 3),
+        lambda x: (y := x + 1, y.t()),
+        lambda x: {"one": x + 1, "two": x + 2},
+        lambda x: [x + 1, (x + 2, x + 3)],
+        lambda x: [],
+        lambda x: torch.max(x, 1),
+    ],
+)
+def test_other_results_go_the_longer_way(x, function):
+    hybrid = weft.hybridize(function)
+    for _ in range(4):
+        given, expected = hybrid(x), function(x)
+        torch.testing.assert_close(given, expected)
+        assert type(given) is type(expected)
+    assert hybrid._whole is refuse_all
+
+
+def test_results_without_memory_for_all_of_them_are_an_error_and_leave_nothing_behind():
+    resource = pytest.importorskip("resource")
+    large = torch.zeros(12_000_000)  # above what is kept: its memory comes from the system, and goes back to it
+    function = weft.hybridize(lambda x: [x + number for number in range(6)])
+    warm(function, large)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size = memory_in_use()
+    for _ in range(5):
+        resource.setrlimit(resource.RLIMIT_AS, (size + 3 * large.nbytes, before[1]))
+        try:
+            with pytest.raises(RuntimeError, match="alloc"):
+                function(large)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+    assert memory_in_use() < size + large.nbytes
+    assert [float(tensor.max()) for tensor in function(large)] == list(range(6))
+
+
+def memory_in_use() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_threads_may_ask_for_several_results_at_once():
+    function = weft.hybridize(several)
+    inputs = [torch.randn(2, 16) for _ in range(6)]
+    warm(function, inputs[0])
+    wrong: list[int] = []
+    start = threading.Barrier(6, timeout=20)
+
+    def work(number: int) -> None:
+        start.wait()
+        expected = several(inputs[number])
+        right = [all(map(torch.equal, function(inputs[number]), expected)) for _ in range(200)]
+        wrong.extend([number] * right.count(False))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -70,8 +70,8 @@ class Guarded:
         found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
         if found is None or guards is None:
             return None
-        bound, result = found
-        return whole_call(bound, Likeness(guards, arguments, result, kept=settled))
+        bound, given = found
+        return whole_call(bound, Likeness(guards, arguments, given, kept=settled))
 
     @property
     def moves(self) -> bool:

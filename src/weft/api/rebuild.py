@@ -9,7 +9,13 @@ from typing import Any
 from weft.trace.capture import TreeSpec, tree_unflatten
 
 Build = Callable[[Sequence[Any]], Any]
-FLAT: dict[Any, Callable[[Sequence[Any]], Any]] = {list: list, tuple: tuple}
+FLAT = (list, tuple)
+
+
+def flat_kind(structure: TreeSpec) -> type | None:
+    """Tell whether a result is a list or a tuple of leaves, and which."""
+    is_flat = structure.type in FLAT and all(child.is_leaf() for child in structure.children())
+    return structure.type if is_flat else None
 
 
 def builder(structure: TreeSpec) -> Build:
@@ -21,8 +27,8 @@ def _part(structure: TreeSpec, places: Iterator[int]) -> Build | None:
     if structure.is_leaf():
         place = next(places)
         return lambda leaves: leaves[place]
-    flat = FLAT.get(structure.type)
-    if flat is not None and all(child.is_leaf() for child in structure.children()):
+    flat = flat_kind(structure)
+    if flat is not None:
         found = [next(places) for _ in structure.children()]
         here = slice(found[0], found[-1] + 1) if found else slice(0)
         return lambda leaves: flat(leaves[here])

@@ -76,16 +76,16 @@ class NativeRegion:
         """Give the same region with a clock."""
         return ClockedRegion(self)
 
-    def bound(self, positions: Sequence[int | None]) -> tuple[BoundProgram, OutputType] | None:
-        """Give what runs the region as it is bound now, if that makes one tensor of inputs that are taken as they are.
+    def bound(self, positions: Sequence[int | None]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
+        """Give what runs the region as it is bound now, if that makes new tensors of inputs that are taken as they are.
 
         `positions` are where a call's arguments are the region's inputs; None for what lasts.
         """
-        if self._checked or len(self._outputs) != 1 or self._writes:
+        if self._checked or self._writes:
             return None
         given = {index: position for index, position in enumerate(positions) if position is not None}
         found = self._execute.bound(given)
-        return None if found is None else (found, self._outputs[0])
+        return None if found is None else (found, self._outputs)
 
 
 class ClockedRegion:
@@ -185,7 +185,7 @@ class CompiledGraph:
         regions = tuple(region.clocked() for region in self.regions)
         return LibraryExecutable(self.executable.plan, regions), regions
 
-    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
         """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`."""
         if self._alone is None:
             return None

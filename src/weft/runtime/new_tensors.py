@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import pack
+from typing import Any
 
 import torch
 
@@ -60,18 +61,7 @@ def _native(types: Sequence[OutputType]) -> Callable[[], tuple[torch.Tensor, ...
     if functions is None or layout is None or not types or any(kind.dtype not in TYPE_NUMBERS for kind in types):
         return tuple
     empty, delete, wrap = functions
-    places = {sizes: table_of([sizes], signed=True) for kind in types for sizes in (kind.shape, kind.strides)}
-    rows = table_of(
-        [
-            (
-                len(kind.shape),
-                ctypes.addressof(places[kind.shape]),
-                ctypes.addressof(places[kind.strides]),
-                TYPE_NUMBERS[kind.dtype],
-            )
-            for kind in types
-        ]
-    )
+    rows, places = result_rows(types)
     words = {
         Words.COUNT: len(types),
         Words.ROWS: ctypes.addressof(rows),
@@ -90,6 +80,21 @@ def _native(types: Sequence[OutputType]) -> Callable[[], tuple[torch.Tensor, ...
         ctypes.addressof(_method()), (state, rows, places), None
     )
     return found
+
+
+def result_rows(types: Sequence[OutputType]) -> tuple[ctypes.Array[Any], object]:
+    """Write what native code that makes such tensors reads of each; and give what must live as long as that."""
+    places = {sizes: table_of([sizes], signed=True) for kind in types for sizes in (kind.shape, kind.strides)}
+    rows = [
+        (
+            len(kind.shape),
+            ctypes.addressof(places[kind.shape]),
+            ctypes.addressof(places[kind.strides]),
+            TYPE_NUMBERS[kind.dtype],
+        )
+        for kind in types
+    ]
+    return table_of(rows), places
 
 
 def new_tensors_text(target: Target) -> str:

@@ -1,8 +1,8 @@
 """A program, its binding and its guards -> a built-in function that stands for the hybridized one in the common case.
 
-That case is a program of one region in machine code that makes one new tensor of plain tensors, called in the same
-modes, with arguments that look as before, while no parameter, attribute or hook has changed. Whatever else comes gets
-False from it, and goes the longer way, which knows everything.
+That case is a program of one region in machine code that makes new tensors of plain tensors, called in the same modes,
+with arguments that look as before, while no parameter, attribute or hook has changed. Whatever else comes gets False
+from it, and goes the longer way, which knows everything.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from weft.codegen.calls.fast_call import State
 from weft.codegen.calls.whole_call import whole_call_module
 from weft.codegen.library import mode_functions, tensor_functions
 from weft.runtime.arena import Block, BlockPool
-from weft.runtime.fast_call import FastProgram, Method, make_function, object_layout, python_words, table_of
-from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType
+from weft.runtime.fast_call import (
+    FastProgram,
+    Method,
+    make_function,
+    object_layout,
+    python_address,
+    python_words,
+    table_of,
+)
+from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType, result_rows
 from weft.runtime.shared_code import shared_library
 from weft.runtime.steady import tensor_masks
 from weft.runtime.tensor_words import EVERY_BIT, Row, grad_layout, word
@@ -30,7 +38,7 @@ from weft.target import Target
 Whole = Callable[..., Any]
 
 
-CPU = 0
+NEW_ROWS: dict[type, str] = {list: "PyList_New", tuple: "PyTuple_New"}
 MOST_BYTES = 1 << 20
 """Of a frame: a whole call keeps one for itself, and a program that needs a larger one runs long anyway."""
 
@@ -56,12 +64,20 @@ class BoundProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What the results look like, and in what they are given: a list, a tuple, or nothing where it is one tensor."""
+
+    types: tuple[OutputType, ...]
+    row: type | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Likeness:
-    """What must be as it was: `guards` in memory, the arguments' looks; and what the result looks like."""
+    """What must be as it was: `guards` in memory, the arguments' looks; and what is given."""
 
     guards: Sequence[Row]
     arguments: Sequence[torch.Tensor]
-    result: OutputType
+    given: Given
     kept: object
 
 
@@ -69,20 +85,19 @@ class WholeCall:
     """The built-in function, as `call`; what it reads lives as long as that."""
 
     def __init__(self, bound: BoundProgram, likeness: Likeness, block: Block) -> None:
-        program, result, arguments = bound.program, likeness.result, likeness.arguments
+        program, given, arguments = bound.program, likeness.given, likeness.arguments
         rows = [*likeness.guards, *bound.rows]
         modes = [(place, number, bits, _answer(place, number) & bits) for place, number, bits in mode_functions() or ()]
         frame = ctypes.c_uint64(block.address)
-        sizes, strides = table_of([result.shape], signed=True), table_of([result.strides], signed=True)
-        places = ctypes.addressof(sizes), ctypes.addressof(strides)
-        shape = (len(result.shape), *places, TYPE_NUMBERS[result.dtype], CPU, 0)
+        results, sizes = result_rows(given.types)
         tables = {
             State.ROWS: table_of(rows),
             State.MODES: table_of(modes),
             State.LOOKS: table_of(_looks(arguments)),
             State.CHANGING: table_of(program.changing),
             State.LASTING: table_of([tuple(bound.words)]),
-            State.RESULT: table_of([shape]),
+            State.RESULTS: results,
+            State.MADE: table_of([(0,) * len(given.types)]),
             State.FRAME: frame,
         }
         empty, delete, wrap = tensor_functions() or (0, 0, 0)
@@ -101,12 +116,15 @@ class WholeCall:
             State.LOOK_COUNT: len(_looks(arguments)),
             State.CHANGING_COUNT: len(program.changing),
             State.LASTING_COUNT: len(bound.words),
+            State.OUTPUT_COUNT: len(given.types),
+            State.NEW_ROW: 0 if given.row is None else python_address(NEW_ROWS[given.row]),
+            State.DROP_REFERENCE: python_address("Py_DecRef"),
             State.EMPTY: empty,
             State.WRAP: wrap,
             State.DELETE: delete,
         }
         state = pack(f"@{len(State)}Q", *(words[name] for name in State))
-        kept = (tables, sizes, strides, block, bound.kept, likeness.kept)
+        kept = (tables, sizes, block, bound.kept, likeness.kept)
         # SAFETY: a caller holds the function while it runs, the function holds this tuple, and the tuple the tables,
         # the frame, the code and the tensors that the state points to.
         self.call: Whole = make_function()(ctypes.addressof(_method()), (state, kept), None)
@@ -119,7 +137,8 @@ def whole_call(bound: BoundProgram, likeness: Likeness) -> Whole | None:
         return None
     # What autograd knows of an argument is not compared: nothing must be known.
     is_known = any(word(argument._cdata + grad.known) for argument in likeness.arguments)
-    if is_known or bound.pool.size > MOST_BYTES or likeness.result.dtype not in TYPE_NUMBERS:
+    types = likeness.given.types
+    if is_known or bound.pool.size > MOST_BYTES or not types or any(kind.dtype not in TYPE_NUMBERS for kind in types):
         return None
     return WholeCall(bound, likeness, bound.pool.take()).call
 

@@ -17,7 +17,7 @@ from weft.api.programs.file import save_program
 from weft.api.programs.parts import ProgramParts
 from weft.api.programs.picture import program_card
 from weft.api.programs.plan import ProgramPlan
-from weft.api.rebuild import Build, builder
+from weft.api.rebuild import Build, builder, flat_kind
 from weft.api.timeline import Timeline, measure_timeline
 from weft.counted import counted
 from weft.errors import UsageError
@@ -28,8 +28,7 @@ from weft.passes.pipeline import run_pipeline
 from weft.runtime.boundary import Boundary
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Replay, Tangents
 from weft.runtime.native_graph import CompiledGraph
-from weft.runtime.new_tensors import OutputType
-from weft.runtime.whole_call import BoundProgram
+from weft.runtime.whole_call import BoundProgram, Given
 from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
 from weft.trace.rebound import Rebound
@@ -56,16 +55,10 @@ class Program:
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
         by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
-        # A program that gives one new tensor and writes nothing needs no edge.
-        self._bare = (
-            not shown.writes
-            and [result.path for result in shown.results] == [()]
-            and shown.results[0].value not in shown.inputs
-            and len(leaves) == 1
-            and isinstance(traced.leaves[0], TensorLeaf)
-            and traced.structure.is_leaf()
-            and not traced.kept
-        )
+        # A program that gives new tensors and writes nothing needs no edge.
+        self._is_new = not traced.kept and _are_new(shown, traced.leaves)
+        self._bare = self._is_new and traced.structure.is_leaf()
+        self._row = flat_kind(traced.structure)
         self._build = builder(traced.structure)
         self._kept = _places(traced.kept)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
@@ -184,9 +177,24 @@ class Program:
         _keep(self._kept, results)
         return self._build(_filled(self._traced.leaves, results))
 
-    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
-        """Give what runs it as it is bound now, where it is native code from end to end and makes one new tensor."""
-        return self._execute.bound(arguments) if self._bare and isinstance(self._execute, CompiledGraph) else None
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, Given] | None:
+        """Give what runs it as it is bound now, where it is native code from end to end and gives new tensors alone."""
+        if not self._is_new or not (self._bare or self._row) or not isinstance(self._execute, CompiledGraph):
+            return None
+        found = self._execute.bound(arguments)
+        return None if found is None else (found[0], Given(found[1], self._row))
+
+
+def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
+    """Whether a graph's function returns what the graph computes, in order: no input, view or constant, no writes."""
+    values = [result.value for result in graph.results]
+    return (
+        not graph.writes
+        and not any(result.path for result in graph.results)
+        and not {*values} & {*graph.inputs}
+        and len({*values}) == len(values)
+        and [leaf.index if isinstance(leaf, TensorLeaf) else None for leaf in leaves] == [*range(len(values))]
+    )
 
 
 def _places(kept: Sequence[Rebound]) -> Places:

@@ -57,7 +57,7 @@ class LoadedGraph:
         compiled = self._compiled()
         return ProgramPlan(tuple(region.plan for region in compiled.regions), compiled.executable.plan)
 
-    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, OutputType] | None:
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
         """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`."""
         return self._compiled().bound(arguments) if self._is_true else None
 

@@ -15,7 +15,7 @@ from weft.api.programs.running import LoadedGraph
 from weft.api.programs.structure import Port
 from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.steady import Steady, can_watch
-from weft.runtime.whole_call import Likeness, Whole, whole_call
+from weft.runtime.whole_call import Given, Likeness, Whole, whole_call
 
 
 class Shortcut:
@@ -43,8 +43,8 @@ class Shortcut:
         found, guards = self._graph.bound(range(self._count)), self._steady.rows()
         if found is None or guards is None or not all(type(given) is torch.Tensor for given in arguments):
             return None
-        bound, result = found
-        return whole_call(bound, Likeness(guards, arguments, result, kept=self._steady))
+        bound, results = found
+        return whole_call(bound, Likeness(guards, arguments, Given(results), kept=self._steady))
 
     def _watched(self) -> Steady | None:
         return Steady([], self._tensors, []) if can_watch(self._tensors) else None

@@ -56,7 +56,10 @@ class State(IntEnum):
     LOOK_COUNT = auto()
     FRAME = auto()  # address of the word that holds a frame's address while it is free
     EMPTY = auto()
-    RESULT = auto()  # address of: dimensions, sizes, strides, type, kind and number of the device
+    RESULTS = auto()  # of each new tensor: dimensions, where its sizes and strides are, its type's number
+    MADE = auto()  # room for a word of each: its tensor, then its object
+    NEW_ROW = auto()  # PyList_New, PyTuple_New, or 0 where the one tensor itself is given
+    DROP_REFERENCE = auto()
     WRAP = auto()
     DELETE = auto()
 
@@ -124,6 +127,18 @@ class CallWriter:
         f.store(given, self.result)
         f.branch(self.end)
 
+    def items_of(self, row: Register) -> Register:
+        """Give where the items of a list or tuple are."""
+        kind = self.f.load("ptr", self.f.offset(row, "i8", TYPE_OFFSET))
+        return self._first_item(row, self.f.compare("icmp eq", kind, self.word("ptr", State.LIST_TYPE)))
+
+    def _first_item(self, row: Register, is_list: Register) -> Register:
+        f = self.f
+        items = f.offset(row, "i8", ITEMS_OFFSET)
+        # A list has the address of its items where a tuple has the first item.
+        (given,) = f.either(is_list, lambda: (f.load("ptr", items),), lambda: (items,))
+        return given
+
     def compare_rows(self) -> None:
         """Require that words of memory are what they were."""
         f, table = self.f, self.word("ptr", State.ROWS)
@@ -188,12 +203,24 @@ class CallWriter:
 
     def run(self, frame: Register, program: State = State.PROGRAM, function: State = State.RUN) -> None:
         """Run a program in a frame, without Python's lock."""
+        thread = self.release_lock()
+        self.run_without_lock(frame, program, function)
+        self.take_lock(thread)
+
+    def run_without_lock(self, frame: Register, program: State = State.PROGRAM, function: State = State.RUN) -> None:
+        """Run a program in a frame; Python's lock is somebody else's."""
         f = self.f
         f.store(self.word("ptr", program), f.offset(frame, "i8", PROGRAM_OFFSET))
         f.store(self.word("ptr", State.CREW), f.offset(frame, "i8", CREW_OFFSET))
-        thread = f.emit("ptr", f"call ptr {self.word('ptr', State.RELEASE_LOCK).name}()")
         f.emit_void(f"call void {self.word('ptr', function).name}({frame})")
-        f.emit_void(f"call void {self.word('ptr', State.TAKE_LOCK).name}({thread})")
+
+    def release_lock(self) -> Register:
+        """Let go of Python's lock; gives what it takes to have it again."""
+        return self.f.emit("ptr", f"call ptr {self.word('ptr', State.RELEASE_LOCK).name}()")
+
+    def take_lock(self, thread: Register) -> None:
+        """Wait for Python's lock."""
+        self.f.emit_void(f"call void {self.word('ptr', State.TAKE_LOCK).name}({thread})")
 
     def row(self, table: Register, index: Register, width: int) -> list[Register]:
         """Read a row of a table of words."""
@@ -237,10 +264,7 @@ class _Call(CallWriter):
         self.require(f.binary("or", is_list, is_tuple))
         length = f.load("i64", f.offset(sequence, "i8", SIZE_OFFSET))
         self.require(f.compare("icmp eq", length, self.word("i64", count)))
-        items = f.offset(sequence, "i8", ITEMS_OFFSET)
-        # A list has the address of its items where a tuple has the first item.
-        (given,) = f.either(is_list, lambda: (f.load("ptr", items),), lambda: (items,))
-        return given
+        return self._first_item(sequence, is_list)
 
     def _compare_identities(self, inputs: Register) -> None:
         f, table = self.f, self.word("ptr", State.SAME)

@@ -2,8 +2,8 @@
 
 `whole_call(self, arguments, count)` takes a call's arguments as they come. `self` is a tuple of a bytes object with the
 words of a `State`, and of what keeps the state's tables alive. It compares everything that the program relies on (the
-thread's modes, the arguments' looks, what may have changed elsewhere), makes the result, runs the program and gives the
-result; where anything is not as expected it has done nothing and gives False.
+thread's modes, the arguments' looks, what may have changed elsewhere), makes the results, runs the program and gives
+them, one tensor or a list or tuple of them; where anything is not as expected it has done nothing and gives False.
 """
 
 from weft.codegen.calls.fast_call import ITEMS_OFFSET, CallWriter, ObjectLayout, State
@@ -12,7 +12,8 @@ from weft.codegen.module import Module
 from weft.codegen.register import Register, constant
 from weft.target import Target
 
-MODE_WORDS, LOOK_WORDS, RESULT_WORDS = 4, 4, 6
+MODE_WORDS, LOOK_WORDS, RESULT_WORDS = 4, 4, 4
+CPU = constant("i32", 0)  # the kind and the number of the device
 
 
 def whole_call_module(layout: ObjectLayout, target: Target) -> str:
@@ -38,8 +39,8 @@ class _Whole(CallWriter):
 
     def write(self) -> None:
         # SAFETY: Python holds the arguments and `self` during the call, and its lock until everything is fetched; the
-        # frame is this call's alone between the two exchanges. Types are compared before anything is read that only
-        # they have.
+        # frame, and the room for what is made, are this call's alone between the two exchanges. Types are compared
+        # before anything is read that only they have.
         f = self.f
         self.require(f.compare("icmp eq", f.parameters[3], self.word("i64", State.INPUT_COUNT)))
         self._compare_modes()
@@ -48,29 +49,33 @@ class _Whole(CallWriter):
         place = self.word("ptr", State.FRAME)
         free = f.emit("i64", f"atomicrmw xchg {place}, i64 0 acquire")
         self.require(f.compare("icmp ne", free, constant("i64", 0)))
-        made, failed = f.label("made"), f.label("failed")
-        handle_place = f.scratch("ptr", 1)
-        no_error = f.compare("icmp eq", self._make_result(handle_place), constant("i32", 0))
-        f.branch_if(no_error, made, failed)
-        f.begin_block(failed)
+        frame = f.emit("ptr", f"inttoptr {free} to ptr")
+        results = self._fill(frame)
+        runs, unmade, refused, lost, over = map(f.label, ("runs", "unmade", "refused_late", "lost", "over"))
+        f.branch_if(self.passes_checks(frame), runs, refused)
+        f.begin_block(runs)
+        # Memory is taken while others run Python: for many results that is as long as a small program.
+        thread = self.release_lock()
+        number = self._make_results(results, unmade)
+        self.run_without_lock(frame)
+        self.take_lock(thread)
+        self._wrap_results()
+        self._give_results(lost)
+        f.branch(over)
+        f.begin_block(unmade)
+        self._each_made(number, State.DELETE)
+        self.take_lock(thread)
+        f.branch(refused)
+        f.begin_block(lost)  # Python has said why
+        self._each_made(self.word("i64", State.OUTPUT_COUNT), State.DROP_REFERENCE)
+        f.store(Register("ptr", "null"), self.result)
+        f.branch(over)
+        f.begin_block(over)
+        f.emit_void(f"store atomic {free}, {place} release, align 8")
+        f.branch(self.end)
+        f.begin_block(refused)
         f.emit_void(f"store atomic {free}, {place} release, align 8")
         f.branch(self.refused)
-        f.begin_block(made)
-        handle = f.load("ptr", handle_place)
-        frame = f.emit("ptr", f"inttoptr {free} to ptr")
-        self._fill(frame, f.load("ptr", handle))
-        runs, unmade = f.label("runs"), f.label("unmade")
-        f.branch_if(self.passes_checks(frame), runs, unmade)
-        f.begin_block(unmade)
-        f.emit("i32", f"call i32 {self.word('ptr', State.DELETE).name}({handle})")
-        f.branch(failed)
-        f.begin_block(runs)
-        self.run(frame)
-        f.emit_void(f"store atomic {free}, {place} release, align 8")
-        given = f.emit("ptr", f"call ptr {self.word('ptr', State.WRAP).name}({handle})")
-        f.emit("i32", f"call i32 {self.word('ptr', State.DELETE).name}({handle})")
-        f.store(given, self.result)
-        f.branch(self.end)
         f.begin_block(self.refused)
         self.give(State.FALSE)
         f.begin_block(self.end)
@@ -92,18 +97,8 @@ class _Whole(CallWriter):
             found = f.load("i64", f.offset(tensor, "i8", at))
             self.require(f.compare("icmp eq", f.binary("and", found, bits), expected))
 
-    def _make_result(self, handle: Register) -> Register:
-        """Make the tensor that is returned; gives an error's number, or 0."""
-        f = self.f
-        row = self.word("ptr", State.RESULT)
-        words = [f.load("i64", f.offset(row, "i64", place)) for place in range(RESULT_WORDS)]
-        sizes, strides = (f.emit("ptr", f"inttoptr {word} to ptr") for word in words[1:3])
-        numbers = [f.convert("trunc", word, "i32") for word in words[3:]]
-        listed = ", ".join(map(str, (words[0], sizes, strides, *numbers, handle)))
-        return f.emit("i32", f"call i32 {self.word('ptr', State.EMPTY).name}({listed})")
-
-    def _fill(self, frame: Register, result: Register) -> None:
-        """Write the addresses of arguments, the result and what lasts into the frame's table."""
+    def _fill(self, frame: Register) -> Register:
+        """Write the addresses of arguments and of what lasts into the frame's table; gives where the results' go."""
         f = self.f
         table = f.offset(frame, "i8", TABLE_OFFSET)
         changing = self.word("i64", State.CHANGING_COUNT)
@@ -113,7 +108,70 @@ class _Whole(CallWriter):
             item = f.load("ptr", f.offset(self.arguments, "ptr", position))
             tensor = f.load("ptr", f.offset(item, "i8", self.layout.tensor))
             f.store(self.memory_of(tensor, size), f.offset(table, "ptr", loop.index))
-        # A new tensor's offset is 0: the size of its elements does not matter.
-        table = f.offset(table, "ptr", changing)
-        f.store(self.memory_of(result, constant("i64", 0)), table)
-        self.copy_lasting(f.offset(table, "ptr", 1))
+        results = f.offset(table, "ptr", changing)
+        self.copy_lasting(f.offset(results, "ptr", self.word("i64", State.OUTPUT_COUNT)))
+        return results
+
+    def _make_results(self, addresses: Register, failed: str) -> Register:
+        """Make the tensors that are returned, and write where their memory is; gives how many there are by then."""
+        f, table, made = self.f, self.word("ptr", State.RESULTS), self.word("ptr", State.MADE)
+        with f.loop(0, self.word("i64", State.OUTPUT_COUNT)) as loop:
+            words = self.row(table, loop.index, RESULT_WORDS)
+            sizes, strides = (f.emit("ptr", f"inttoptr {word} to ptr") for word in words[1:3])
+            handle, on = f.offset(made, "ptr", loop.index), f.label("on")
+            listed = ", ".join(
+                map(str, (words[0], sizes, strides, f.convert("trunc", words[3], "i32"), CPU, CPU, handle))
+            )
+            error = f.emit("i32", f"call i32 {self.word('ptr', State.EMPTY).name}({listed})")
+            f.branch_if(f.compare("icmp eq", error, constant("i32", 0)), on, failed)
+            f.begin_block(on)
+            # A new tensor's offset is 0: the size of its elements does not matter.
+            tensor = f.load("ptr", f.load("ptr", handle))
+            f.store(self.memory_of(tensor, constant("i64", 0)), f.offset(addresses, "ptr", loop.index))
+        return loop.index
+
+    def _wrap_results(self) -> None:
+        """Put each tensor's object in the place of its handle; null where Python had no memory for it."""
+        f, made = self.f, self.word("ptr", State.MADE)
+        with f.loop(0, self.word("i64", State.OUTPUT_COUNT)) as loop:
+            place = f.offset(made, "ptr", loop.index)
+            handle = f.load("ptr", place)
+            f.store(f.emit("ptr", f"call ptr {self.word('ptr', State.WRAP).name}({handle})"), place)
+            f.emit("i32", f"call i32 {self.word('ptr', State.DELETE).name}({handle})")
+
+    def _give_results(self, lost: str) -> None:
+        """Give the one tensor, or a list or tuple of all."""
+        f, made, count = self.f, self.word("ptr", State.MADE), self.word("i64", State.OUTPUT_COUNT)
+        with f.loop(0, count) as loop:
+            on = f.label("on")
+            f.branch_if(self._is_there(f.load("ptr", f.offset(made, "ptr", loop.index))), on, lost)
+            f.begin_block(on)
+        make = self.word("ptr", State.NEW_ROW)
+
+        def alone() -> tuple[Register]:
+            return (f.load("ptr", made),)
+
+        def in_row() -> tuple[Register]:
+            row = f.emit("ptr", f"call ptr {make.name}({count})")
+            on = f.label("on")
+            f.branch_if(self._is_there(row), on, lost)
+            f.begin_block(on)
+            # Nobody else sees the row before it is full: nothing from here on can run Python.
+            items = self.items_of(row)
+            with f.loop(0, count) as loop:
+                item = f.load("ptr", f.offset(made, "ptr", loop.index))
+                f.store(item, f.offset(items, "ptr", loop.index))
+            return (row,)
+
+        (given,) = f.either(self._is_there(make), in_row, alone)
+        f.store(given, self.result)
+
+    def _is_there(self, pointer: Register) -> Register:
+        return self.f.compare("icmp ne", pointer, Register("ptr", "null"))
+
+    def _each_made(self, count: Register, function: State) -> None:
+        """Call a function for each of the first things that were made; null is none."""
+        f, made = self.f, self.word("ptr", State.MADE)
+        with f.loop(0, count) as loop:
+            thing = f.load("ptr", f.offset(made, "ptr", loop.index))
+            f.emit("i32", f"call i32 {self.word('ptr', function).name}({thing})")
