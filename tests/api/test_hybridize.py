@@ -215,6 +215,11 @@ def test_what_is_neither_a_module_nor_a_function_is_refused(thing: Any, message:
         weft.hybridize(thing)
 
 
+def test_an_example_behind_the_module_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"hybridize\(thing, Tensor\)[\s\S]*weft\.program\(net, x\)"):
+        weft.hybridize(nn.Linear(2, 2), torch.ones(1, 2))
+
+
 def test_an_unknown_fallback_is_refused() -> None:
     with pytest.raises(UsageError, match="fallback is 'lazy'"):
         weft.hybridize(mlp(), fallback="lazy")

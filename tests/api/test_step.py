@@ -598,6 +598,10 @@ def test_what_is_no_module_or_no_optimizer_is_refused() -> None:
         weft.step(3, ENTROPY, SGD(net.parameters()))  # type: ignore[arg-type]
     with pytest.raises(weft.UsageError, match="is no optimizer"):
         weft.step(net, ENTROPY, 0.1)  # type: ignore[arg-type]
+    with pytest.raises(weft.UsageError, match=r"is no loss[\s\S]*weft\.step\(net, loss, optimizer\)"):
+        weft.step(net, SGD(net.parameters()), ENTROPY)  # type: ignore[arg-type]
+    with pytest.raises(weft.UsageError, match="'mean' is no loss"):
+        weft.step(net, "mean", SGD(net.parameters()))  # type: ignore[arg-type]
     with pytest.raises(weft.UsageError, match="LBFGS cannot accumulate"):
         weft.step(net, ENTROPY, optim.LBFGS(net.parameters()), accumulate=2)
 

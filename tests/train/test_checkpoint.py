@@ -263,3 +263,11 @@ def test_a_file_of_what_held_the_model_loads_into_the_model(tmp_path: Path) -> N
     torch.save({**state, "head.weight": net.weight}, tmp_path / "more.pt")
     with pytest.raises(weft.CheckpointError, match="does not fit"):
         weft.load(tmp_path / "more.pt", other)
+
+
+def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
+    weft.save(tmp_path / "net.safetensors", nn.Linear(2, 2))
+    with pytest.raises(weft.UsageError, match="save takes a module, not int"):
+        weft.save(tmp_path / "other.safetensors", 3)  # type: ignore[arg-type]
+    with pytest.raises(weft.UsageError, match="load takes a module, not int"):
+        weft.load(tmp_path / "net.safetensors", 3)  # type: ignore[arg-type]

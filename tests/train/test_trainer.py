@@ -275,3 +275,30 @@ def test_what_would_train_nothing_or_otherwise_is_refused_when_the_trainer_is_ma
         make(clip=1.0)
     with pytest.raises(weft.UsageError, match="no device is named"):
         make(devices=[])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"accumulate": "2"}, {"accumulate": 0}, {"clip_norm": "1"}, {"scheduler": 3}, {"prefetch": -1}, {"scaler": 3},
+        {"autocast": "bf16"}, {"checkpoints": "runs"}, {"callbacks": 3}, {"metrics": 3}, {"memory": 3},
+    ],
+)  # fmt: skip
+def test_an_option_of_the_wrong_kind_is_refused_when_the_trainer_is_made(wrong: dict[str, Any]) -> None:
+    net = model()
+    (name,) = wrong
+    with pytest.raises(weft.UsageError, match=rf"^{name} is [\s\S]*fix "):
+        weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.5), functional.cross_entropy, "cpu:0", **wrong)
+
+
+def test_what_a_trainer_takes_in_another_order_is_refused_with_the_right_one() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+    with pytest.raises(weft.UsageError, match=r"in the other order[\s\S]*Trainer\(net, optimizer, loss_fn\)"):
+        weft.Trainer(net, functional.cross_entropy, optimizer)  # type: ignore[arg-type]
+    with pytest.raises(weft.UsageError, match="a trainer takes a module, not 3"):
+        weft.Trainer(3, optimizer, functional.cross_entropy)  # type: ignore[arg-type]
+    with pytest.raises(weft.UsageError, match="'mean' is no loss"):
+        weft.Trainer(net, optimizer, "mean")
+    with pytest.raises(weft.UsageError, match="DataParallel takes a module, not 3"):
+        weft.DataParallel(3)  # type: ignore[arg-type]

@@ -351,6 +351,12 @@ def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = 
     """
     if fallback not in (None, "eager"):
         raise UsageError(f"fallback is {fallback!r}", why="there is one fallback", fix='use fallback="eager" or None')
+    if not isinstance(active, bool):
+        raise UsageError(
+            f"hybridize(thing, {type(active).__name__})",
+            why="behind the module or function stands whether it is to run as programs: True or False",
+            fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
+        )
     if thing is None:
         return functools.partial(hybridize, active=active, fallback=fallback)
     if isinstance(thing, nn.Module):

@@ -52,7 +52,7 @@ class Trainer:
         self.optimizer = optimizer
         self.loss_fn = loss_fn
         self.options = options_of(options)
-        check_trainable(net, optimizer)
+        check_trainable(net, optimizer, loss_fn)
         self.peers = find_peers()
         places = devices_of_rank(devices, self.peers)
         self.devices = places

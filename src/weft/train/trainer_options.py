@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any
 
 import torch
@@ -18,6 +19,22 @@ from weft.train.evaluate import Measure
 from weft.train.processes.peers import PATIENCE
 
 CHOICES = {"batches": ("global", "local"), "schedule": ("update", "epoch")}
+# What an option may be, and how that is written: a wrong one is told before anything is trained, not hours later.
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "memory": (lambda given: isinstance(given, Mapping), 'memory={"cuda:0": 2e9}'),
+    "accumulate": (lambda given: isinstance(given, int) and given >= 1, "accumulate=4, a whole number, at least 1"),
+    "clip_norm": (lambda given: given is None or isinstance(given, Real), "clip_norm=1.0"),
+    "scheduler": (lambda given: given is None or hasattr(given, "step"), "one of torch.optim.lr_scheduler"),
+    "scaler": (lambda given: given is None or hasattr(given, "scale"), 'scaler=torch.amp.GradScaler("cuda")'),
+    "autocast": (lambda given: given is None or isinstance(given, torch.dtype), "autocast=torch.bfloat16"),
+    "checkpoints": (lambda given: given is None or isinstance(given, Checkpoints), 'weft.Checkpoints("runs", keep=3)'),
+    "callbacks": (lambda given: isinstance(given, Sequence), "callbacks=[weft.EarlyStop(...)]"),
+    "metrics": (lambda given: given is None or isinstance(given, Mapping), 'metrics={"accuracy": function}'),
+    "prefetch": (
+        lambda given: given is None or (isinstance(given, int) and given >= 0),
+        "prefetch=2, a whole number, at least 0",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +64,9 @@ class TrainerOptions:
     patience: float = PATIENCE
 
     def __post_init__(self) -> None:
-        if self.accumulate < 1:
-            raise UsageError(f"accumulate is {self.accumulate}")
+        for name, (fits, written) in KINDS.items():
+            if not fits(getattr(self, name)):
+                raise UsageError(f"{name} is {getattr(self, name)!r}", fix=written)
         if self.deterministic:
             self._check_deterministic()
         if self.sync_batchnorm and self.hybridize:
@@ -105,8 +123,16 @@ def options_of(given: Mapping[str, Any]) -> TrainerOptions:
     return TrainerOptions(**given)
 
 
-def check_trainable(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that would train nothing, or that asks for the loss again within a step."""
+def check_trainable(net: Any, optimizer: Any, loss_fn: Any) -> None:
+    """Refuse what is none, an optimizer that would train nothing, or one that asks for the loss again in a step."""
+    order = "weft.Trainer(net, optimizer, loss_fn)"
+    if not isinstance(net, nn.Module):
+        raise UsageError(f"a trainer takes a module, not {net!r}", fix=order)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        swapped = "the loss and the optimizer are given in the other order" if callable(optimizer) else None
+        raise UsageError(f"{optimizer!r} is no optimizer", why=swapped, fix=order)
+    if not callable(loss_fn):
+        raise UsageError(f"{loss_fn!r} is no loss", why="it is called with answers and targets", fix=order)
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UnsupportedError(
             "LBFGS computes the loss several times in a step",

@@ -11,6 +11,7 @@ from weft.errors import UnsupportedError, UsageError
 from weft.trace.refusals import KEEP_EAGER
 
 MEMORY = ("normal", "low")
+ORDER = "weft.step(net, loss, optimizer)"
 IN_A_LOOP = (
     'train in an ordinary loop with the parts hybridized that can be, or with hybridize(net, fallback="eager"), '
     "loss.backward() and optimizer.step()"
@@ -32,12 +33,18 @@ def hooked(index: int) -> UnsupportedError:
     )
 
 
-def refuse_wrong(net: Any, optimizer: Any, *, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
+def refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
     """Refuse what a step cannot be made of."""
     if not callable(net):
         raise UsageError(f"{net!r} is neither a module nor a function")
+    if isinstance(loss, torch.optim.Optimizer) or not (loss is None or callable(loss)):
+        raise UsageError(f"{loss!r} is no loss", why="it is called with output and target", fix=ORDER)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"{optimizer!r} is no optimizer", fix="pass one of torch.optim, or of a class derived from it")
+        raise UsageError(f"{optimizer!r} is no optimizer", why="one of torch.optim, or derived from it, is", fix=ORDER)
+
+
+def refuse_options(*, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
+    """Refuse what a step cannot be told."""
     if accumulate < 1:
         raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
     if memory not in MEMORY:

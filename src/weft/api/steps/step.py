@@ -17,7 +17,7 @@ from weft.api.hybrid import Call, Hybrid
 from weft.api.programs.program import Program
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.steps.copies import again, parts_of
-from weft.api.steps.errors import hooked, refuse_wrong, with_loop
+from weft.api.steps.errors import hooked, refuse_options, refuse_wrong, with_loop
 from weft.api.steps.library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.steps.optimizers import RULES
 from weft.api.steps.state import GradientPlace, OptimizerState, Prepared, UpdateForm
@@ -377,7 +377,8 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
     cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`.
     """
-    refuse_wrong(net, optimizer, accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
+    refuse_wrong(net, loss, optimizer)
+    refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
     if accumulate > 1 and needs_closure(optimizer):
         raise UsageError(
             f"{type(optimizer).__name__} cannot accumulate",

@@ -34,6 +34,10 @@ def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoi
     steps: list[Callable[[], object]] = []
     report = None
     if net is not None:
+        if not isinstance(net, nn.Module):
+            raise UsageError(
+                f"load takes a module, not {type(net).__name__}", fix="weft.load(path, net, optimizer=...)"
+            )
         state, report = _model_state(found, net, wanted.partial)
         steps.append(lambda: net.load_state_dict(state, strict=not wanted.partial))
     for name, part in wanted.parts.items():

@@ -46,6 +46,8 @@ class DataParallel(nn.Module):
         hybridize: bool = False,
     ) -> None:
         super().__init__()
+        if not isinstance(net, nn.Module):
+            raise UsageError(f"DataParallel takes a module, not {net!r}", fix="weft.DataParallel(net)")
         if device_ids is not None:
             devices = [f"cuda:{item}" if isinstance(item, int) else item for item in device_ids]
         self.devices = find_devices(devices)
