@@ -8,6 +8,7 @@ from tests.codegen.kernels import assert_as_exact_as_eager, assert_untouched, co
 
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.pack import emit_pack
+from weft.codegen.module import Module
 from weft.plan.epilogue import Epilogue, Operand
 from weft.plan.expression import Instruction
 from weft.plan.kernels.gemm import (
@@ -149,6 +150,24 @@ def test_parts_of_the_sum_add_up(rows_outside: bool, unroll: int, chains: int) -
     out, _ = guarded(20, 70)
     run(target, kernel, out, x, y, bias)
     torch.testing.assert_close(out, (x @ y + bias).relu())
+
+
+@pytest.mark.parametrize("inner_block, endings", [(32, (2, 2)), (16, (3, 2))])
+@pytest.mark.parametrize("ends", [True, False])
+def test_parts_that_end_alike_share_their_code(inner_block: int, endings: tuple[int, int], ends: bool) -> None:
+    target = TARGETS[0]
+    schedule = replace(
+        choose_schedule("f32", (4, 16, 64), target), block_rows=4, block_vectors=1, inner_block=inner_block, unroll=1
+    )
+    epilogue = Epilogue(bias=BIAS, body=(Instruction("relu", (0,), "f32"),) if ends else ())
+    kernel = product((4, 64, 16), schedule, epilogue=epilogue)
+    module = Module(target)
+    emit_gemm(module, kernel)
+    assert str(module).count("\nend") == endings[0 if ends else 1]
+    x, y, bias = torch.randn(4, 64), torch.randn(64, 16), torch.randn(16)
+    out, _ = guarded(4, 16)
+    run(target, kernel, out, x, y, bias)
+    torch.testing.assert_close(out, (x @ y + bias).relu() if ends else x @ y + bias)
 
 
 def test_any_split_of_the_tiles_gives_the_same_bits() -> None:

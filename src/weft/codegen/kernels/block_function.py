@@ -47,10 +47,23 @@ class SetAside:
         self.vectors.writer.emit_void(f"store volatile {value}, {place}")
 
 
+@dataclass(frozen=True)
+class PartOfSum:
+    """The phase of a sum in several parts; with two, no part is between the first and the last."""
+
+    number: Register
+    parts: int
+
+    @classmethod
+    def of(cls, number: Register, parts: int) -> "PartOfSum | None":
+        """Give the phase of a sum, if it has several parts."""
+        return cls(number, parts) if parts > 1 else None
+
+
 class BlockFunction:
     """Emits the start and the end of a block's sums, and the phases of a sum in parts."""
 
-    def __init__(self, block: RegisterBlock, writer: BlockWriter, ending: Ending, phase: Register | None) -> None:
+    def __init__(self, block: RegisterBlock, writer: BlockWriter, ending: Ending, phase: PartOfSum | None) -> None:
         self.writer = writer
         self.vectors = block.vectors
         self.shape = block.shape
@@ -60,21 +73,27 @@ class BlockFunction:
     def emit(
         self,
         sums: Callable[[list[Register]], list[Register]],
-        rest: Callable[[list[Register]], list[Register]] = lambda values: values,
+        rest: Callable[[list[Register]], list[Register]] | None = None,
     ) -> None:
         """Emit the function's body; `sums` adds a part of the sum, `rest` what only the last part has."""
-        writer, accumulate = self.vectors.writer, self.ending.accumulate
+        accumulate = self.ending.accumulate
         totals = sums(self._start())
         if self.phase is None:
-            self._finish(rest(totals), add=accumulate, last=True)
+            self._finish(rest(totals) if rest else totals, add=accumulate, last=True)
             return
-        first, middle, last, after = (writer.label(stem) for stem in ("first", "middle", "last", "after"))
-        writer.emit_void(f"switch {self.phase}, label %{middle} [ i64 0, label %{first} i64 2, label %{last} ]")
-        for label in (first, middle, last):
+        writer = self.vectors.writer
+        # Phases that end alike share their code.
+        first, middle = (accumulate, False), (True, False)
+        last = True, rest is not None or bool(self.ending.epilogue.epilogue.body)
+        ends = {0: first, 2: last} if self.phase.parts == 2 else {0: first, 1: middle, 2: last}
+        labels = {end: writer.label("end") for end in ends.values()}
+        listed = " ".join(f"i64 {number}, label %{labels[end]}" for number, end in ends.items() if end != last)
+        writer.emit_void(f"switch {self.phase.number}, label %{labels[last]} [ {listed} ]")
+        after = writer.label("after")
+        for (add, is_last), label in labels.items():
             writer.begin_block(label)
             self.ending.epilogue.begin_block()
-            values = rest(totals) if label == last else totals
-            self._finish(values, add=accumulate or label != first, last=label == last)
+            self._finish(rest(totals) if rest and is_last else totals, add=add, last=is_last)
             writer.branch(after)
         writer.begin_block(after)
 
@@ -88,7 +107,7 @@ class BlockFunction:
         if self.phase is None or self.ending.epilogue.epilogue.bias is None:
             return starts
         writer = self.vectors.writer
-        first = writer.compare("icmp eq", self.phase, writer.integer(0))
+        first = writer.compare("icmp eq", self.phase.number, writer.integer(0))
         return [writer.select(first, start, self.vectors.zero) for start in starts]
 
     def _finish(self, sums: list[Register], *, add: bool, last: bool) -> None:

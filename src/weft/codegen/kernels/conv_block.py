@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from weft.codegen.kernels.block_function import BlockFunction, Ending, SetAside
+from weft.codegen.kernels.block_function import BlockFunction, Ending, PartOfSum, SetAside
 from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.pixels import Bounds, Pixels
@@ -29,7 +29,7 @@ from weft.plan.kernels.conv import ConvKernel
 
 @dataclass(frozen=True)
 class BlockParts:
-    """A block's function while it is written, and what its parameters mean; `phase` is None for a sum in one part."""
+    """A block's function while it is written, and what its parameters mean."""
 
     name: str
     kernel: ConvKernel
@@ -39,7 +39,7 @@ class BlockParts:
     inputs: list[Register]
     weights: Register
     turns: Register
-    phase: Register | None
+    phase: PartOfSum | None
     ending: Ending
 
     @classmethod
@@ -61,7 +61,7 @@ class BlockParts:
             inputs=pixels.inputs(image),
             weights=weights,
             turns=turns if in_parts else writer.integer(kernel.walk.parts.total),
-            phase=phase if in_parts else None,
+            phase=PartOfSum.of(phase, kernel.walk.parts.count),
             ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)),
         )
 

@@ -6,7 +6,7 @@ overlaps no input. Nothing outside the tensors is read or written. Sizes are con
 
 from functools import partial
 
-from weft.codegen.kernels.block_function import BlockFunction, Ending
+from weft.codegen.kernels.block_function import BlockFunction, Ending, PartOfSum
 from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
@@ -83,7 +83,7 @@ class WeightBlockEmitter:
         self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
         self.block = RegisterBlock(self.vectors, shape)
         self.out, self.image, self.gradient, self.row, self.column, self.images, phase = self.writer.parameters
-        self.phase = phase if kernel.walk.parts.count > 1 else None
+        self.phase = PartOfSum.of(phase, kernel.walk.parts.count)
 
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""

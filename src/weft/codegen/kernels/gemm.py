@@ -5,7 +5,7 @@ Contract of the emitted function: void name(out*, left*, right*, inputs*..., beg
 Nothing outside the matrices is read or written. Sizes are constants and may be 0.
 """
 
-from weft.codegen.kernels.block_function import BlockFunction, Ending
+from weft.codegen.kernels.block_function import BlockFunction, Ending, PartOfSum
 from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.gemm_dot import DotSums
 from weft.codegen.kernels.panel_vectors import Vectors
@@ -82,7 +82,7 @@ class BlockEmitter:
         self.block = RegisterBlock(self.vectors, shape)
         self.out, self.left, self.right, *self.inputs, turns, phase = self.writer.parameters
         in_parts = kernel.walk.parts.count > 1
-        self.phase = phase if in_parts else None
+        self.phase = PartOfSum.of(phase, kernel.walk.parts.count)
         self.turns = turns if in_parts else self.writer.integer(kernel.walk.parts.total)
         if isinstance(kernel.right, PackedMatrix):
             self.panel = PanelAddress(self.right, shape.vectors * kernel.schedule.lanes, whole=True)
@@ -106,7 +106,8 @@ class BlockEmitter:
                     lambda sums: dots.add(sums, self.writer.integer(0), dots.rest, self.turns),
                 )
         else:
-            function.emit(lambda sums: self.block.loop(sums, turns, self.panel, self._rows), self._rest)
+            rest = self._rest if kernel.inner % schedule.unroll else None
+            function.emit(lambda sums: self.block.loop(sums, turns, self.panel, self._rows), rest)
         return self.name
 
     def _rows(self, turn: Register, step: int) -> list[Register]:
