@@ -19,36 +19,168 @@ INPUTS = {
 }
 
 
+BACKWARD = "aten.native_batch_norm_backward.default"
+
+
 def given(values, *, training=False, size=8):
     parameters = [torch.ones(size, dtype=values.dtype) for _ in range(4)]
     return (values, *parameters, training, 0.1, 1e-5)
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_batch_norm_lies_as_eagers(name):
-    eager = torch.ops.aten.native_batch_norm.default(*given(INPUTS[name]))
-    program = weft.hybridize(lambda *tensors: torch.ops.aten.native_batch_norm.default(*tensors, False, 0.1, 1e-5))
-    for ours, theirs in zip(program(*given(INPUTS[name])[:5]), eager, strict=True):
+def assert_lie_alike(found, eager):
+    assert len(found) == len(eager)
+    for ours, theirs in zip(found, eager, strict=True):
         assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", INPUTS)
+def test_batch_norm_lies_as_eagers(name, training):
+    def norm(*tensors):
+        return torch.ops.aten.native_batch_norm.default(*tensors, training, 0.1, 1e-5)
+
+    eager = norm(*given(INPUTS[name])[:5])
+    assert_lie_alike(weft.hybridize(norm)(*given(INPUTS[name])[:5]), eager)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_the_gradients_of_a_batch_norm_lie_as_eagers(name):
+    values = INPUTS[name]
+    weight = torch.linspace(1, 2, 8, dtype=values.dtype)
+    tensors = (values.cos(), values, weight, weight - 1, weight, values.mean() * weight, weight.sqrt())
+
+    def gradients(*tensors):
+        return torch.ops.aten.native_batch_norm_backward.default(*tensors, True, 1e-5, [True, True, True])
+
+    assert_lie_alike(weft.hybridize(gradients)(*tensors), gradients(*tensors))
+
+
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["row by row", "one image", "a matrix"])
-def test_the_usual_batch_norm_takes_the_shortcut(name):
-    found = SHAPE_SHORTCUTS[NAME](given(INPUTS[name]))
-    assert [result.shape for result in found] == [INPUTS[name].shape, (0,), (0,)]
+def test_the_usual_batch_norm_takes_the_shortcut(name, training):
+    found = SHAPE_SHORTCUTS[NAME](given(INPUTS[name], training=training))
+    statistics = (8,) if training else (0,)
+    assert [result.shape for result in found] == [INPUTS[name].shape, statistics, statistics]
 
 
 @pytest.mark.parametrize("name", ["channels last", "one pixel", "doubles"])
 def test_other_inputs_of_a_batch_norm_are_left_to_the_rule(name):
     assert SHAPE_SHORTCUTS[NAME](given(INPUTS[name])) is None
+    gradient = INPUTS[name].clone()
+    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(gradient, INPUTS[name])) is None
 
 
-def test_a_training_batch_norm_or_wrong_parameters_are_left_to_the_rule():
+def backward_of(gradient, values, *, training=True, wanted=(True, True, True), size=8):
+    parameters = [torch.ones(size, dtype=values.dtype) for _ in range(5)]
+    return (gradient, values, *parameters, training, 1e-5, wanted)
+
+
+def test_a_batch_norm_with_wrong_parameters_is_left_to_the_rule():
     values = INPUTS["row by row"]
-    assert SHAPE_SHORTCUTS[NAME](given(values, training=True)) is None
-    assert SHAPE_SHORTCUTS[NAME](given(values, size=7)) is None
-    assert SHAPE_SHORTCUTS[NAME]((values, None, None, *given(values)[3:])) is None
+    for training in (False, True):
+        assert SHAPE_SHORTCUTS[NAME](given(values, training=training, size=7)) is None
+        assert SHAPE_SHORTCUTS[NAME]((values, None, None, *given(values, training=training)[3:])) is None
+    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values)) is not None
+    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values, training=False)) is None
+    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values, wanted=(True, True, False))) is None
+    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values, size=7)) is None
+    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(INPUTS["channels last"], values)) is None
+
+
+TENSORS = {
+    "row by row": torch.randn(4, 3, 5),
+    "with ones": torch.randn(4, 1, 3),
+    "no dimension": torch.randn(()),
+    "nothing": torch.randn(0, 3),
+    "turned": torch.randn(5, 4).t(),
+    "with gaps": torch.randn(4, 6)[:, ::2],
+    "strides of one": torch.randn(4, 3).as_strided((4, 1, 3), (3, 7, 1)),
+    "doubles": torch.randn(4, 3, dtype=torch.float64),
+    "integers": torch.arange(1, 13).view(4, 3),
+}
+OTHERS = {
+    "like it": torch.randn_like,
+    "whole number": lambda _: 2,
+    "number": lambda _: 0.5,
+    "truth": lambda _: True,
+    "tensor of a number": lambda _: torch.tensor(0.5),
+    "double of a number": lambda _: torch.tensor(0.5, dtype=torch.float64),
+    "a row": lambda values: values[:1] if values.dim() else values,
+}
+PAIRS = [torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor, torch.ops.aten.sub.Tensor]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("name", TENSORS)
+def test_what_is_computed_element_by_element_lies_as_eagers(name, other):
+    values = TENSORS[name]
+    second = OTHERS[other](values.float()) if other == "like it" else OTHERS[other](values)
+    operators = PAIRS[:-1] if other == "truth" else PAIRS  # eager takes no truth from a number
+
+    def compute(x, y):
+        return [operator(x, y) for operator in operators]
+
+    if isinstance(second, torch.Tensor):
+        found = weft.hybridize(lambda x, y: compute(x, y) + compute(y, x))(values, second)
+        assert_lie_alike(found, compute(values, second) + compute(second, values))
+    else:
+        assert_lie_alike(weft.hybridize(lambda x: compute(x, second))(values), compute(values, second))
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_what_a_unit_computes_lies_as_eagers(name):
+    values = TENSORS[name]
+
+    def unit(x):
+        return torch.ops.aten.relu(x), torch.ops.aten.threshold_backward(x, x, 0)
+
+    assert_lie_alike(weft.hybridize(unit)(values), unit(values))
+
+
+def test_the_usual_element_by_element_takes_the_shortcut():
+    add, values = SHAPE_SHORTCUTS["aten.add.Tensor"], TENSORS["row by row"]
+    for other in (values, 2, 0.5, torch.tensor(0.5)):
+        assert add((values, other)).shape == (4, 3, 5)
+    assert add((TENSORS["with ones"], TENSORS["with ones"])) is not None
+    for other in (2, torch.tensor(0.5)):
+        assert add((TENSORS["with ones"], other)) is None
+    for other in (values.double(), values[:1], values.transpose(0, 1), 1j):
+        assert add((values, other)) is None
+    for name in ("turned", "with gaps", "strides of one", "doubles", "integers"):
+        assert add((TENSORS[name], 2)) is None
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("turned", [False, True])
+def test_losses_of_classes_lie_as_eagers(reduction, dtype, turned):
+    values = (torch.randn(5, 4, dtype=dtype).t() if turned else torch.randn(4, 5, dtype=dtype)).contiguous()
+    classes = torch.tensor([0, 4, -100, 2])
+
+    def loss(values, classes):
+        logarithms = torch.ops.aten._log_softmax(values, 1, False)
+        result, total = torch.ops.aten.nll_loss_forward(logarithms, classes, None, reduction, -100)
+        back = torch.ops.aten.nll_loss_backward(result, logarithms, classes, None, reduction, -100, total)
+        back = torch.ops.aten._log_softmax_backward_data(back, logarithms, -1, dtype)
+        soft = torch.ops.aten._softmax(values, 0, False)
+        return logarithms, result, total, back, torch.ops.aten._softmax_backward_data(back, soft, 0, dtype)
+
+    assert_lie_alike(weft.hybridize(loss)(values, classes), loss(values, classes))
+
+
+def test_losses_that_are_not_usual_are_left_to_the_rule():
+    forward, soft = SHAPE_SHORTCUTS["aten.nll_loss_forward.default"], SHAPE_SHORTCUTS["aten._softmax.default"]
+    values, classes = torch.randn(4, 5), torch.zeros(4, dtype=torch.int64)
+    assert [kind.shape for kind in forward((values, classes, None, 1, -100))] == [(), ()]
+    assert forward((values, classes, None, 0, -100)) is None
+    assert forward((values, classes, torch.ones(5), 1, -100)) is None
+    assert forward((values, classes[:3], None, 1, -100)) is None
+    assert forward((values[0], classes[0], None, 1, -100)) is None
+    assert soft((values, 2, False)) is None
+    assert soft((values.t(), 1, False)) is None
+    back = SHAPE_SHORTCUTS["aten._softmax_backward_data.default"]
+    assert back((values, values, 1, torch.float16)) is None
 
 
 ENDS = torch.tensor([3, 7, 10], dtype=torch.int32)

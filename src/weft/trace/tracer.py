@@ -344,9 +344,11 @@ class Tracer:
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if shortcut is not None and not keywords:
                 with self.interception.plainly():
-                    quick = shortcut(arguments)
-                if quick is not None:
-                    return quick
+                    kinds = shortcut(arguments)
+                if isinstance(kinds, tuple):
+                    return tuple(map(self.interception.placeholder, kinds))
+                if kinds is not None:
+                    return self.interception.placeholder(kinds)
             result = self.interception.run(operator, arguments, keywords)
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():
