@@ -114,3 +114,38 @@ def test_shown_code_prints_the_same(words: str, weft: Weft, files: Path) -> None
     code = weft("ckpt", *words.split(), "--show-code").out
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=files)
     assert found.stdout == weft("ckpt", *words.split()).out
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("verify big.pt", ["checking big.pt"]),
+        ("verify big.safetensors", ["reading big.safetensors"]),
+        ("verify big.pt big.safetensors", ["reading 2 files"]),
+        ("diff big.pt big.safetensors", ["checking big.pt", "reading big.safetensors"]),
+        (
+            "convert big.pt --to new.safetensors",
+            ["checking big.pt", "writing new.safetensors", "reading new.safetensors"],
+        ),
+        ("convert big.safetensors --to new.pt", ["reading big.safetensors", "writing new.pt", "checking new.pt"]),
+    ],
+)
+def test_what_takes_long_tells_each_tenth_of_it(
+    folder: Path, weft: Weft, monkeypatch: pytest.MonkeyPatch, line: str, told: list[str]
+) -> None:
+    net = torch.nn.Linear(400, 400)
+    torch.save(net.state_dict(), folder / "big.pt")
+    package.save(folder / "big.safetensors", net)
+    for name in ("foreign_file.READ_SIZE", "tensor_file.PIECE", "durable_file.WRITE_SIZE"):
+        monkeypatch.setattr(f"weft.train.checkpoints.{name}", 2**13)
+
+    assert "%" not in weft("ckpt", *line.split()).err  # below two seconds nothing is told
+
+    monkeypatch.setattr("weft.cli.progress.QUIET", 0.0)
+    answer = weft("ckpt", *line.split())
+    assert answer.status == 0
+    lines = [found.rpartition(": ") for found in answer.err.splitlines()]
+    assert list(dict.fromkeys(what for what, _, _ in lines)) == told
+    for each in told:
+        shares = [int(share.removesuffix(" %")) for what, _, share in lines if what == each]
+        assert [share // 10 for share in shares] == list(range(1, 10))

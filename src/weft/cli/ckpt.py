@@ -5,14 +5,16 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from weft.cli.outcome import CLAIM_FAILED, EXECUTION, OK, Outcome
+from weft.cli.progress import Progress
 from weft.counted import counted
 from weft.errors import UsageError
 from weft.report import checkpoints as pages
 from weft.train.checkpoints.converting import clean, convert
-from weft.train.checkpoints.examining import DAMAGED, SOUND, UNREAD, difference, examine, files_of
+from weft.train.checkpoints.examining import DAMAGED, SOUND, UNREAD, Examined, difference, examine, files_of
 
 FAILED = {DAMAGED, UNREAD}
 
@@ -54,31 +56,50 @@ def _checked(given: Namespace) -> tuple[Action, list[Path]]:
     return action, files
 
 
+def _examined(places: list[Path]) -> list[Examined]:
+    """Look at files one after the other; the share that is told is that of all bytes."""
+    files = files_of(places)
+    sizes = [path.stat().st_size for path in files]
+    all_of_them = f"reading {counted(len(files), 'file')}" if len(files) > 1 else ""
+    found: list[Examined] = []
+    with Progress() as progress:
+        for path, before in zip(files, accumulate(sizes, initial=0), strict=False):
+
+            def told(what: str, done: int, _: int, before: int = before) -> None:
+                progress.share(all_of_them or what, before + done, sum(sizes))
+
+            found.append(examine(path, told))
+    return found
+
+
 def _inspect(_: Namespace, files: list[Path]) -> Outcome:
-    found = [examine(path) for path in files_of(files)]
+    found = _examined(files)
     status = EXECUTION if any(each.state in FAILED for each in found) else OK
     return Outcome(pages.contents(found), {"files": [pages.contents_data(each) for each in found]}, status)
 
 
 def _verify(_: Namespace, files: list[Path]) -> Outcome:
-    found = [examine(path) for path in files_of(files)]
+    found = _examined(files)
     states = {each.state for each in found}
     status = EXECUTION if states & FAILED else CLAIM_FAILED if states != {SOUND} else OK
     return Outcome(pages.verdicts(found), {"files": [pages.verdict_data(each) for each in found]}, status)
 
 
 def _diff(_: Namespace, files: list[Path]) -> Outcome:
-    found = difference(*files)
+    with Progress() as progress:
+        found = difference(files[0], files[1], progress.share)
     return Outcome(pages.differences(found), pages.difference_data(found), OK if found.same else CLAIM_FAILED)
 
 
 def _convert(given: Namespace, files: list[Path]) -> Outcome:
-    found = convert(files[0], Path(given.to))
+    with Progress() as progress:
+        found = convert(files[0], Path(given.to), progress.share)
     return Outcome(pages.conversion(found), pages.conversion_data(found))
 
 
 def _clean(given: Namespace, files: list[Path]) -> Outcome:
-    found = clean(files[0], given.keep)
+    with Progress() as progress:
+        found = clean(files[0], given.keep, progress.share)
     return Outcome(pages.cleaning(found), pages.cleaning_data(found), CLAIM_FAILED if found.damaged else OK)
 
 

@@ -15,6 +15,7 @@ from weft.train.checkpoints.durable_file import sweep_orphans, write_durably
 from weft.train.checkpoints.examining import content_of, good_and_damaged
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.snapshot import snapshot_of
+from weft.train.checkpoints.told import Told, nobody
 
 OURS, THEIRS = (".safetensors",), (".pt", ".pth")
 
@@ -39,7 +40,7 @@ class Cleaned:
     damaged: tuple[Path, ...]
 
 
-def convert(source: Path, target: Path) -> Converted:
+def convert(source: Path, target: Path, told: Told = nobody) -> Converted:
     """Write a file's model, and what else it holds, to a file of the kind that the target's ending names."""
     if target.suffix not in OURS + THEIRS:
         raise UsageError(
@@ -48,21 +49,21 @@ def convert(source: Path, target: Path) -> Converted:
         )
     if target.exists() and target.samefile(source):
         raise UsageError("a file cannot be converted into itself", fix="give another name with --to")
-    found = content_of(source)
+    found = content_of(source, told)
     model, renamed = _canonical(found.tensors)
     if target.suffix in OURS:
-        snapshot_of(model, found.parts, found.random).write(target)
+        snapshot_of(model, found.parts, found.random).write(target, told)
         left_out: tuple[str, ...] = ()
     else:
-        _write_torch(target, model, found.parts)
+        _write_torch(target, model, found.parts, told)
         left_out = ("random states",) if found.random is not None else ()
-    _check(read(target), model)
+    _check(read(target, told=told), model)
     return Converted(target, len(model), renamed, left_out)
 
 
-def clean(folder: Path, keep: int | None) -> Cleaned:
+def clean(folder: Path, keep: int | None, told: Told = nobody) -> Cleaned:
     """Remove what killed processes left, and all but the newest good checkpoints; damaged ones are named and stay."""
-    good, damaged = good_and_damaged(folder)
+    good, damaged = good_and_damaged(folder, told)
     orphans = sweep_orphans(folder)
     removed = good[keep:] if keep is not None else []
     for path in removed:
@@ -79,10 +80,10 @@ def _canonical(tensors: dict[str, Any]) -> tuple[dict[str, Any], int]:
     return dict(zip(names, tensors.values(), strict=True)), len(names)
 
 
-def _write_torch(path: Path, model: dict[str, Any], parts: dict[str, Any]) -> None:
+def _write_torch(path: Path, model: dict[str, Any], parts: dict[str, Any], told: Told) -> None:
     content = io.BytesIO()
     torch.save({"model": model, **parts} if parts else model, content)
-    write_durably(path, [content.getbuffer()])
+    write_durably(path, [content.getbuffer()], told)
 
 
 def _check(written: Checkpoint, model: dict[str, Any]) -> None:

@@ -13,12 +13,13 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from weft.api.programs.writing import NEW_FILE, is_stream, resolved_target, write_into
 from weft.errors import CheckpointError
 from weft.runtime.interrupts import interrupts_after
+from weft.train.checkpoints.told import Told, nobody
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.part")
 YOUNGEST_ORPHAN = 5.0  # seconds: a file younger than this may belong to a writer that has not locked it yet
@@ -26,7 +27,7 @@ WRITE_SIZE = 2**24  # a signal is noticed between two writes of so many bytes
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
-def write_durably(path: Path, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+def write_durably(path: Path, pieces: Sequence[bytes | bytearray | memoryview], told: Told = nobody) -> None:
     """Write a file: temporary beside it, synced, renamed, its folder synced; through a link, and into a device."""
     path = resolved_target(path)
     if is_stream(path):
@@ -37,7 +38,7 @@ def write_durably(path: Path, pieces: Sequence[bytes | bytearray | memoryview]) 
     with interrupts_after():
         try:
             check_room(path.parent, size)
-            _write_new(temporary, pieces)
+            _write_new(temporary, pieces, lambda done: told(f"writing {path}", done, size))
             if path.exists():
                 temporary.chmod(path.stat().st_mode & 0o777)
             temporary.replace(path)
@@ -75,13 +76,14 @@ def _failure(path: Path, error: OSError, size: int) -> CheckpointError:
     )
 
 
-def _write_new(path: Path, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+def _write_new(path: Path, pieces: Iterable[bytes | bytearray | memoryview], written: Callable[[int], None]) -> None:
     with os.fdopen(os.open(path, NEW_FILE, 0o666), "wb", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # tells a sweep that it has a writer; never waits, as the file is new
         for piece in pieces:
             view = memoryview(piece)
             while view:
                 view = view[file.write(view[:WRITE_SIZE]) :]
+                written(file.tell())
         os.fsync(file.fileno())
 
 

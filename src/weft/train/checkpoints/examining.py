@@ -16,6 +16,7 @@ from weft.train.checkpoints.foreign_file import SUFFIXES, is_foreign
 from weft.train.checkpoints.matching import MatchReport, match
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.tensor_file import NoChecksumError, NotTensorsError
+from weft.train.checkpoints.told import Told, nobody
 
 SOUND, UNCHECKED, UNREAD, DAMAGED = "sound", "no checksum", "not read", "damaged"
 
@@ -67,17 +68,17 @@ class Difference:
         return self.report.complete and not self.changed
 
 
-def examine(path: Path) -> Examined:
+def examine(path: Path, told: Told = nobody) -> Examined:
     """Read a file, verified where it carries a checksum; a damaged one is a result, one that is not there an error."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder", why="one file is asked for", fix="name a file in it")
     if not path.is_file():
         raise missing_file(path, SUFFIXES)
     try:
-        return Examined(path, SOUND, None, read(path))
+        return Examined(path, SOUND, None, read(path, told=told))
     except NoChecksumError as unchecked:
         try:
-            return Examined(path, UNCHECKED, _problem(unchecked), read(path, verify=False))
+            return Examined(path, UNCHECKED, _problem(unchecked), read(path, verify=False, told=told))
         except CheckpointError as error:
             return _unreadable(path, error)
     except CheckpointError as error:
@@ -96,9 +97,9 @@ def _problem(error: CheckpointError) -> str:
     return error.fact.partition(" cannot be loaded: ")[2] or error.fact
 
 
-def content_of(path: Path) -> Checkpoint:
+def content_of(path: Path, told: Told = nobody) -> Checkpoint:
     """Give what a file holds; a damaged one is its CheckpointError."""
-    found = examine(path)
+    found = examine(path, told)
     return found.content if found.content is not None else read(path)
 
 
@@ -119,9 +120,9 @@ def files_of(places: list[Path]) -> list[Path]:
     return found
 
 
-def difference(first: Path, second: Path) -> Difference:
+def difference(first: Path, second: Path, told: Told = nobody) -> Difference:
     """Compare two files tensor by tensor, under whatever wrappers they were saved."""
-    old, new = content_of(first).tensors, content_of(second).tensors
+    old, new = content_of(first, told).tensors, content_of(second, told).tensors
     pairs, report = match(old, new, (str(first), str(second)))
     changed = [found for name, source in pairs.items() if (found := _changed(name, old[source], new[name]))]
     return Difference(report, len(pairs) - len(changed), tuple(changed))
@@ -148,10 +149,10 @@ def summary(tensors: Mapping[str, Any]) -> tuple[int, int]:
     return len(own), sum(value.numel() for value in own.values())
 
 
-def good_and_damaged(folder: Path) -> tuple[list[Path], list[Path]]:
+def good_and_damaged(folder: Path, told: Told = nobody) -> tuple[list[Path], list[Path]]:
     """Sort the checkpoints of a training run, newest first, into those that are sound and those that are not."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder", why="clean takes the folder of weft.Checkpoints")
     files = FileSeries(folder, None).newest_first()
-    states = {path: examine(path).state for path in files}
+    states = {path: examine(path, told).state for path in files}
     return [path for path in files if states[path] == SOUND], [path for path in files if states[path] != SOUND]

@@ -10,7 +10,7 @@ import re
 import threading
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from weft.errors import CheckpointError, UsageError
 from weft.near_files import what_is_near
 from weft.train.checkpoints.foreign_numbers import STAND_INS, plain
 from weft.train.checkpoints.tensor_file import NotTensorsError, file_error, no_checksum
+from weft.train.checkpoints.told import Told, nobody
 
 ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"
@@ -44,12 +45,12 @@ def is_foreign(path: Path) -> bool:
     return start.startswith(ZIP_START) or (start.startswith(PICKLE_START) and start[7:] != b"\0")
 
 
-def read_foreign(path: Path, *, verify: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_foreign(path: Path, *, verify: bool, told: Told = nobody) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the tensors of a file's model by name, and what else it holds."""
     with path.open("rb") as file:
         archive = file.read(4) == ZIP_START
     if archive:
-        _check_archive(path, verify)
+        _check_archive(path, verify, told)
     elif verify:
         raise no_checksum(path, "it carries no checksum", "PyTorch wrote pickles without an archive before version 1.6")
     try:
@@ -68,10 +69,11 @@ def read_foreign(path: Path, *, verify: bool) -> tuple[dict[str, Any], dict[str,
     return _tensors(path, content)
 
 
-def _check_archive(path: Path, verify: bool) -> None:
+def _check_archive(path: Path, verify: bool, told: Told) -> None:
     """Compare each record with its checksum; a record takes as many bytes of the file as it has, none is packed."""
     try:
         with zipfile.ZipFile(path) as archive:
+            size, done = path.stat().st_size, 0
             names = archive.namelist()
             if len(set(names)) < len(names):
                 raise file_error(path, "two of its records have one name")
@@ -79,7 +81,9 @@ def _check_archive(path: Path, verify: bool) -> None:
                 if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
                     raise file_error(path, f"its record {record.filename!r} is packed, which torch.save never does")
                 if verify:
-                    _read_through(archive, record)
+                    for length in _read_through(archive, record):
+                        done += length
+                        told(f"checking {path}", done, size)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OSError, RuntimeError, zlib.error) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -89,10 +93,11 @@ def _check_archive(path: Path, verify: bool) -> None:
         raise file_error(path, "it is damaged", why=why) from error
 
 
-def _read_through(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> None:
+def _read_through(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> Iterator[int]:
+    """Give the lengths of the pieces that were read."""
     with archive.open(record) as content:
-        while content.read(READ_SIZE):  # the end compares the checksum
-            pass
+        while piece := content.read(READ_SIZE):  # the end compares the checksum
+            yield len(piece)
 
 
 def _tensors(path: Path, content: Any) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,6 +14,7 @@ from weft.train.checkpoints.matching import MatchReport
 from weft.train.checkpoints.snapshot import VERSION
 from weft.train.checkpoints.tensor_bytes import to_tensors
 from weft.train.checkpoints.tensor_file import file_error, read_tensor_file
+from weft.train.checkpoints.told import Told, nobody
 from weft.train.checkpoints.values import MEANINGLESS, decode
 
 
@@ -39,11 +40,11 @@ class Checkpoint:
         return self.parts[name]
 
 
-def read(path: Path, *, verify: bool = True) -> Checkpoint:
+def read(path: Path, *, verify: bool = True, told: Told = nobody) -> Checkpoint:
     """Read and verify a file; makes nothing of it yet."""
     if is_foreign(path):
-        return Checkpoint(path, *read_foreign(path, verify=verify))
-    content = read_tensor_file(path, verify=verify)
+        return Checkpoint(path, *read_foreign(path, verify=verify, told=told))
+    content = read_tensor_file(path, verify=verify, told=told)
     try:
         return _checkpoint(path, content.description, to_tensors(content.blocks, content.description.get("pairs", {})))
     except UsageError as error:

@@ -20,6 +20,7 @@ from weft.train.checkpoints.optimizer_state import optimizer_state
 from weft.train.checkpoints.random_states import random_states
 from weft.train.checkpoints.tensor_bytes import to_blocks
 from weft.train.checkpoints.tensor_file import Block, packed
+from weft.train.checkpoints.told import Told, nobody
 from weft.train.checkpoints.values import encode
 
 VERSION = 1
@@ -38,9 +39,9 @@ class Snapshot:
         blocks = {name: Block(block.dtype, block.shape, bytes(block.content)) for name, block in self.blocks.items()}
         return Snapshot(blocks, self.description)
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, told: Told = nobody) -> None:
         """Write the file."""
-        write_durably(path, packed(self.blocks, self.description))
+        write_durably(path, packed(self.blocks, self.description), told)
 
 
 def snapshot(net: nn.Module, random: bool | None, parts: Mapping[str, Any]) -> Snapshot:

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import CheckpointError
+from weft.train.checkpoints.told import Told, nobody
 
 LARGEST_HEADER = 64 * 2**20
 ALIGNMENT = 8
+PIECE = 2**24  # bytes that are read, and taken into a digest, at once
 LENGTH = struct.Struct("<Q")
 DESCRIPTION = "weft"  # the metadata entry with everything that is not a tensor
 HEADER_DIGEST = "weft.header"  # the metadata entry with the digest of the header, taken with zeros in its place
@@ -113,7 +115,7 @@ def header_digest(header: bytes) -> str:
     return hashlib.sha256(LENGTH.pack(len(header)) + header).hexdigest()
 
 
-def read_tensor_file(path: Path, *, verify: bool = True) -> TensorFile:
+def read_tensor_file(path: Path, *, verify: bool = True, told: Told = nobody) -> TensorFile:
     """Read a file; no size is believed before it is compared with the file's, and nothing is used before its digest."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -125,7 +127,7 @@ def read_tensor_file(path: Path, *, verify: bool = True) -> TensorFile:
             _check_layout(path, entries, size - LENGTH.size - len(header))
             description = _description(path, metadata)
             digests = _digests(path, description, entries) if verify else None
-            return TensorFile(dict(_read_blocks(path, file, entries, digests)), description)
+            return TensorFile(dict(_read_blocks(_Reading(path, file, size, told), entries, digests)), description)
     except OSError as error:
         raise file_error(path, error.strerror or type(error).__name__) from error
 
@@ -216,16 +218,39 @@ def _digests(path: Path, description: Mapping[str, Any], entries: Sequence[Entry
     return digests
 
 
-def _read_blocks(
-    path: Path, file: BinaryIO, entries: Sequence[Entry], digests: Mapping[str, Any] | None
-) -> Iterator[tuple[str, Block]]:
-    for entry in entries:
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A file behind its header, its size, and who is told how far it is read."""
+
+    path: Path
+    file: BinaryIO
+    size: int
+    told: Told
+
+    def block(self, entry: Entry, digest: Any) -> bytearray:
+        """Read a tensor's bytes, piece by piece, into its memory and its digest."""
         content = bytearray(entry.end - entry.begin)
-        if file.readinto(content) != len(content):  # type: ignore[attr-defined]  # every buffered reader has it
-            raise file_error(
-                path, f"its tensor {entry.name!r} ends too early", why="the file changed while it was read"
-            )
-        if digests is not None and hashlib.sha256(content).hexdigest() != digests[entry.name]:
+        view = memoryview(content)
+        for begin in range(0, len(view), PIECE):
+            piece = view[begin : begin + PIECE]
+            if self.file.readinto(piece) != len(piece):  # type: ignore[attr-defined]  # every buffered reader has it
+                raise file_error(
+                    self.path, f"its tensor {entry.name!r} ends too early", why="the file changed while it was read"
+                )
+            if digest is not None:
+                digest.update(piece)
+            self.told(f"reading {self.path}", self.file.tell(), self.size)
+        return content
+
+
+def _read_blocks(
+    reading: _Reading, entries: Sequence[Entry], digests: Mapping[str, Any] | None
+) -> Iterator[tuple[str, Block]]:
+    path = reading.path
+    for entry in entries:
+        digest = None if digests is None else hashlib.sha256()
+        content = reading.block(entry, digest)
+        if digests is not None and digest is not None and digest.hexdigest() != digests[entry.name]:
             raise file_error(path, f"its tensor {entry.name!r} is damaged", why="its digest is of other bytes")
         if entry.dtype == "BOOL" and content.strip(b"\0\1"):
             raise file_error(path, f"its tensor {entry.name!r} has elements that are neither true nor false")
