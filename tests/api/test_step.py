@@ -129,6 +129,20 @@ def test_a_model_trains_as_eager_does(name: str, steps: int) -> None:
     assert_trains_alike(net, loss, optimizer, batches, steps)
 
 
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
+def test_gates_of_an_lstm_are_computed_once_in_a_step(options: dict[str, Any]) -> None:
+    steps, batch, size = 4, 8, 16
+    net, x = nn.LSTM(24, size, **options), torch.randn(steps, batch, 24)
+    directions = 2 if options.get("bidirectional") else 1
+    target = torch.randn(steps, batch, directions * size)
+    step = weft.step(net, lambda found, wanted: functional.mse_loss(found[0], wanted), SGD(net.parameters()))
+    step(x, target)
+    text = str(weft.program(step, x, target).plan)
+    products = sum(f"gemm {batch}x{4 * size}x{inner} " in line for line in text.splitlines() for inner in (24, size))
+    assert products == 2 * steps * directions
+    assert f"gemm {steps * batch}x{4 * size}x" not in text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_hundred_steps_end_where_eager_ends(name: str) -> None:

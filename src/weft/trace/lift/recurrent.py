@@ -46,6 +46,17 @@ class Gates:
     output: Expression
 
 
+@dataclass(frozen=True)
+class Cell:
+    """One step: its gates, the cell state before and after it, and the hidden state that it gives."""
+
+    step: int
+    gates: Gates
+    before: Expression
+    after: Expression
+    hidden: Expression
+
+
 def layer_of(arguments: Arguments, weights: tuple[str, ...], cell: str) -> LstmLayer:
     """Take the operands of one layer; with `reverse` it reads the steps from the last one on."""
     # Each call is one layer in one direction with steps in front, whatever the other arguments tell of the whole.
@@ -101,33 +112,54 @@ def gates_of(x: Expression) -> Gates:
 def lstm_layer(arguments: Arguments) -> Results:
     """Outputs of all steps, the last hidden and cell state, and an empty workspace."""
     layer = layer_of(arguments, ("weight0", "weight1", "weight2", "weight3"), "cx_")
-    given, inner = in_stretches(layer), layer.inner.transpose(0, 1)
-    hidden, cell = layer.hidden, layer.cell
-    outputs: dict[int, Expression] = {}
-    for step in layer.steps:
-        gates = gates_of(given[step] + hidden.matmul(inner))
-        cell = gates.forget * cell + gates.input * gates.cell
-        hidden = gates.output * cell.apply("tanh")
-        outputs[step] = hidden.insert(0)
+    cells = cells_of(layer)
+    outputs = {cell.step: cell.hidden.insert(0) for cell in cells}
     first, *others = (outputs[step] for step in sorted(outputs))
     shapes = [arguments.result(index).shape for index in range(GATES)]
     workspace = arguments.full(0, arguments.result(3).dtype, shapes[3])
-    return first.join(others, 0), hidden.reshape(shapes[1]), cell.reshape(shapes[2]), workspace
+    return first.join(others, 0), cells[-1].hidden.reshape(shapes[1]), cells[-1].after.reshape(shapes[2]), workspace
+
+
+def cells_of(layer: LstmLayer) -> list[Cell]:
+    """The cells of a layer, one after the other."""
+    given, inner = in_stretches(layer), layer.inner.transpose(0, 1)
+    hidden, state = layer.hidden, layer.cell
+    found = []
+    for step in layer.steps:
+        gates = gates_of(given[step] + hidden.matmul(inner))
+        after = gates.forget * state + gates.input * gates.cell
+        hidden = gates.output * after.apply("tanh")
+        found.append(Cell(step, gates, state, after, hidden))
+        state = after
+    return found
+
+
+def cells_again(layer: LstmLayer, before: Expression) -> list[Cell]:
+    """The cells from the hidden states before them: what these give to all gates is one product."""
+    shape = (*layer.inputs.shape[:2], layer.weight.shape[0])
+    whole = from_inputs(layer) + rows(before).matmul(layer.inner.transpose(0, 1)).reshape(shape)
+    state = layer.cell
+    found = []
+    for step in layer.steps:
+        gates = gates_of(whole.pick(0, step))
+        after = gates.forget * state + gates.input * gates.cell
+        found.append(Cell(step, gates, state, after, gates.output * after.apply("tanh")))
+        state = after
+    return found
 
 
 def lstm_layer_gradient(arguments: Arguments) -> Results:
-    """The gradients for inputs, weights, biases and first states; the gates are computed again from the outputs."""
+    """The gradients for inputs, weights, biases and first states; without the forward, the gates are computed again."""
     layer = layer_of(arguments, ("weight1", "weight2", "weight3", "weight4"), "cx_tmp")
     before = hidden_before(arguments, layer)
-    shape = (*layer.inputs.shape[:2], layer.weight.shape[0])
-    whole = from_inputs(layer) + rows(before).matmul(layer.inner.transpose(0, 1)).reshape(shape)
-    gates = {step: gates_of(whole.pick(0, step)) for step in layer.steps}
-    cells = {}
-    cell = layer.cell
-    for step in layer.steps:
-        cells[step] = cell
-        cell = gates[step].forget * cell + gates[step].input * gates[step].cell
-    return through_time(arguments, layer, before, [(step, gates[step], cells[step]) for step in layer.steps])
+    # In a graph with the forward its cells are there already: written the same way, they are the same values.
+    found = cells_of(layer) if is_forward_here(arguments) else cells_again(layer, before)
+    return through_time(arguments, layer, before, found)
+
+
+def is_forward_here(arguments: Arguments) -> bool:
+    """Tell whether the graph computes the layer's outputs itself."""
+    return arguments.tensor("output").value.op != "input"
 
 
 def hidden_before(arguments: Arguments, layer: Layer) -> Expression:
@@ -139,9 +171,9 @@ def hidden_before(arguments: Arguments, layer: Layer) -> Expression:
     return first.join([outputs.part(0, 0, steps - 1)], 0) if steps > 1 else first
 
 
-def gate_gradients(gates: Gates, before: Expression, hidden: Expression, cell: Expression) -> tuple[Expression, ...]:
+def gate_gradients(one: Cell, hidden: Expression, cell: Expression) -> tuple[Expression, Expression]:
     """From the gradients of a step's hidden and cell state: those of its gates' inputs, and of the cell before."""
-    after = (gates.forget * before + gates.input * gates.cell).apply("tanh")
+    gates, before, after = one.gates, one.before, one.after.apply("tanh")
     cell = cell + hidden * gates.output * (1 - after * after)
     parts = (
         cell * gates.cell * gates.input * (1 - gates.input),
@@ -152,17 +184,15 @@ def gate_gradients(gates: Gates, before: Expression, hidden: Expression, cell: E
     return parts[0].join(parts[1:], 1), cell * gates.forget
 
 
-def through_time(
-    arguments: Arguments, layer: Layer, before: Expression, steps: list[tuple[int, Gates, Expression]]
-) -> Results:
+def through_time(arguments: Arguments, layer: Layer, before: Expression, cells: list[Cell]) -> Results:
     """Go through the steps backwards, then one product for each weight."""
     given = arguments.maybe("grad_output")
     hidden, cell = (final_gradient(arguments, layer, name) for name in ("grad_hy", "grad_cy"))
     found: dict[int, Expression] = {}
-    for step, gates, state in reversed(steps):
-        hidden = hidden if given is None else hidden + given.wide().pick(0, step)
-        gate, cell = gate_gradients(gates, state, hidden, cell)
-        found[step] = gate.insert(0)
+    for one in reversed(cells):
+        hidden = hidden if given is None else hidden + given.wide().pick(0, one.step)
+        gate, cell = gate_gradients(one, hidden, cell)
+        found[one.step] = gate.insert(0)
         hidden = gate.matmul(layer.inner)
     first, *others = (found[step] for step in sorted(found))
     flat = rows(first.join(others, 0))
