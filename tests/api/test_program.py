@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import nn, optim
+from torch.nn import functional
 
 import weft
 from weft.api.programs.file import LoadedProgram
@@ -124,6 +125,11 @@ def test_no_memory_is_saved_against_an_operator_that_hides_what_it_needs(monkeyp
         assert asked == []
         weft.program(nn.Linear(32, 32), torch.randn(2, 32))
     assert asked == [2 * 32 * 4]
+    asked.clear()
+    net = nn.LSTM(32, 32, 2)
+    step = weft.step(net, lambda found, wanted: functional.mse_loss(found[0], wanted), optim.Adam(net.parameters()))
+    weft.program(step, torch.randn(16, 2, 32), torch.randn(16, 2, 32))
+    assert asked == []
 
 
 def test_statistics_are_kept_in_the_loaded_program(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from weft.runtime.whole_call import BoundProgram
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 
-MOST_LIFTED = 20  # values that an operator becomes, on average, where what it hands on says what memory it needs
+MOST_LIFTED = 6  # values that an operator becomes, on average, where what it hands on says what memory it needs
 
 
 class NativeRegion:
