@@ -41,29 +41,17 @@ def called(function: Callable[..., Any], args: Any, kwargs: Any, given: Any, rea
     return as_given(function(*args, **kwargs), reals, given)
 
 
-def tensors_in(item: Any) -> Iterator[torch.Tensor]:
-    """The tensors of nested arguments."""
+def tensors_in(item: Any, *, noted: bool = False) -> Iterator[torch.Tensor]:
+    """The tensors of nested arguments; if `noted`, without those of lists and tuples whose memory nobody has noted."""
     if isinstance(item, torch.Tensor):
         yield item
     elif isinstance(item, (tuple, list)):
-        for entry in item:
-            yield from tensors_in(entry)
-    elif isinstance(item, dict):
-        for entry in item.values():
-            yield from tensors_in(entry)
-
-
-def noted_tensors_in(item: Any) -> Iterator[torch.Tensor]:
-    """The tensors of nested values, but not those of lists and tuples of strangers, whose memory nobody has noted."""
-    if isinstance(item, torch.Tensor):
-        yield item
-    elif isinstance(item, (tuple, list)):
-        if not strangers(item):
+        if not (noted and strangers(item)):
             for entry in item:
-                yield from noted_tensors_in(entry)
+                yield from tensors_in(entry, noted=noted)
     elif isinstance(item, dict):
         for entry in item.values():
-            yield from noted_tensors_in(entry)
+            yield from tensors_in(entry, noted=noted)
 
 
 def look_at(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

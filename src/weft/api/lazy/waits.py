@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.api.lazy.cores import waiting
-from weft.api.lazy.questions import each_tensor, in_task, noted_tensors_in, tensors_in
+from weft.api.lazy.questions import each_tensor, in_task, tensors_in
 from weft.api.lazy.recording import Recording
 from weft.api.lazy.sending import Recordings
 from weft.api.lazy.tasks import engine
@@ -120,7 +120,7 @@ class Waits(Recordings):
 
     def make_ordinary(self, args: Any, kwargs: Any) -> bool:
         """Make ordinary tensors of lazy ones, where nothing is queued; tell whether none is lazy any more."""
-        if self._recordings or not engine().is_quiet():
+        if not self.nothing_left():
             return False
         found = [tensor for tensor in tensors_in((args, kwargs)) if tensor.__class__ is LazyTensor]
         # None, if they are where only PyTorch finds them.
@@ -131,7 +131,9 @@ class Waits(Recordings):
 
         `own` is memory (see `storage_key`) that the caller has to itself, as a task has what it was pushed for.
         """
-        self._finish_unmade([value for tensor in noted_tensors_in(thing) if (value := _unmade(tensor)) is not None])
+        self._finish_unmade(
+            [value for tensor in tensors_in(thing, noted=True) if (value := _unmade(tensor)) is not None]
+        )
         nothing_left = False
 
         def settle(tensor: torch.Tensor) -> torch.Tensor:
