@@ -46,14 +46,17 @@ def cpu_count() -> int:
     return _cores.get() or config().threads or host_target().cores
 
 
-@contextmanager
-def cores(count: int) -> Iterator[None]:
-    """Let what this thread compiles in the block use so many cores: work that shares the machine with other work."""
-    token = _cores.set(count)
-    try:
-        yield
-    finally:
-        _cores.reset(token)
+class cores:  # noqa: N801  # called like a function, as `contextlib.suppress` is
+    """A block in which what this thread compiles uses so many cores: work that shares the machine with other work."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __enter__(self) -> None:
+        self._token = _cores.set(self.count)
+
+    def __exit__(self, *error: object) -> None:
+        _cores.reset(self._token)
 
 
 def all_devices() -> tuple[Device, ...]:

@@ -78,6 +78,29 @@ def test_an_error_reaches_who_waits_with_the_line_that_spawned():
         weft.waitall()
 
 
+def test_of_several_that_failed_who_waits_gets_the_one_spawned_first():
+    def fail(x, word):
+        raise ValueError(word)
+
+    first, second = (weft.spawn(fail, torch.zeros(3), word) for word in ("one", "two"))
+    with pytest.raises(ExecutionError, match="one"):
+        weft.wait({"results": [second, (first,)]})
+    with pytest.raises(ExecutionError):
+        weft.waitall()
+
+
+def test_results_are_found_wherever_they_are_and_the_rest_stays_what_it_is():
+    other = torch.Size([2]), "text", {"a": 1}
+    spawned = [weft.spawn(torch.neg, torch.full((2,), float(number))) for number in range(4)]
+    pair = torch.return_types.max((spawned[2], spawned[3]))
+    given = weft.wait([spawned[0], (spawned[1], *other), pair, {"b": spawned[0]}])
+    assert [float(given[0][0]), float(given[1][0][0]), float(given[2].values[0])] == [0.0, -1.0, -2.0]
+    assert type(given[2]) is torch.return_types.max
+    assert given[1][1:] == other
+    assert type(given[1][1]) is torch.Size
+    assert given[3]["b"] is given[0]
+
+
 def test_two_lanes_run_at_once():
     both = threading.Barrier(2, timeout=20)
     with weft.on("cpu:0"):

@@ -30,6 +30,26 @@ def engine():
         yield engine
 
 
+def test_who_waits_for_several_waits_once_for_the_one_pushed_last(engine):
+    first, second = Held(), Held()
+    variables = [Var("first"), Var("second")]
+    engine.push(first, writes=variables[:1])
+    engine.push(second, reads=variables[:1], writes=variables[1:])
+
+    def let_go():
+        while engine.statistics().blocked_waits == 0:
+            pass
+        first.go.set()
+        assert second.started.wait(PATIENCE)
+        second.go.set()
+
+    helper = threading.Thread(target=let_go)
+    helper.start()
+    engine.wait(*variables)
+    helper.join(PATIENCE)
+    assert engine.statistics().blocked_waits == 1
+
+
 @pytest.mark.parametrize("lanes", range(1, 9))
 def test_a_thousand_random_graphs_on_one_to_eight_lanes_equal_serial_order(lanes):
     assert sweep(graphs=125, lanes=lanes, seed=lanes) == ""

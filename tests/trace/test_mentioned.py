@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import weft
-from weft.trace.mentioned import global_names
+from weft.trace.mentioned import global_names, mentioned
 
 
 @dataclass(slots=True)
@@ -253,3 +253,19 @@ def test_global_names_are_those_that_instructions_read() -> None:
             expected |= {found.argval for found in instructions if found.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
         assert expected
         assert set(global_names(function.__code__)) == expected
+
+
+def test_what_code_mentions_is_looked_for_once_and_code_that_changes_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one() -> object:
+        return unknown_one  # type: ignore[name-defined] # noqa: F821
+
+    def other() -> object:
+        return unknown_other  # type: ignore[name-defined] # noqa: F821
+
+    assert mentioned(one.__code__) is mentioned(one.__code__)
+    assert global_names(one.__code__) == ("unknown_one",)
+    one.__code__ = other.__code__
+    assert global_names(one.__code__) == ("unknown_other",)
+    monkeypatch.setattr("weft.trace.mentioned.MOST_CODE", 2)
+    made = [eval(f"lambda: name_{number}").__code__ for number in range(9)]
+    assert [global_names(code) for code in made * 2] == [(f"name_{number}",) for number in range(9)] * 2

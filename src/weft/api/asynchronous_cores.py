@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -14,27 +12,31 @@ from weft import devices
 
 
 @cache
-def _openmp() -> ctypes.CDLL | None:
-    """The OpenMP that PyTorch computes with. `torch.set_num_threads` would also bind threads that begin later."""
+def _openmp() -> ctypes.PyDLL | None:
+    """The OpenMP that PyTorch computes with. `torch.set_num_threads` would also bind threads that begin later.
+
+    Its functions keep the interpreter's lock: to have it back would take longer than all that they do.
+    """
     folder = Path(torch.__file__).parent / "lib"
     for path in sorted(folder.glob("lib*omp*.so*")):
-        library = ctypes.CDLL(str(path))
+        library = ctypes.PyDLL(str(path))
         if hasattr(library, "omp_set_num_threads"):
             return library
     return None
 
 
-@contextmanager
-def cores(count: int) -> Iterator[None]:
-    """Let operators of this thread, and what it compiles, use so many cores in the block."""
-    openmp = _openmp()
-    before = torch.get_num_threads()
-    with devices.cores(count):
-        if openmp is None or before == count:
-            yield
-            return
-        openmp.omp_set_num_threads(count)
-        try:
-            yield
-        finally:
-            openmp.omp_set_num_threads(before)
+class cores(devices.cores):  # noqa: N801  # called like a function
+    """A block in which operators of this thread, and what it compiles, use so many cores."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        before = torch.get_num_threads()
+        self._openmp = _openmp() if before != self.count else None
+        self._before = before
+        if self._openmp is not None:
+            self._openmp.omp_set_num_threads(self.count)
+
+    def __exit__(self, *error: object) -> None:
+        if self._openmp is not None:
+            self._openmp.omp_set_num_threads(self._before)
+        super().__exit__(*error)

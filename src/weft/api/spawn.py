@@ -69,8 +69,20 @@ class Spawned:
 
 def resolved(item: Any) -> Any:
     """Nested arguments with results in the place of what stands for them."""
+    waited = _results_in(item)
+    if waited:
+        SESSION.wait_on(*[thing._variable for thing in waited])
+    return _with_values(item) if waited else item
+
+
+def _with_values(item: Any) -> Any:
+    """Nested arguments with the values of results that are there."""
+    if type(item) is Spawned:
+        return item._value
+    if type(item) in (list, tuple):
+        return type(item)([entry if type(entry) in NO_RESULTS else _with_values(entry) for entry in item])
     # Others stay the very objects they are: what PyTorch builds anew may be of another class (a tuple for a Size).
-    return tree_map_only(Spawned, Spawned.result, item) if _results_in(item) else item
+    return tree_map_only(Spawned, lambda thing: thing._value, item) if _results_in(item) else item
 
 
 def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
@@ -137,7 +149,7 @@ class _Task:
         by_id = {id(tensor): real for tensor, real in zip(self.tensors, reals, strict=True)}
         if any(type(thing) not in AS_GIVEN for thing in (*args, *kwargs.values())):
             args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
-            args, kwargs = tree_map_only(Spawned, lambda thing: thing._value, (args, kwargs))
+            args, kwargs = _with_values((args, kwargs))
         versions = [version_of(real) for real in reals]
         with same_modes(self.modes), cores(1) if self.alone else nullcontext():
             self.made._value = SESSION.settled(function(*args, **kwargs), frozenset(map(storage_key, reals)))
@@ -164,6 +176,8 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 def _results_in(item: Any) -> list[Spawned]:
     if type(item) in NO_RESULTS:
         return []
+    if type(item) is Spawned:
+        return [item]
     if type(item) in (list, tuple):
         return [result for entry in item if type(entry) not in NO_RESULTS for result in _results_in(entry)]
     return [leaf for leaf in tree_flatten(item)[0] if isinstance(leaf, Spawned)]

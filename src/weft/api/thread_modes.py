@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -28,12 +28,13 @@ def thread_modes() -> ThreadModes:
     return ThreadModes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), flushes_denormals(), autocast)
 
 
-@contextmanager
-def same_modes(modes: ThreadModes) -> Iterator[None]:
+def same_modes(modes: ThreadModes) -> AbstractContextManager[None]:
     """Let this thread have these modes in the block."""
-    if modes == thread_modes():
-        yield
-        return
+    return nullcontext() if modes == thread_modes() else _changed(modes)
+
+
+@contextmanager
+def _changed(modes: ThreadModes) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(modes.inference))
         stack.enter_context(torch.set_grad_enabled(modes.grad))

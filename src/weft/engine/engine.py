@@ -117,9 +117,11 @@ class Engine(BaseEngine):
 
     def finish(self, variables: Iterable[Var]) -> None:
         """Block until the last write pushed to each of these variables is done, failed or not."""
-        for variable in variables:
-            writer = variable.latest
-            if writer is not None and not writer.done:
+        writers = [variable.latest for variable in variables]
+        waited = [writer for writer in writers if writer is not None and not writer.done]
+        # The last one pushed is likely to be done last: who waits for it first is woken once.
+        for writer in sorted(waited, key=lambda writer: -writer.number) if len(waited) > 1 else waited:
+            if not writer.done:
                 self._block(writer)
 
     def _block(self, task: Task) -> None:

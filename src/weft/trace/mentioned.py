@@ -6,8 +6,8 @@ import dis
 import sys
 import types
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from typing import Any, TypeVar
 
 from weft.owners import Owner, owner_of
 from weft.trace.containers import MISSING, look
@@ -16,18 +16,37 @@ LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins"
 NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})
 # By instruction: how many low bits of its argument are flags, and not the number of the name.
 _READS_NAME = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
+MOST_CODE = 4096  # pieces of which answers are kept
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
+Answer = TypeVar("Answer")
+
+
+def kept(question: Callable[[types.CodeType], Answer]) -> Callable[[types.CodeType], Answer]:
+    """Answer a question about code once: it never changes. It is known by identity, as comparing code takes longer."""
+    known: dict[int, tuple[types.CodeType, Answer]] = {}
+
+    @wraps(question)
+    def answer(code: types.CodeType) -> Answer:
+        found = known.get(id(code))  # of this code: an entry holds its own
+        if found is None:
+            if len(known) >= MOST_CODE:
+                known.clear()
+            found = known[id(code)] = code, question(code)
+        return found[1]
+
+    return answer
 
 
 def reached(function: types.FunctionType) -> Iterator[Place]:
     """The global and closed-over names that a function mentions, and what it mentions of Python modules."""
-    names = set(mentioned(function.__code__))
-    for name in sorted(set(global_names(function.__code__)) & function.__globals__.keys()):
-        value = function.__globals__[name]
-        yield function.__globals__, name, name, value
-        if isinstance(value, types.ModuleType):
-            yield from _in_python_module(value, name, names, {id(value)})
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    code, place = function.__code__, function.__globals__
+    for name in global_names(code):
+        if name in place:
+            value = place[name]
+            yield place, name, name, value
+            if isinstance(value, types.ModuleType):
+                yield from _in_python_module(value, name, mentioned(code), {id(value)})
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         value = look(cell, None)
         if value is not MISSING:  # else: a name of the enclosing function that is not bound yet
             yield cell, None, name, value
@@ -41,7 +60,7 @@ def given(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Plac
         yield keywords, name, f"argument {name}", value
 
 
-def _in_python_module(module: types.ModuleType, path: str, names: set[str], seen: set[int]) -> Iterator[Place]:
+def _in_python_module(module: types.ModuleType, path: str, names: frozenset[str], seen: set[int]) -> Iterator[Place]:
     """What is mentioned of a module of the user's, and of modules in it."""
     if is_library(module):
         return
@@ -53,17 +72,16 @@ def _in_python_module(module: types.ModuleType, path: str, names: set[str], seen
             yield from _in_python_module(value, f"{path}.{name}", names, seen)
 
 
-def mentioned(code: types.CodeType) -> Iterator[str]:
+@kept
+def mentioned(code: types.CodeType) -> frozenset[str]:
     """The names in a piece of code, and its texts that may be names: getattr(settings, "scale")."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from mentioned(constant)
-        elif isinstance(constant, str) and constant.isidentifier():
-            yield constant
+    inner = [mentioned(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    texts = [constant for constant in code.co_consts if isinstance(constant, str) and constant.isidentifier()]
+    return frozenset(code.co_names).union(texts, *inner)
 
 
-def global_names(code: types.CodeType) -> Iterator[str]:
+@kept
+def global_names(code: types.CodeType) -> tuple[str, ...]:
     """The global names that a piece of code reads; all that it mentions, if it asks for the dictionary of them."""
     argument, extended, read = 0, 0, set[str]()
     for kind, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
@@ -71,10 +89,9 @@ def global_names(code: types.CodeType) -> Iterator[str]:
         extended = argument << 8 if kind == dis.EXTENDED_ARG else 0
         if kind in _READS_NAME:
             read.add(code.co_names[argument >> _READS_NAME[kind]])
-    yield from mentioned(code) if read & NAMESPACES else read
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from global_names(constant)
+    own = mentioned(code) if read & NAMESPACES else read
+    inner = [global_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return tuple(sorted({*own}.union(*inner)))
 
 
 def is_library(thing: Callable[..., Any] | Any) -> bool:
