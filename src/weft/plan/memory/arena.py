@@ -88,18 +88,20 @@ def lifetimes(plan: Plan, buffers: Sequence[int], early: Early | None = None) ->
     wanted, least = (early.wanted, early.least_bytes) if early else (order, 0)
     places = order.of_calls(len(plan.calls))
     index_of = {number: index for index, number in enumerate(buffers)}
-    sizes = np.array([aligned(plan.buffers[number].bytes) for number in buffers], np.int64)
+    sizes = [aligned(plan.buffers[number].bytes) for number in buffers]
     never = len(plan.calls) * len(lanes) + 1
-    starts = np.full((len(buffers), len(lanes)), never, np.int64)
-    ends = np.zeros((len(buffers), len(lanes)), np.int64)
+    starts, ends = [[never] * len(lanes) for _ in buffers], [[0] * len(lanes) for _ in buffers]
     for call, runs in zip(plan.calls, places, strict=True):
         used = {index_of[argument.buffer] for argument in call.arguments if argument.buffer in index_of}
         for lane, position in runs if used else ():
             sure, soon = order.clocks[lane][position], wanted.clocks[lane][position]
             for index in used:
-                np.minimum(starts[index], soon if sizes[index] >= least else sure, out=starts[index])
-                ends[index, lane] = max(ends[index, lane], position + 1)
-    return Lifetimes(sizes, starts, ends)
+                clock = soon if sizes[index] >= least else sure
+                starts[index] = list(map(min, starts[index], clock))
+                ends[index][lane] = max(ends[index][lane], position + 1)
+    shape = len(buffers), len(lanes)
+    found = (np.array(rows, np.int64).reshape(shape) for rows in (starts, ends))
+    return Lifetimes(np.array(sizes, np.int64), *found)
 
 
 def _buffers(lives: Lifetimes) -> Buffers:
