@@ -94,6 +94,9 @@ TENSORS = {
     "no dimension": torch.randn(()),
     "nothing": torch.randn(0, 3),
     "turned": torch.randn(5, 4).t(),
+    "stacks turned": torch.randn(3, 4, 5).transpose(0, 1),
+    "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "repeated": torch.randn(4).expand(3, 4),
     "with gaps": torch.randn(4, 6)[:, ::2],
     "strides of one": torch.randn(4, 3).as_strided((4, 1, 3), (3, 7, 1)),
     "doubles": torch.randn(4, 3, dtype=torch.float64),
@@ -106,7 +109,10 @@ OTHERS = {
     "truth": lambda _: True,
     "tensor of a number": lambda _: torch.tensor(0.5),
     "double of a number": lambda _: torch.tensor(0.5, dtype=torch.float64),
-    "a row": lambda values: values[:1] if values.dim() else values,
+    "one of its rows": lambda values: values[:1] if values.dim() else values,
+    "a row": lambda values: torch.ones(values.shape[-1:]),
+    "its last dimensions": lambda values: torch.ones(values.shape[1:]),
+    "row by row": lambda values: values.contiguous(),
 }
 PAIRS = [torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor, torch.ops.aten.div.Tensor, torch.ops.aten.sub.Tensor]
 
@@ -133,7 +139,10 @@ def test_what_a_unit_computes_lies_as_eagers(name):
     values = TENSORS[name]
 
     def unit(x):
-        return torch.ops.aten.relu(x), torch.ops.aten.threshold_backward(x, x, 0)
+        results = [torch.ops.aten.relu(x), torch.ops.aten.threshold_backward(x, x, 0)]
+        if x.is_floating_point():
+            results += [function(x) for function in (torch.nn.functional.gelu, torch.sigmoid, torch.tanh)]
+        return results
 
     assert_lie_alike(weft.hybridize(unit)(values), unit(values))
 
@@ -147,8 +156,74 @@ def test_the_usual_element_by_element_takes_the_shortcut():
         assert add((TENSORS["with ones"], other)) is None
     for other in (values.double(), values[:1], values.transpose(0, 1), 1j):
         assert add((values, other)) is None
-    for name in ("turned", "with gaps", "strides of one", "doubles", "integers"):
+    assert add((values, values[0])).shape == (4, 3, 5)
+    turned = TENSORS["turned"]
+    for other in (turned, 2, torch.tensor(0.5)):
+        assert add((turned, other)).strides == (1, 4)
+    for other in (turned.contiguous(), turned[0], turned[:, 0]):
+        assert add((turned, other)) is None
+    for name in ("with gaps", "strides of one", "doubles", "integers"):
         assert add((TENSORS[name], 2)) is None
+
+
+MATRICES = {
+    "row by row": (torch.randn(4, 5), torch.randn(5, 3)),
+    "turned": (torch.randn(5, 4).t(), torch.randn(3, 5).t()),
+    "one row": (torch.randn(1, 5), torch.randn(5, 1)),
+    "nothing": (torch.randn(0, 5), torch.randn(5, 3)),
+    "nothing to sum": (torch.randn(4, 0), torch.randn(0, 3)),
+    "doubles": (torch.randn(4, 5, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_products_lie_as_eagers(name):
+    first, second = MATRICES[name]
+    row = torch.randn(second.shape[1], dtype=second.dtype)
+
+    def products(x, y, row):
+        stacks = x.expand(2, *x.shape), y.expand(2, *y.shape)
+        sums = [torch.addmm(bias, x, y) for bias in (row, row.sum(), row[None])]
+        return [x.mm(y), *sums, torch.addmm(row, x, y, beta=0.5), torch.bmm(*stacks), torch.bmm(x[None], y[None])]
+
+    assert_lie_alike(weft.hybridize(products)(first, second, row), products(first, second, row))
+
+
+def test_usual_products_take_the_shortcut():
+    mm, bmm, addmm = (SHAPE_SHORTCUTS[f"aten.{name}.default"] for name in ("mm", "bmm", "addmm"))
+    x, y = MATRICES["turned"]
+    assert mm((x, y)).strides == (3, 1)
+    assert bmm((x.expand(2, 4, 5), y.expand(2, 5, 3))).shape == (2, 4, 3)
+    assert addmm((torch.ones(3), x, y)).shape == (4, 3)
+    for arguments in ((y, x), (x, y.double()), (x[0], y)):
+        assert mm(arguments) is None
+    assert bmm((x.expand(2, 4, 5), y.expand(3, 5, 3))) is None
+    for row in (torch.ones(1), torch.ones(4, 3), torch.ones(3).double()):
+        assert addmm((row, x, y)) is None
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_layer_norms_lie_as_eagers(name, dimensions):
+    values = TENSORS[name]
+    if values.dim() < dimensions or not values.is_floating_point() or not values.numel():
+        pytest.skip("eager has no such norm, or leaves its statistics unwritten")
+    sizes = values.shape[-dimensions:]
+    weight = torch.full(sizes, 0.5, dtype=values.dtype)
+
+    def norm(x, weight):
+        plain = torch.ops.aten.native_layer_norm(x, sizes, None, None, 1e-5)
+        return [*plain, *torch.ops.aten.native_layer_norm(x, sizes, weight, weight, 1e-5)]
+
+    assert_lie_alike(weft.hybridize(norm)(values, weight), norm(values, weight))
+
+
+def test_layer_norms_that_are_not_usual_are_left_to_the_rule():
+    norm, values = SHAPE_SHORTCUTS["aten.native_layer_norm.default"], TENSORS["row by row"]
+    assert [kind.shape for kind in norm((values, [3, 5], None, None, 1e-5))] == [(4, 3, 5), (4, 1, 1), (4, 1, 1)]
+    for arguments in ((values, [4]), (values.double(), [5]), (TENSORS["turned"], [5]), (values[:0], [5])):
+        assert norm((*arguments, None, None, 1e-5)) is None
+    assert norm((values, [5], torch.ones(3), None, 1e-5)) is None
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])

@@ -46,16 +46,37 @@ def _has_channels(values: Any) -> bool:
 
 
 def _elementwise(arguments: tuple[Any, ...]) -> Types:
-    """Of numbers and of tensors of one shape that lie row by row: a result like these."""
+    """Of numbers and of tensors that lie alike, without gaps: a result like these."""
     first, *rest = arguments
-    if not _is_plain(first):
+    if not _is_single(first):
         return None
-    shape = tuple(first.shape)
-    if all(_is_plain(other, shape) for other in rest):
+    shape, strides = tuple(first.shape), first.stride()
+    alike = [_is_single(other) and (tuple(other.shape), other.stride()) == (shape, strides) for other in rest]
+    if all(alike) and first.is_contiguous():
         return _like(first)
-    # Beside what has no dimensions, PyTorch chooses in which order dimensions of one element lie.
-    alike = (type(other) in (int, float) or _is_plain(other, shape) or _is_plain(other, ()) for other in rest)
-    return _like(first) if min(shape, default=0) > 1 and all(alike) else None
+    # Otherwise PyTorch chooses in which order dimensions of one element lie.
+    if min(shape, default=0) < 2 or not _fills(shape, strides):
+        return None
+    fits = (
+        same or type(other) in (int, float) or _is_plain(other, ()) or (_is_row(other, shape) and first.is_contiguous())
+        for other, same in zip(rest, alike, strict=True)
+    )
+    return TensorType(torch.float32, shape, strides) if all(fits) else None
+
+
+def _fills(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Tell whether elements, in some order of the dimensions, lie one behind the other."""
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _is_row(tensor: Any, shape: tuple[int, ...]) -> bool:
+    """Tell whether a tensor is taken again and again beside one of a shape: it has the last of its dimensions."""
+    return isinstance(tensor, torch.Tensor) and _is_plain(tensor, shape[len(shape) - tensor.dim() :])
 
 
 def _softmax(arguments: tuple[Any, ...]) -> Types:
@@ -73,6 +94,34 @@ def _softmax_gradient(arguments: tuple[Any, ...]) -> Types:
 
 def _has(values: torch.Tensor, dimension: Any) -> bool:
     return type(dimension) is int and -values.dim() <= dimension < values.dim()
+
+
+def _layer_norm(arguments: tuple[Any, ...]) -> Types:
+    """Over the last dimensions of a tensor that lies row by row: a result like it, and statistics of each row."""
+    values, sizes, weight, bias, _epsilon = arguments
+    sizes, shape = tuple(sizes), tuple(values.shape)
+    if not _is_plain(values) or not sizes or shape[-len(sizes) :] != sizes or min(shape) == 0:
+        return None
+    if not all(parameter is None or _is_plain(parameter, sizes) for parameter in (weight, bias)):
+        return None
+    statistics = contiguous(torch.float32, (*shape[: -len(sizes)], *[1] * len(sizes)))
+    return _like(values), statistics, statistics
+
+
+def _product(arguments: tuple[Any, ...]) -> Types:
+    """Of matrices of single floats, or of stacks of as many: a result that lies row by row."""
+    first, second = arguments
+    if not _is_single(first) or not _is_single(second) or first.dim() != second.dim():
+        return None
+    if first.shape[:-2] != second.shape[:-2] or first.shape[-1] != second.shape[-2]:
+        return None
+    return contiguous(torch.float32, (*first.shape[:-1], second.shape[-1]))
+
+
+def _product_and_row(arguments: tuple[Any, ...]) -> Types:
+    row, *matrices = arguments
+    kind = _product(tuple(matrices)) if len(matrices) == 2 else None
+    return kind if isinstance(kind, TensorType) and _is_plain(row, kind.shape[-1:]) else None
 
 
 def _class_loss(arguments: tuple[Any, ...]) -> Types:
@@ -96,13 +145,16 @@ def _is_batch_of_classes(values: Any, classes: Any, weight: Any, reduction: Any)
 
 
 def _is_plain(tensor: Any, sizes: tuple[int, ...] | None = None) -> bool:
-    """Tell whether an argument is a tensor on the CPU, of single floats that lie row by row; and of these sizes."""
+    """Tell whether an argument is a tensor of single floats on the CPU that lie row by row; and of these sizes."""
+    return _is_single(tensor) and (sizes is None or tuple(tensor.shape) == sizes) and tensor.is_contiguous()
+
+
+def _is_single(tensor: Any) -> bool:
+    """Tell whether an argument is a tensor of single floats on the CPU."""
     if not isinstance(tensor, torch.Tensor) or tensor.dtype is not torch.float32 or tensor.device != CPU:
         return False
-    shape = tuple(tensor.shape)
-    if not all(type(size) is int for size in shape):
-        return False  # a SymInt may stand for any size
-    return (sizes is None or shape == sizes) and tensor.layout is torch.strided and tensor.is_contiguous()
+    # A SymInt may stand for any size.
+    return tensor.layout is torch.strided and all(type(size) is int for size in tensor.shape)
 
 
 def _like(tensor: torch.Tensor) -> TensorType:
@@ -137,7 +189,14 @@ SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Types]] = MappingProxy
         "aten.mul.Tensor": _elementwise,
         "aten.div.Tensor": _elementwise,
         "aten.relu.default": _elementwise,
+        "aten.gelu.default": _elementwise,
+        "aten.sigmoid.default": _elementwise,
+        "aten.tanh.default": _elementwise,
         "aten.threshold_backward.default": _elementwise,
+        "aten.mm.default": _product,
+        "aten.bmm.default": _product,
+        "aten.addmm.default": _product_and_row,
+        "aten.native_layer_norm.default": _layer_norm,
         "aten._log_softmax.default": _softmax,
         "aten._log_softmax_backward_data.default": _softmax_gradient,
         "aten._softmax.default": _softmax,
