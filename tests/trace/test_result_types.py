@@ -58,6 +58,12 @@ def layouts(x: torch.Tensor) -> Any:
     return y, y + 1, y.mean(1), y.permute(3, 2, 1, 0).sigmoid(), torch.cat([y, y], 1), y.new_zeros(0, 3) + 1
 
 
+def made(x: torch.Tensor) -> Any:
+    aten, known = torch.ops.aten, {"dtype": torch.float64, "device": torch.device("cpu")}
+    whole = aten.arange(5, dtype=torch.int64, device=torch.device("cpu"))
+    return x + aten.zeros([5], **known), whole * 2, aten.rand([4, 5], **known) * x, torch.full((4, 1), 2.5) + x
+
+
 def odd(x: torch.Tensor) -> Any:
     z = torch.complex(x, x)
     return z.imag, z.real + 1, x.as_strided((2, 2), (1, 3), 1) * 2, x[1:].as_strided((2,), (1,), 3), x.int()
@@ -68,7 +74,17 @@ def losses(x: torch.Tensor) -> Any:
     return functional.cross_entropy(y, torch.tensor([0, 1, 2, 3])), functional.log_softmax(y, 0).sort(1)
 
 
-FUNCTIONS = (views, writes, numbers, layouts, odd, losses, nn.GRU(5, 3), nn.TransformerEncoderLayer(5, 1, 4).eval())
+FUNCTIONS = (
+    views,
+    writes,
+    numbers,
+    layouts,
+    made,
+    odd,
+    losses,
+    nn.GRU(5, 3),
+    nn.TransformerEncoderLayer(5, 1, 4).eval(),
+)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: getattr(function, "__name__", "module"))
@@ -103,6 +119,19 @@ def test_the_default_dtype_is_part_of_the_question() -> None:
         assert traced(torch.sin, types, x).graph.results[0].value.type.dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_operators_without_tensors_are_known_where_they_say_what_they_make() -> None:
+    def factories(x: torch.Tensor) -> torch.Tensor:
+        aten, cpu = torch.ops.aten, torch.device("cpu")
+        aten.zeros([3])
+        aten.zeros([3], dtype=torch.float32)
+        aten.zeros([3], device=cpu)
+        return x + aten.zeros([3], dtype=torch.float32, device=cpu)
+
+    types = ResultTypes()
+    traced(factories, types, torch.ones(3))
+    assert sum("aten.zeros" in question for question in types.used) == 1
 
 
 def test_an_offset_is_counted_from_where_the_argument_begins() -> None:

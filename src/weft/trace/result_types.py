@@ -69,7 +69,9 @@ class ResultTypes:
 
 def question_of(call: Call, tensors: Sequence[torch.Tensor]) -> str | None:
     """Say all that the types of a call's results depend on; None where something else may decide."""
-    if not tensors or call.written or call.target.startswith(NOT_BY_TYPE):
+    if call.written or call.target.startswith(NOT_BY_TYPE):
+        return None
+    if not tensors and not _names_all(call):
         return None
     if not all(map(is_plain_stand_in, tensors)):
         return None
@@ -80,6 +82,12 @@ def question_of(call: Call, tensors: Sequence[torch.Tensor]) -> str | None:
         return None
     modes = f"{torch.get_default_dtype()} {torch.is_grad_enabled()}"
     return f"{text} {modes} {' '.join(str(type_of(tensor)) for tensor in tensors)}"
+
+
+def _names_all(call: Call) -> bool:
+    """Tell whether an operator without tensors is told where its result is and what numbers it holds."""
+    keywords = dict(call.keywords)
+    return all(keywords.get(name) is not None for name in ("dtype", "device"))
 
 
 def row_of(result: Any, tensors: Sequence[torch.Tensor]) -> Row | None:
