@@ -23,6 +23,7 @@ SHOWN = (
     "weft show net.py:net --stage draw --output net.svg",
     "weft doctor net.py:net --show-code",
     "weft devices --no-speed --show-code",
+    "weft devices --watch --show-code",
 )
 
 
@@ -86,7 +87,7 @@ def test_running_says_what_is_wrong_with_a_file_or_an_input(weft: Weft, folder: 
     np.save(folder / "objects.npy", np.array([{}]), allow_pickle=True)
     lines = [f"weft run {name}.weft" for name in ("cut", "words", "nt")]
     lines += [f"weft run net.weft --input {name}.npy" for name in ("small", "objects", "absent")]
-    lines += ["weft run net.weft --input ones.npy", "weft run net.weft --show-code"]
+    lines += ["weft run net.weft --input 4,3", "weft run net.weft --input ones.npy", "weft run net.weft --show-code"]
     golden("cli", "run", transcript(weft, lines))
 
 

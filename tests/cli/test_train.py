@@ -64,6 +64,7 @@ def test_the_code_that_it_shows_is_one_call(weft: Weft) -> None:
         (["absent.py:run"], "there is no file absent.py"),
         (["run.py:run", "--set", "size=3"], "run.py:run takes no 'size'"),
         (["run.py:run", "--set", "size"], "'size' sets nothing"),
+        (["run.py:run", "--set", "device=cpu:0"], "did you mean devices?"),
     ],
 )
 def test_a_wrong_word_is_named(weft: Weft, run_file: str, words: list[str], fact: str) -> None:

@@ -17,7 +17,11 @@ CLEAR = "\033[H\033[2J"
 
 def code(given: Namespace) -> str:
     """Give the Python call that does the same."""
-    return f"from weft.report.survey import survey\n\nprint(survey({'speed=False' if given.no_speed else ''}))"
+    call = f"print(survey({'speed=False' if given.no_speed else ''}))"
+    if given.watch:
+        again = f"while True:\n    {call}\n    time.sleep({SECONDS})"
+        return f"import time\n\nfrom weft.report.survey import survey\n\n{again}"
+    return f"from weft.report.survey import survey\n\n{call}"
 
 
 def run(given: Namespace) -> Outcome:

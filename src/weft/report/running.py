@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from weft.near_files import missing_file
 from weft.trace.capture import tree_flatten
 
 NPY_START = b"\x93NUMPY"
+SIZES = re.compile(r"\d+(,\d+)*(:\w+)?|scalar")  # what --input means for a target with source
 
 CALLS = 5
 MOST_ELEMENTS = 6
@@ -137,6 +139,12 @@ def _read(path: Path) -> torch.Tensor:
             raise ExecutionError(f"{path} cannot be read as an .npy file", why="it does not begin as one")
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except FileNotFoundError as error:
+        if SIZES.fullmatch(str(path)):
+            raise UsageError(
+                f"a saved program takes .npy files, not the sizes {path}",
+                why="its sizes are those that it was made for",
+                fix="leave --input out: it runs on random numbers of its own sizes",
+            ) from error
         raise missing_file(path, [".npy"]) from error
     except (ValueError, OSError, EOFError, TypeError) as error:
         raise ExecutionError(f"{path} cannot be read as an .npy file", why=str(error)) from error

@@ -52,7 +52,12 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     anything = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     strange = [name for name in options.values if name not in parameters and not anything]
     if strange:
-        raise UsageError(f"{target} takes no {strange[0]!r}", why="its parameters are " + ", ".join(parameters))
+        close = difflib.get_close_matches(strange[0], parameters, n=1)
+        raise UsageError(
+            f"{target} takes no {strange[0]!r}",
+            why="its parameters are " + ", ".join(parameters),
+            fix=f"did you mean {close[0]}?" if close else None,
+        )
     if options.devices != "all" and "devices" not in parameters:
         raise UsageError(
             f"{target} takes no 'devices'",
