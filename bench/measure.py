@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,9 @@ def _entry(started: Started, figures: Sequence[float]) -> Entry:
 def count_operations(workload: Workload) -> int:
     """Count the floating-point operations of products and convolutions in one call."""
     ready = eager(Job(workload.name, workload.subject(), torch.get_num_threads(), Setting("plain")))
-    with FlopCounterMode(display=False) as counter:
-        ready.call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch's, that oneDNN on GPUs is not there
+        # Without oneDNN, whose recurrent layers the counter does not know, they are products.
+        with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+            ready.call()
     return int(counter.get_total_flops())
