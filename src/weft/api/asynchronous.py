@@ -15,6 +15,7 @@ from weft.api.lazy.tasks import engine
 from weft.api.spawn import Spawned, placed, resolved
 from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound
+from weft.given_path import given_file
 from weft.trace.capture import without_functions
 
 
@@ -54,7 +55,7 @@ def engine_statistics() -> Statistics:
 def trace_to(path: str | os.PathLike[str]) -> Timeline:
     """Record every task from now on; closing what this gives, or the end of the process, writes the file."""
     SESSION.pauses.end()
-    return engine().trace_to(os.fspath(path))
+    return engine().trace_to(given_file(path, "trace_to", 'weft.trace_to("tasks.json.gz")'))
 
 
 @contextmanager

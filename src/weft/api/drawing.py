@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +12,7 @@ from weft.api.drawing_svg import Figure, svg_text
 from weft.api.programs.writing import write_atomically
 from weft.counted import counted
 from weft.errors import source_line
+from weft.given_path import given_file
 from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
 from weft.ir.literals import argument_text
@@ -21,11 +21,13 @@ from weft.ir.types import TupleType, Type
 
 NO_STATE: Mapping[int, str] = MappingProxyType({})
 LONGEST_TOOLTIP = 400
+PICTURES = (".svg",)
 
 
 def draw(graph: Graph, path: str | os.PathLike[str], state: Mapping[int, str] = NO_STATE) -> None:
     """Write a picture of a Graph as SVG; `state` names the inputs, by position, that belong to the program itself."""
-    write_atomically(Path(path), [picture(graph, state).encode("utf-8")])
+    target = given_file(path, "draw", 'program.draw("net.svg")', PICTURES)
+    write_atomically(target, [picture(graph, state).encode("utf-8")])
 
 
 def picture(graph: Graph, state: Mapping[int, str] = NO_STATE) -> str:

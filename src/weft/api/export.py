@@ -18,6 +18,7 @@ from weft.api.programs.program import Program
 from weft.api.programs.writing import write_atomically
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
+from weft.given_path import given_path
 from weft.ir.graph import Graph, Value
 from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
 from weft.passes.pipeline import run_pipeline
@@ -29,6 +30,7 @@ from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 
+CALL = 'weft.export(weft.program(net, x), "net")'
 OTHER = re.compile(r"\W", re.ASCII)
 # What the C files call something else, and C's own words: who has such a name gets another.
 WORDS = """self scratch table file data wrong count words main room set read_data prepare take differs
@@ -53,11 +55,13 @@ def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> 
     It runs on the thread of its caller, on processors like this one (with `WEFT_TARGET=avx2`, on more).
     Where there is a C compiler, the shared library is linked, and a C program calls it and compares the results.
     """
+    target = given_path(folder, "export", CALL)
+    if not isinstance(program, Program | LoadedProgram):
+        raise UsageError(f"export takes a program, not {type(program).__name__}", fix=CALL)
     parts = program.parts
     native = _native(parts)
     if isinstance(program, LoadedProgram):
         _check(program)
-    target = Path(folder)
     name = _identifier(target.resolve().name or "net")
     interface = _interface(parts, native, name)
     library = c_library(native.fused.plan, interface, host_target())

@@ -10,15 +10,17 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from weft.api.programs.writing import write_atomically
+from weft.given_path import given_file
 from weft.runtime.clocked import Span
 from weft.runtime.native_graph import CompiledGraph
 
 WARM_CALLS, MEASURED_CALLS = 5, 20
 MICROSECONDS = 1e6
+CALL = 'program.timeline("call.json")'
 LIBRARY, OUTSIDE = "PyTorch's operators", "outside machine code"
 
 
@@ -40,7 +42,7 @@ class Timeline:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a Chrome trace."""
         document = {"traceEvents": list(self._events()), "displayTimeUnit": "ns"}
-        Path(path).write_text(json.dumps(document), encoding="utf-8")
+        write_atomically(given_file(path, "timeline", CALL), [json.dumps(document).encode("utf-8")])
 
     def _events(self) -> Iterator[dict[str, object]]:
         for lane in sorted({span.lane for span in self.spans}):

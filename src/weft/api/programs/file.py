@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -13,6 +12,7 @@ from weft.api.programs.loaded import LoadedProgram
 from weft.api.programs.parts import LARGEST_METADATA, LARGEST_TEXT, ProgramParts, Written, read_parts, write_parts
 from weft.api.programs.writing import write_atomically
 from weft.errors import UsageError
+from weft.given_path import given_file, given_path
 
 __all__ = ["LoadedProgram", "ProgramFileError", "load_program", "save_program"]
 
@@ -21,8 +21,8 @@ SECTIONS = {"metadata": LARGEST_METADATA, "graph": LARGEST_TEXT, "tensors": None
 
 def save_program(parts: ProgramParts, path: str | os.PathLike[str], versions: dict[str, str] | None = None) -> None:
     """Write a program as a file: its graph, its signature, and its tensors as they are now."""
+    target = given_file(path, "program.save", 'program.save("net.weft")')
     written = write_parts(parts, {"torch": torch.__version__, **(versions or {})})
-    target = Path(path)
     sections = {"metadata": written.metadata, "graph": written.text, "tensors": written.tensors}
     for name, limit in SECTIONS.items():
         if limit is not None and len(sections[name]) > limit:
@@ -36,7 +36,7 @@ def load_program(path: str | os.PathLike[str], *, allow: Sequence[str] = ()) -> 
     Nothing in the file is run by loading it. Calling the program calls operators of PyTorch that compute with tensors,
     and no others; `allow` names further namespaces, for a file that you trust and that uses operators of your own.
     """
-    source = Path(path)
+    source = given_path(path, "load_program", 'weft.load_program("net.weft")')
     sections = read_sections(source, SECTIONS)
     written = Written(sections["metadata"], sections["graph"], sections["tensors"])
     try:

@@ -18,9 +18,10 @@ from weft.api.programs.parts import ProgramParts
 from weft.api.programs.picture import program_card
 from weft.api.programs.plan import ProgramPlan
 from weft.api.rebuild import Build, builder, flat_kind
-from weft.api.timeline import Timeline, measure_timeline
+from weft.api.timeline import CALL, Timeline, measure_timeline
 from weft.counted import counted
 from weft.errors import UsageError
+from weft.given_path import given_file
 from weft.ir.graph import Graph, Value
 from weft.ir.printer import print_graph
 from weft.markup import notebook
@@ -130,6 +131,8 @@ class Program:
 
         It really runs, some twenty times: what it writes into (the statistics of a batch norm) is a copy.
         """
+        if path is not None:
+            given_file(path, "timeline", CALL)  # told before anything is measured
         example = self._call()
         leaves, _ = tree_flatten((example.arguments, example.keywords))
         arguments = [leaves[entry.argument] for entry in self._traced.inputs if entry.argument is not None]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from weft.given_path import given_file, given_path
 from weft.train.checkpoints.folder import read_newest
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.restoring import Restore, apply
 from weft.train.checkpoints.snapshot import snapshot
+
+SAVING = 'weft.save("net.safetensors", net)'
+LOADING = 'weft.load("net.safetensors", net)'
 
 
 def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None = None, **parts: Any) -> None:
@@ -21,7 +24,7 @@ def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None
     generators, or plain values. With any part, the states of the random number generators are stored too, unless
     `random` says otherwise. The file is there whole or not at all; names are those of the model without wrappers.
     """
-    snapshot(net, random, parts).write(Path(path))
+    snapshot(net, random, parts).write(given_file(path, "save", SAVING))
 
 
 def load(
@@ -40,6 +43,6 @@ def load(
     Objects given as parts get their state; plain values are in what comes back: `weft.load(path, net)["step"]`. Every
     byte is verified, unless `verify=False`. `partial=True` loads what fits; the report in the result says the rest.
     """
-    source = Path(path)
+    source = given_path(path, "load", LOADING)
     found = read_newest(source, verify=verify) if source.is_dir() else read(source, verify=verify)
     return apply(found, net, Restore(random, partial, parts))

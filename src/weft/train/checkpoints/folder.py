@@ -13,6 +13,7 @@ from torch import nn
 
 from weft.engine import BaseEngine, Var, make_engine
 from weft.errors import CheckpointError, ExecutionError
+from weft.given_path import given_path
 from weft.train.checkpoints.file_series import FileSeries
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.restoring import Restore, apply
@@ -30,7 +31,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = False) -> None:
-        self.folder = Path(folder)
+        self.folder = given_path(folder, "Checkpoints", 'weft.Checkpoints("runs")')
         self._series = FileSeries(self.folder, keep)
         self._background = background
         self._engine: BaseEngine | None = None
