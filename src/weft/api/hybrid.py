@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from weft.api.guarded import Guarded
+from weft.api.hybrid_errors import refuse_options
 from weft.api.numbers import FreeNumbers
 from weft.api.programs.description import Example
 from weft.api.programs.program import Program
@@ -349,14 +350,7 @@ def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = 
     `active=False` restores what was there before. What cannot be traced raises UnsupportedError, or, with
     `fallback="eager"`, warns once and runs imperatively.
     """
-    if fallback not in (None, "eager"):
-        raise UsageError(f"fallback is {fallback!r}", why="there is one fallback", fix='use fallback="eager" or None')
-    if not isinstance(active, bool):
-        raise UsageError(
-            f"hybridize(thing, {type(active).__name__})",
-            why="behind the module or function stands whether it is to run as programs: True or False",
-            fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
-        )
+    refuse_options(active, fallback)
     if thing is None:
         return functools.partial(hybridize, active=active, fallback=fallback)
     if isinstance(thing, nn.Module):

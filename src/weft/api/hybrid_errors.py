@@ -1,0 +1,19 @@
+"""What `weft.hybridize` cannot be told -> the error that says what was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.errors import UsageError
+
+
+def refuse_options(active: Any, fallback: Any) -> None:
+    """Refuse what stands behind the module or function and is no option."""
+    if fallback not in (None, "eager"):
+        raise UsageError(f"fallback is {fallback!r}", why="there is one fallback", fix='use fallback="eager" or None')
+    if not isinstance(active, bool):
+        raise UsageError(
+            f"hybridize(thing, {type(active).__name__})",
+            why="behind the module or function stands whether it is to run as programs: True or False",
+            fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
+        )
