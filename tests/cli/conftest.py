@@ -60,8 +60,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def weft(folder: Path, capsys: pytest.CaptureFixture[str]) -> Weft:
-    """Run a command line."""
+def weft(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Weft:
+    """Run a command line; how slow this machine is does not show in what is told."""
+    monkeypatch.setattr("weft.cli.progress.QUIET", 1e6)
 
     def run(*words: str) -> Answer:
         status = main(list(words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -28,6 +29,17 @@ start, subprocess.Popen = subprocess.Popen, told
 from weft.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+# What Python runs first: Ctrl-C comes while the command line imports.
+INTERRUPTED_IMPORT = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "weft.cli.arguments":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+"""
 WAIT = 40
 
 
@@ -36,7 +48,7 @@ def test_after_ctrl_c_every_command_says_what_to_do(command, weft: Weft, monkeyp
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["weft.cli.main"], "_run", interrupted)
+    monkeypatch.setattr(importlib.import_module("weft.cli.command_line"), "_run", interrupted)
     answer = weft(command.name)
     assert answer.status == 130
     assert answer.err.splitlines()[1:] == [f"  fix   {command.interrupted}"]
@@ -90,3 +102,18 @@ def _watched(number: int) -> Callable[[], bool]:
             return bool(select.select([place], [], [], WAIT)[0])
 
     return ended
+
+
+@pytest.mark.parametrize("words", [["-m", "weft"], ["-c", "from weft.cli import main; raise SystemExit(main())"]])
+def test_ctrl_c_while_python_imports_is_answered_too(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED_IMPORT, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *words, "env"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "weft: interrupted; nothing had begun\n"

@@ -15,7 +15,7 @@ from tests.cli.conftest import Weft, transcript
 import weft as package
 from weft.cli import main, terminal
 from weft.cli.commands import COMMANDS
-from weft.cli.outcome import as_json
+from weft.data_text import as_json
 from weft.errors import ExecutionError, InternalError
 
 MISTAKES = (

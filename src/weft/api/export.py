@@ -29,6 +29,7 @@ from weft.plan.region import Region, find_regions
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift
+from weft.underway import underway
 
 CALL = 'weft.export(weft.program(net, x), "net")'
 OTHER = re.compile(r"\W", re.ASCII)
@@ -59,11 +60,13 @@ def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> 
     if not isinstance(program, Program | LoadedProgram):
         raise UsageError(f"export takes a program, not {type(program).__name__}", fix=CALL)
     parts = program.parts
+    underway(f"planning {parts.graph.name}")
     native = _native(parts)
     if isinstance(program, LoadedProgram):
         _check(program)
     name = _identifier(target.resolve().name or "net")
     interface = _interface(parts, native, name)
+    underway(f"compiling {parts.graph.name}")
     library = c_library(native.fused.plan, interface, host_target())
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -81,6 +84,7 @@ def export(program: Program | LoadedProgram, folder: str | os.PathLike[str]) -> 
     _check_overwritten(target, files, name)
     for file, content in files.items():
         write_atomically(target / file, [content])
+    underway(f"linking and calling lib{name}.so")
     built = build_and_compare(target, name)
     return Exported(target, (*files, *built), bool(built))
 

@@ -41,6 +41,7 @@ from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_
 from weft.trace.state import State, find_state
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
+from weft.underway import underway
 
 logger = logging.getLogger("weft")
 SURELY_COUNTED = 3  # programs in a row that add the same to an attribute
@@ -177,6 +178,7 @@ class Hybrid:
             return found
 
     def _traced(self, call: Call) -> Guarded:
+        underway(f"tracing {self.name}")
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)

@@ -10,6 +10,7 @@ from typing import Any
 from weft.bench.figures import Spread, ratio, spread, time_text
 from weft.bench.settings import EAGER
 from weft.counted import counted
+from weft.data_text import as_json
 from weft.document import Block, Cell, Document, Heading, Paragraph, Picture, Span, Table, bar
 from weft.markup import notebook
 from weft.picture.bars import Bar, bars
@@ -155,6 +156,10 @@ class Comparison:
             Span("agrees", "plain") if entry.agrees else Span(f"differs by {entry.error:.1e}", "bad"),
             Span(bar(time.median / slowest, BAR), "good" if tone == "good" else "faint"),
         )
+
+    def json(self) -> str:
+        """Give it for programs, with all times."""
+        return as_json("bench", self.as_dict())
 
     def markdown(self) -> str:
         """Give the table for an issue or a page."""

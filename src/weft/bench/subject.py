@@ -19,6 +19,7 @@ from weft.api.user_file import one_line, place_in, run_file
 from weft.bench.settings import HYBRID, STEP
 from weft.bench.training import losses_function
 from weft.errors import UsageError
+from weft.underway import underway
 
 EXAMPLES = "example_inputs"
 SEED = 0
@@ -81,6 +82,7 @@ def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
     if not path or not name:
         raise UsageError(f"{target!r} is no target", why="a target is a file and a name in it", fix="net.py:net")
     torch.manual_seed(SEED)
+    underway(f"running {path}")
     names = run_file(Path(path))
     thing = _thing(names, name, path)
     torch.manual_seed(SEED)
@@ -104,6 +106,7 @@ def random_input(text: str) -> torch.Tensor:
 
 def call(subject: Subject) -> Any:
     """Call a subject as the user wrote it; an exception of its own is the user's to see, with the line."""
+    underway(f"running {subject.name} imperatively")
     function = losses_function(subject.thing) if isinstance(subject.thing, Step) else subject.thing
     try:
         return function(*subject.inputs)

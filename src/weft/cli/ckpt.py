@@ -26,7 +26,7 @@ class Action:
     files: int | None
     option: str | None
     code: str
-    run: Callable[[Namespace, list[Path]], Outcome]
+    run: Callable[[Namespace, list[Path], Progress], Outcome]
 
 
 def code(given: Namespace) -> str:
@@ -38,10 +38,10 @@ def code(given: Namespace) -> str:
     )
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Do what is asked for."""
     action, files = _checked(given)
-    return action.run(given, files)
+    return action.run(given, files, progress)
 
 
 def _checked(given: Namespace) -> tuple[Action, list[Path]]:
@@ -56,50 +56,46 @@ def _checked(given: Namespace) -> tuple[Action, list[Path]]:
     return action, files
 
 
-def _examined(places: list[Path]) -> list[Examined]:
+def _examined(places: list[Path], progress: Progress) -> list[Examined]:
     """Look at files one after the other; the share that is told is that of all bytes."""
     files = files_of(places)
     sizes = [path.stat().st_size for path in files]
     all_of_them = f"reading {counted(len(files), 'file')}" if len(files) > 1 else ""
     found: list[Examined] = []
-    with Progress() as progress:
-        for path, before in zip(files, accumulate(sizes, initial=0), strict=False):
+    for path, before in zip(files, accumulate(sizes, initial=0), strict=False):
 
-            def told(what: str, done: int, _: int, before: int = before) -> None:
-                progress.share(all_of_them or what, before + done, sum(sizes))
+        def told(what: str, done: int, _: int, before: int = before) -> None:
+            progress.share(all_of_them or what, before + done, sum(sizes))
 
-            found.append(examine(path, told))
+        found.append(examine(path, told))
     return found
 
 
-def _inspect(_: Namespace, files: list[Path]) -> Outcome:
-    found = _examined(files)
+def _inspect(_: Namespace, files: list[Path], progress: Progress) -> Outcome:
+    found = _examined(files, progress)
     status = EXECUTION if any(each.state in FAILED for each in found) else OK
     return Outcome(pages.contents(found), {"files": [pages.contents_data(each) for each in found]}, status)
 
 
-def _verify(_: Namespace, files: list[Path]) -> Outcome:
-    found = _examined(files)
+def _verify(_: Namespace, files: list[Path], progress: Progress) -> Outcome:
+    found = _examined(files, progress)
     states = {each.state for each in found}
     status = EXECUTION if states & FAILED else CLAIM_FAILED if states != {SOUND} else OK
     return Outcome(pages.verdicts(found), {"files": [pages.verdict_data(each) for each in found]}, status)
 
 
-def _diff(_: Namespace, files: list[Path]) -> Outcome:
-    with Progress() as progress:
-        found = difference(files[0], files[1], progress.share)
+def _diff(_: Namespace, files: list[Path], progress: Progress) -> Outcome:
+    found = difference(files[0], files[1], progress.share)
     return Outcome(pages.differences(found), pages.difference_data(found), OK if found.same else CLAIM_FAILED)
 
 
-def _convert(given: Namespace, files: list[Path]) -> Outcome:
-    with Progress() as progress:
-        found = convert(files[0], Path(given.to), progress.share)
+def _convert(given: Namespace, files: list[Path], progress: Progress) -> Outcome:
+    found = convert(files[0], Path(given.to), progress.share)
     return Outcome(pages.conversion(found), pages.conversion_data(found))
 
 
-def _clean(given: Namespace, files: list[Path]) -> Outcome:
-    with Progress() as progress:
-        found = clean(files[0], given.keep, progress.share)
+def _clean(given: Namespace, files: list[Path], progress: Progress) -> Outcome:
+    found = clean(files[0], given.keep, progress.share)
     return Outcome(pages.cleaning(found), pages.cleaning_data(found), CLAIM_FAILED if found.damaged else OK)
 
 

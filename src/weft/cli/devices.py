@@ -7,6 +7,7 @@ import threading
 from argparse import Namespace
 
 from weft.cli.outcome import Outcome
+from weft.cli.progress import Progress
 from weft.cli.terminal import show, style_of
 from weft.errors import UsageError
 from weft.report.survey import survey
@@ -24,11 +25,14 @@ def code(given: Namespace) -> str:
     return f"from weft.report.survey import survey\n\n{call}"
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Survey the devices; while somebody watches, again and again until Ctrl-C."""
     if given.watch and (given.once or given.json):
         raise UsageError("--watch goes on, --once and --json give one result", fix="leave one of them out")
+    progress.stage("looking at the devices" if given.no_speed else "measuring the devices")
     found = survey(speed=not given.no_speed)
+    if given.watch:
+        progress.end()
     nobody = threading.Event()  # nobody sets it: only Ctrl-C ends the wait
     while given.watch:
         if sys.stdout.isatty():

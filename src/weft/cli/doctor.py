@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from weft.bench.subject import call, load_subject
 from weft.cli.outcome import CLAIM_FAILED, OK, UNSUPPORTED, Outcome
+from weft.cli.progress import Progress
 from weft.report.diagnosis import Diagnosis, diagnose
 
 
@@ -20,14 +21,16 @@ def code(given: Namespace) -> str:
     )
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Look at the machine, and at the model if one is named."""
     found: Diagnosis
     if given.TARGET is None:
+        progress.stage("looking at this machine")
         found = diagnose()
     else:
         subject = load_subject(given.TARGET, given.input)
         call(subject)
+        progress.stage("looking at this machine")
         found = subject.caller(diagnose, subject.thing, *subject.inputs)
     return Outcome(found.document(), found.as_dict(), _status(found))
 

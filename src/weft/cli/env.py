@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from weft.cli.outcome import Outcome
+from weft.cli.progress import Progress
 from weft.report.environment import environment
 
 
@@ -14,8 +15,9 @@ def code(given: Namespace) -> str:
     return "from weft.report.environment import environment\n\nprint(environment())"
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Look at this installation."""
     del given
+    progress.stage("looking at this installation")
     found = environment()
     return Outcome(found.document(), found.as_dict())

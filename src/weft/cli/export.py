@@ -8,6 +8,7 @@ from pathlib import Path
 
 from weft.api.export import export
 from weft.cli.outcome import Outcome
+from weft.cli.progress import Progress
 from weft.cli.target import load_code, program_of
 from weft.document import Document, Paragraph, facts
 from weft.errors import UsageError
@@ -18,11 +19,12 @@ def code(given: Namespace) -> str:
     return f"{load_code(given.TARGET, given.input)}\nprint(weft.export(program, {_folder(given)!r}))"
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Export a program."""
     folder = _folder(given)
     if Path(folder).is_file():
         raise UsageError(f"{folder} is a file", why="export writes a folder", fix="--to another name")
+    progress.stage(f"reading {given.TARGET}")
     found = export(program_of(given.TARGET, given.input), folder)
     test = f"make -C {shlex.quote(folder)} test"
     verdict = (

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft.cli import CTRL_C
 from weft.document import Document
 from weft.errors import ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
 
-SCHEMA = 1
 OK, CLAIM_FAILED, USAGE, UNSUPPORTED, EXECUTION, INTERNAL = 0, 1, 2, 3, 4, 70
-INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143  # as a shell counts signals
+INTERRUPTED, BROKEN_PIPE, TERMINATED = CTRL_C, 141, 143  # as a shell counts signals
 
 # The first class that fits decides; a command that reads a file turns its faults into an ExecutionError.
 STATUSES: tuple[tuple[type[WeftError], int], ...] = (
@@ -36,21 +34,6 @@ class Outcome:
 def status_of(error: WeftError) -> int:
     """Give the exit status of an error: by its class, so by whose fault it is."""
     return next((status for kind, status in STATUSES if isinstance(error, kind)), INTERNAL)
-
-
-def as_json(command: str | None, data: Mapping[str, Any]) -> str:
-    """Write a result for programs: one object, with the number of the schema it follows."""
-    whole = _finite({"schema": SCHEMA, "command": command, **data})
-    return json.dumps(whole, indent=2, ensure_ascii=True, allow_nan=False, default=str)
-
-
-def _finite(value: Any) -> Any:
-    """Write null for a number that JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    return list(map(_finite, value)) if isinstance(value, list | tuple) else value
 
 
 def error_data(error: BaseException, fact: str, status: int) -> dict[str, Any]:

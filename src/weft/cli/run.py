@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from weft.cli.outcome import Outcome
+from weft.cli.progress import Progress
 from weft.cli.target import load
 from weft.document import Document, Paragraph
 from weft.report.running import run_program, save_results
@@ -21,12 +22,16 @@ def code(given: Namespace) -> str:
     return f"{imports}\nran = {call}\nprint(ran)\nsave_results(ran, Path({given.output!r}))"
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Run a program, and keep its results where that is asked for."""
-    ran = run_program(load(given.FILE), given.input)
+    progress.stage(f"reading {given.FILE}")
+    program = load(given.FILE)
+    progress.stage(f"running {given.FILE}")
+    ran = run_program(program, given.input)
     document, data = ran.document(), ran.as_dict()
     if given.output is None:
         return Outcome(document, data)
+    progress.stage(f"writing {given.output}")
     written = [str(path) for path in save_results(ran, Path(given.output))]
     document = Document((*document.blocks, Paragraph("written: " + ", ".join(written))))
     return Outcome(document, {**data, "written": written})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from weft.api.programs.writing import write_atomically
 from weft.cli.outcome import Outcome
+from weft.cli.progress import Progress
 from weft.cli.target import load_code, program_of
 from weft.errors import UsageError
 from weft.report.stages import stage_text
@@ -28,13 +29,15 @@ def code(given: Namespace) -> str:
     )
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Show a stage, or write it to a file."""
     if given.stage == PICTURE and given.output is None:
         raise UsageError("a picture needs a file", fix="--output net.svg")
     if given.stage == PICTURE and Path(given.output).suffix != ENDING:
         raise UsageError(f"{given.output} does not end with {ENDING}", why="the picture is SVG", fix="--output net.svg")
+    progress.stage(f"reading {given.TARGET}")
     program = program_of(given.TARGET, given.input)
+    progress.stage(f"writing the stage {given.stage}")
     data = {"target": given.TARGET, "stage": given.stage, "graph": program.graph.name}
     if given.stage == PICTURE:
         program.draw(given.output)

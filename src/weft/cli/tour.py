@@ -32,11 +32,10 @@ def code(given: Namespace) -> str:
     )
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Make the tour, and write the page where it is asked for."""
     _check_readable(given)
-    with Progress() as progress:
-        found = tour(given.lang, given.stop, progress.say)
+    found = tour(given.lang, given.stop, progress.say)
     if given.html is not None:
         text = page(found.title, found.document(), found.language)
         write_atomically(Path(given.html), [text.encode("utf-8")])

@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from weft.cli.outcome import Outcome
+from weft.cli.progress import Progress
 from weft.train.history import line_of
 from weft.train.launch import train
 from weft.train.processes.peers import PATIENCE
@@ -18,8 +19,9 @@ def code(given: Namespace) -> str:
     return f"from weft.train.launch import train\n\nprint(train({given.TARGET!r}{words}))"
 
 
-def run(given: Namespace) -> Outcome:
+def run(given: Namespace, progress: Progress) -> Outcome:
     """Train, and show the history."""
+    progress.end()  # training tells how it goes by itself
     history = train(given.TARGET, **_order(given))
     return Outcome(history.document(), {"history": list(history), "last": line_of(history[-1]) if history else None})
 

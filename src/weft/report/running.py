@@ -22,6 +22,7 @@ from weft.errors import ExecutionError, UsageError, WeftError
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
 from weft.near_files import missing_file
 from weft.trace.capture import tree_flatten
+from weft.underway import underway
 
 NPY_START = b"\x93NUMPY"
 SIZES = re.compile(r"\d+(,\d+)*(:\w+)?|scalar")  # what --input means for a target with source
@@ -68,6 +69,7 @@ def run_program(program: LoadedProgram, files: Sequence[str | Path] = ()) -> Ran
     with torch.no_grad():
         try:
             found = program(*arguments, **keywords)
+            underway(f"timing {program.graph.name}")
             times = [_timed(program, arguments, keywords) for _ in range(CALLS)]
         except WeftError:
             raise

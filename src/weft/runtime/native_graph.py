@@ -35,6 +35,7 @@ from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram
 from weft.target import host_target
 from weft.trace.lift.lift import lift
+from weft.underway import underway
 
 MOST_LIFTED = 6  # values that an operator becomes, on average, where what it hands on says what memory it needs
 
@@ -133,8 +134,10 @@ class CompiledGraph:
         planned = PlannedGraph(graph, plan_library(graph), ())
         if config().codegen == "native":
             keep_freed_memory()
+            underway(f"planning {graph.name}")
             with KernelsAhead(host_target()) as ahead:
                 planned = _planned(border.with_given(graph), weights, forward, border, ahead)
+                underway(f"compiling {graph.name}")
                 self.regions = tuple(
                     NativeRegion(
                         region, _unsure(region.region, planned.compiled, trusted=trusted), ahead.take(region.plan)

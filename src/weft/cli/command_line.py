@@ -15,10 +15,12 @@ from weft.cli.blame import users_line, users_traceback
 from weft.cli.commands import COMMANDS, EVERYWHERE, Command
 from weft.cli.help import greeting, help_of, overview, version_line
 from weft.cli.interruption import interruptible, status_after, told_after
-from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, as_json, error_data, status_of
+from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, error_data, status_of
 from weft.cli.output_path import check_writable
+from weft.cli.progress import Progress
 from weft.cli.suggestion import did_you_mean
 from weft.cli.terminal import OutputError, forget_output, open_streams, say, show, style_of, text_of
+from weft.data_text import as_json
 from weft.document import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
 
@@ -91,17 +93,25 @@ def _run(command: Command, words: list[str], style: Style) -> int:
         return _tell(help_of(command), style, [command.name], data=given.json)
     if not given.show_code:
         _check_paths(command, given)
-    # Imported here, by its name in the table: most commands need PyTorch, which takes seconds to import.
-    home = importlib.import_module(command.home)
     if given.show_code:
-        code = home.code(given)
+        code = importlib.import_module(command.home).code(given)
         show(as_json(command.name, {"code": code}) if given.json else code, style)
         return OK
     # What a model prints is a message; who watches wants to see each result at once.
     with nullcontext() if getattr(given, "watch", False) else redirect_stdout(sys.stderr):
-        outcome: Outcome = home.run(given)
+        outcome = _outcome(command, given)
     show(as_json(command.name, outcome.data) if given.json else outcome.shown, style)
     return outcome.status
+
+
+def _outcome(command: Command, given: Namespace) -> Outcome:
+    """Do what a command is for, and tell how it goes."""
+    with Progress() as progress:
+        progress.stage("importing PyTorch")
+        # Imported here, by its name in the table: commands need PyTorch, which takes seconds to import.
+        home = importlib.import_module(command.home)
+        outcome: Outcome = home.run(given, progress)
+        return outcome
 
 
 def _tell(told: Document | str, style: Style, about: Sequence[str] = (), *, data: bool) -> int:
