@@ -142,6 +142,7 @@ def test_what_takes_long_tells_each_tenth_of_it(
     assert "%" not in weft("ckpt", *line.split()).err  # below two seconds nothing is told
 
     monkeypatch.setattr("weft.cli.progress.QUIET", 0.0)
+    monkeypatch.setattr("weft.cli.progress.Progress.stage", lambda *_: None)
     answer = weft("ckpt", *line.split())
     assert answer.status == 0
     lines = [found.rpartition(": ") for found in answer.err.splitlines()]

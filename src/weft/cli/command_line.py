@@ -110,6 +110,7 @@ def _outcome(command: Command, given: Namespace) -> Outcome:
         progress.stage("importing PyTorch")
         # Imported here, by its name in the table: commands need PyTorch, which takes seconds to import.
         home = importlib.import_module(command.home)
+        progress.stage("")
         outcome: Outcome = home.run(given, progress)
         return outcome
 

@@ -58,7 +58,7 @@ class Progress:
             self._shown = False
 
     def stage(self, what: str) -> None:
-        """Name what is done from now on, where nobody knows how long it takes."""
+        """Name what is done from now on, where nobody knows how long it takes; an empty name is not told."""
         with self._lock:
             self._stage = what
         if self._clock is None and not self._ended.is_set():
