@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from weft.api.guarded import Guarded
-from weft.api.hybrid_errors import refuse_options
+from weft.api.hybrid_errors import refuse_options, refuse_wrong
 from weft.api.numbers import FreeNumbers
 from weft.api.programs.description import Example
 from weft.api.programs.program import Program
@@ -359,14 +359,7 @@ def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = 
         return _hybridize_module(thing, active, fallback)
     if isinstance(thing, HybridFunction):
         thing = thing.function
-    if isinstance(thing, type):
-        raise UsageError(
-            f"the class {thing.__name__} cannot be hybridized",
-            why="programs belong to a module or a function; a class only makes them",
-            fix=f"hybridize what it makes: weft.hybridize({thing.__name__}(...))",
-        )
-    if not callable(thing):
-        raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
+    refuse_wrong(thing)
     return HybridFunction(thing, fallback) if active else thing
 
 

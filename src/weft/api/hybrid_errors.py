@@ -17,3 +17,15 @@ def refuse_options(active: Any, fallback: Any) -> None:
             why="behind the module or function stands whether it is to run as programs: True or False",
             fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
         )
+
+
+def refuse_wrong(thing: Any) -> None:
+    """Refuse what is neither a module nor a function."""
+    if isinstance(thing, type):
+        raise UsageError(
+            f"the class {thing.__name__} cannot be hybridized",
+            why="programs belong to a module or a function; a class only makes them",
+            fix=f"hybridize what it makes: weft.hybridize({thing.__name__}(...))",
+        )
+    if not callable(thing):
+        raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
