@@ -137,7 +137,7 @@ def draw(title: str, found: Mapping[str, Sequence[Curve]], stem: Path) -> None:
     plt.close(figure)
 
 
-def page(net: str, title: str, found: Mapping[str, Sequence[Curve]], machine: Mapping[str, Any]) -> str:
+def page(net: str, title: str, found: Mapping[str, Sequence[Curve]], machine: Mapping[str, Any], samples: int) -> str:
     """The figures as a page."""
     seeds = len(next(iter(found.values())))
     epochs = len(next(iter(found.values()))[0].accuracies)
@@ -157,12 +157,13 @@ def page(net: str, title: str, found: Mapping[str, Sequence[Curve]], machine: Ma
             lines.append(f"| {seed} | {way} | {ends} | {shares} |")
     spread = [curve.accuracies[-1] for curve in found["eager"]]
     apart = f"Mean accuracy after the last epoch, `weft.step` less eager: {difference(found):+.4f}"
+    command = f"python -m bench.accuracy {net} --epochs {epochs} --samples {samples} --seeds {seeds}"
     where = f"{machine['processor']}, {machine['threads']} threads, commit {machine['commit']}"
     lines += [
         "",
         f"{apart}; eager's seeds are {max(spread) - min(spread):.4f} apart.",
         "",
-        f"{where}, PyTorch {machine['versions']['torch']}. `python -m bench.accuracy {net}` measures again.",
+        f"{where}, PyTorch {machine['versions']['torch']}. `{command}` measures again.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -209,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stem = options.folder / f"{short_name()}-{options.net}"
     stem.parent.mkdir(parents=True, exist_ok=True)
     draw(title, found, stem)
-    text = page(options.net, title, found, machine)
+    text = page(options.net, title, found, machine, len(data[0]))
     stem.with_suffix(".md").write_text(text, encoding="utf-8")
     curves = {way: [asdict(curve) for curve in runs] for way, runs in found.items()}
     stem.with_suffix(".json").write_text(json.dumps({"machine": machine, "curves": curves}, indent=1) + "\n")
