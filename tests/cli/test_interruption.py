@@ -40,6 +40,21 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
+# Ctrl-C comes while PyTorch imports what it can do without, and takes the exception for an answer.
+SWALLOWED_INTERRUPT = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "numpy":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                sum(range(1000))
+            except KeyboardInterrupt:
+                pass
+
+sys.meta_path.insert(0, Finder())
+"""
 WAIT = 40
 
 
@@ -117,3 +132,17 @@ def test_ctrl_c_while_python_imports_is_answered_too(words: list[str], tmp_path:
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "weft: interrupted; nothing had begun\n"
+
+
+def test_ctrl_c_while_pytorch_is_imported_is_not_lost_in_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SWALLOWED_INTERRUPT, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "weft", "doctor"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "weft: interrupted; " in done.stderr

@@ -14,7 +14,7 @@ from weft.cli.arguments import find_command, parse
 from weft.cli.blame import users_line, users_traceback
 from weft.cli.commands import COMMANDS, EVERYWHERE, Command
 from weft.cli.help import greeting, help_of, overview, version_line
-from weft.cli.interruption import interruptible, status_after, told_after
+from weft.cli.interruption import interruptible, status_after, told_after, undisturbed
 from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, error_data, status_of
 from weft.cli.output_path import check_writable
 from weft.cli.progress import Progress
@@ -109,7 +109,8 @@ def _outcome(command: Command, given: Namespace) -> Outcome:
     with Progress() as progress:
         progress.stage("importing PyTorch")
         # Imported here, by its name in the table: commands need PyTorch, which takes seconds to import.
-        home = importlib.import_module(command.home)
+        with undisturbed():
+            home = importlib.import_module(command.home)
         progress.stage("")
         outcome: Outcome = home.run(given, progress)
         return outcome
