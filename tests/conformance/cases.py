@@ -54,6 +54,7 @@ class Trial:
     narrow_start: Start | None = None  # a float64 sample in float32: how rounding errors grow
     neighbour: Callable[[int], tuple[Start, Start | None]] | None = None  # moved by a last bit; that in float64
     whole_model: bool = False  # the error of a tensor is bounded as a whole, not that of each element
+    disputed: bool = False  # eager's vectors give NaN where its single numbers do not: NaN is right too
     precision: torch.dtype | None = None  # the shortest floats inside, where results may be longer
     minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure
 

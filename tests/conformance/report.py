@@ -30,8 +30,9 @@ the last place (in library calls too: `matmul` of some shapes folds its operands
 eager's error is the largest of it on the sample and on 32 copies whose arguments are moved by their last bits, since
 eager may be right by chance; values for
 which float64 has no answer of its own, such as float64 gradients, random graphs and programs, where they differ by the
-rounding of a sum in another order; and `linalg.lstsq`, whose last bits eager itself does not repeat. Random programs
-and in-place methods in library calls have no bound: they are equal bit by bit.
+rounding of a sum in another order; and `linalg.lstsq`, whose last bits eager itself does not repeat. Where a random
+program differentiates `hardswish` at NaN, eager's vectors give NaN and its single numbers the gradient that came in:
+NaN is right too. Random programs and in-place methods in library calls have no bound: they are equal bit by bit.
 Unsupported means that Weft raised `UnsupportedError`: no answer, never a wrong one. Memory that eager leaves
 uninitialised (`torch.empty` and its kin) is compared in everything but its values.
 """
