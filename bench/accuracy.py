@@ -83,10 +83,13 @@ def accuracy(net: nn.Module, test: Batches) -> float:
 
 
 def train(way: str, recipe: Recipe, data: tuple[Images, Images], epochs: int, seed: int) -> Curve:
-    """Train from the seed's parameters, in the seed's order."""
+    """Train from the seed's parameters, in the seed's order, at a rate that falls to nothing."""
     torch.manual_seed(seed)
     net = recipe.net().train()
-    step = WAYS[way](net, torch.optim.SGD(net.parameters(), recipe.rate, momentum=recipe.momentum))
+    optimizer = torch.optim.SGD(net.parameters(), recipe.rate, momentum=recipe.momentum)
+    step = WAYS[way](net, optimizer)
+    # At a rate that stays, the accuracy of few samples jumps from epoch to epoch.
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, epochs)
     batches, test = Batches(data[0], recipe.batch_size, seed=seed), Batches(data[1], 500, shuffle=False)
     curve = Curve([], [], [])
     for _ in range(epochs):
@@ -94,6 +97,7 @@ def train(way: str, recipe: Recipe, data: tuple[Images, Images], epochs: int, se
         losses = [step(x, y) for x, y in batches]
         curve.losses.extend(loss.item() for loss in losses)
         curve.seconds.append(time.perf_counter() - start)
+        scheduler.step()
         curve.accuracies.append(accuracy(net, test))
     return curve
 
