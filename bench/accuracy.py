@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import weft
+from bench import plot
 from bench.machine import ROOT, describe, short_name
 from bench.models.chapter import lenet, resnet18
 from weft.train.datasets.data import Batches, Images
@@ -213,11 +214,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine = describe(torch.get_num_threads())
     stem = options.folder / f"{short_name()}-{options.net}"
     stem.parent.mkdir(parents=True, exist_ok=True)
-    draw(title, found, stem)
-    text = page(options.net, title, found, machine, len(data[0]))
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
     curves = {way: [asdict(curve) for curve in runs] for way, runs in found.items()}
     stem.with_suffix(".json").write_text(json.dumps({"machine": machine, "curves": curves}, indent=1) + "\n")
+    text = page(options.net, title, found, machine, len(data[0]))
+    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+    reason = plot.missing()
+    if reason is not None:
+        print(reason)
+    else:
+        draw(title, found, stem)
     apart = difference(found)
     print(f"mean accuracy of weft.step less eager's: {apart:+.4f} (at most {LARGEST_DIFFERENCE} apart)")
     return 0 if abs(apart) <= LARGEST_DIFFERENCE else 1

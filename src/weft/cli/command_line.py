@@ -14,7 +14,7 @@ from weft.cli.arguments import find_command, parse
 from weft.cli.blame import users_line, users_traceback
 from weft.cli.commands import COMMANDS, EVERYWHERE, Command
 from weft.cli.help import greeting, help_of, overview, version_line
-from weft.cli.interruption import interruptible, status_after, told_after, undisturbed
+from weft.cli.interruption import interruptible, status_after, told_after
 from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, error_data, status_of
 from weft.cli.output_path import check_writable
 from weft.cli.progress import Progress
@@ -23,6 +23,7 @@ from weft.cli.terminal import OutputError, forget_output, open_streams, say, sho
 from weft.data_text import as_json
 from weft.document import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
+from weft.runtime.interrupts import interrupts_after
 
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 
@@ -108,8 +109,9 @@ def _outcome(command: Command, given: Namespace) -> Outcome:
     """Do what a command is for, and tell how it goes."""
     with Progress() as progress:
         progress.stage("importing PyTorch")
-        # Imported here, by its name in the table: commands need PyTorch, which takes seconds to import.
-        with undisturbed():
+        # Imported here, by its name in the table: commands need PyTorch, which takes seconds to import. A library may
+        # answer an exception inside of an import by going on with a half of what it needs.
+        with interrupts_after():
             home = importlib.import_module(command.home)
         progress.stage("")
         outcome: Outcome = home.run(given, progress)

@@ -38,34 +38,6 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let signals raise what they do at the end of the block, and the second one at once.
-
-    For imports: libraries answer an exception inside of theirs by going on with a half of what they need.
-    """
-    here = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *ASKING) if here}
-    former = {number: handler for number, handler in handlers.items() if callable(handler)}
-    noticed: list[tuple[int, FrameType | None]] = []
-
-    def notice(number: int, frame: FrameType | None) -> None:
-        noticed.append((number, frame))
-        if len(noticed) > 1:
-            former[signal.Signals(number)](number, frame)
-
-    for number in former:
-        signal.signal(number, notice)
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
-    if noticed:
-        number, frame = noticed[0]
-        former[signal.Signals(number)](number, frame)
-
-
 def status_after(error: KeyboardInterrupt) -> int:
     """Give the exit status as a shell counts it: 130 after Ctrl-C, 143 after SIGTERM."""
     return 128 + error.number if isinstance(error, Terminated) else INTERRUPTED
