@@ -5,6 +5,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 PYTEST_OPTIONS ?= -n 2
 KILLS ?= 100
+SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test check lint types layers conformance kills bench readme docs install clean
@@ -14,7 +15,7 @@ help:
 	@echo "make test         run the tests"
 	@echo "make check        style, types, layers, then the tests: what CI runs"
 	@echo "make conformance  compare every PyTorch operator's samples with eager PyTorch (long)"
-	@echo "make kills        end processes of training runs at random, $(KILLS) times (long)"
+	@echo "make kills        end processes of training runs at random, $(KILLS) times (long; SEED=1 for others)"
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
 	@echo "make readme       measure the promises again, and put all figures into the READMEs"
 	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
@@ -49,7 +50,7 @@ conformance: $(INSTALLED)
 	@$(PYTHON) -m tests.conformance values inplace gradients --contestant lazy --report docs/conformance-lazy.md
 
 kills: $(INSTALLED)
-	@$(PYTHON) -m tests.train.failing $(KILLS) both
+	@$(PYTHON) -m tests.train.failing $(KILLS) both $(SEED)
 
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'

@@ -181,7 +181,7 @@ def main(count: int, way: str, seed: int) -> None:
         print(f"{found:4} {kind}")
     if times:
         print(f"ranks said so after {statistics.median(times):.2f} s, {max(times):.2f} s at most")
-    print(f"{count} failures, {faults} faults")
+    print(f"{count} failures with seed {seed}, {faults} faults")
     sys.exit(faults > 0)
 
 

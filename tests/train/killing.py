@@ -1,4 +1,4 @@
-"""`python -m tests.train.killing [600]`: a process that saves is killed at random moments; what it saved is good."""
+"""`python -m tests.train.killing [600] [SEED]`: a process that saves is killed at random; the file it names is good."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def kill_many(folder: Path, count: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 600
+    given = [*sys.argv[1:], *["600", "0"][len(sys.argv) - 1 :]]
+    times, number = int(given[0]), int(given[1])
     with tempfile.TemporaryDirectory() as place:
-        left = kill_many(Path(place), times, seed=0)
-    print(f"{times} kills, each last file good; {left} temporary files swept")
+        left = kill_many(Path(place), times, seed=number)
+    print(f"{times} kills with seed {number}, each last file good; {left} temporary files swept")

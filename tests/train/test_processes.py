@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train import failing_run, laws_run
+from tests.train import failing, failing_run, laws_run
 from tests.train.failing import IN_TIME, end_parent, fail_once
 
 import weft
@@ -71,3 +72,23 @@ def test_a_run_that_is_none_is_refused() -> None:
         train("nothing", processes=1)
     with pytest.raises(weft.UsageError, match="takes no 'wrong'"):
         train("examples.lenet", values={"wrong": 1})
+
+
+def test_a_hundred_failures_can_be_chosen_in_parts(monkeypatch: Any, capsys: Any) -> None:
+    def chosen(seed: int) -> list[int]:
+        found: list[int] = []
+
+        def once(source: random.Random, ways: Any) -> tuple[str, str, float]:
+            found.append(source.randrange(10**6))
+            return "kill", f"with {ways}", 0.5
+
+        monkeypatch.setattr(failing, "once", once)
+        with pytest.raises(SystemExit) as ended:
+            failing.main(3, "both", seed)
+        assert not ended.value.code
+        assert capsys.readouterr().out.endswith(f"3 failures with seed {seed}, 0 faults\n")
+        return found
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    assert "-m tests.train.failing $(KILLS) both $(SEED)\n" in makefile
