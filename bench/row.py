@@ -10,6 +10,7 @@ from bench.contestants import by_name
 from bench.figures import Spread, geometric_mean, ratios, spread
 from bench.machine import NOISY_CORES
 from bench.workloads import COMPILE, FAMILIES, NAMED, Workload
+from bench.workloads import by_name as workload_of
 
 WHOLE, ONE_LANE, STEP, COMPILED = "weft", "weft one lane", "weft.step", "torch.compile"
 COMPILE_SHARE = {"training": 0.25}
@@ -147,6 +148,18 @@ class Row:
             "contestants": {name: _entry_as_dict(entry) for name, entry in self.entries.items()},
             "skipped": dict(self.skipped),
         }
+
+
+def row_of(data: Mapping[str, Any]) -> Row:
+    """Take a row from a file of results; the title and the bars are today's."""
+    entries = {name: _entry_of(entry) for name, entry in data["contestants"].items()}
+    workload = workload_of(data["workload"])
+    return Row(workload, entries, data["skipped"], data["foreign_cores"], data["settled"], data["operations"])
+
+
+def _entry_of(data: Mapping[str, Any]) -> Entry:
+    plain = {name: data[name] for name in Entry.__slots__ if name in data}
+    return Entry(**{**plain, "rounds": tuple(data["rounds"]), "remarks": tuple(data["remarks"])})
 
 
 def _entry_as_dict(entry: Entry) -> dict[str, Any]:
