@@ -57,6 +57,7 @@ bench: $(INSTALLED)
 	@$(PYTHON) bench/run.py
 	@$(PYTHON) -m bench.devices lenet
 	@$(PYTHON) -m bench.devices resnet18 60
+	@$(PYTHON) -m bench.asynchronous
 
 readme: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,plot]'

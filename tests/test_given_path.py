@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,8 +37,9 @@ TAKERS: dict[str, Callable[[Any], object]] = {
     "load": lambda path: weft.load(path, NET),
     "Checkpoints": weft.Checkpoints,
     "trace_to": weft.trace_to,
+    "Animator": lambda path: weft.Animator(path=path),
 }
-WRITERS = ("program.save", "draw", "a loaded program's draw", "timeline", "save", "trace_to")
+WRITERS = ("program.save", "draw", "a loaded program's draw", "timeline", "save", "trace_to", "Animator")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +55,7 @@ def test_what_is_no_path_is_told_with_the_call(name: str, given: object) -> None
         TAKERS[name](given)
     assert caught.value.why
     assert caught.value.fix
-    assert '("' in caught.value.fix or 'net"' in caught.value.fix
+    assert re.search(r'\((path=)?"|net"', caught.value.fix)
 
 
 @pytest.mark.parametrize("given", ["", ".", "..", "/"])
@@ -75,6 +79,53 @@ def test_a_picture_says_which_endings_it_can_have(path: str) -> None:
 def test_a_timeline_that_cannot_be_written_is_told_in_the_one_format() -> None:
     with pytest.raises(weft.ExecutionError, match="could not be written"):
         made().timeline("absent/call.json")
+
+
+LATE: dict[str, Callable[[Any], object]] = {
+    "trace_to": weft.trace_to,
+    "Animator": lambda path: weft.Animator(path=path),
+}
+
+
+@pytest.mark.parametrize("path", ["absent/x.svg", "file/x.svg", "closed/x.svg"])
+@pytest.mark.parametrize("name", LATE)
+def test_what_is_written_later_says_at_the_call_that_it_cannot_be(
+    name: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("file").write_text("", encoding="ascii")
+    Path("closed").mkdir()
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr("os.access", lambda folder, mode: Path(folder).name != "closed" and access(folder, mode))
+    pattern = rf"^{name} {path}: (there is no folder absent|file is no folder|the folder closed may not be written)"
+    with pytest.raises(weft.UsageError, match=pattern) as caught:
+        LATE[name](path)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_pipes_and_devices_can_be_written_whatever_their_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda folder, mode: False)
+    with contextlib.ExitStack() as stack:
+        opened = LATE[name]("/dev/null")
+        if isinstance(opened, contextlib.AbstractContextManager):
+            stack.enter_context(opened)
+
+
+def test_a_folder_of_checkpoints_that_may_not_be_written_is_told_before_the_first_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path("runs").mkdir()
+    monkeypatch.setattr("os.access", lambda folder, mode: False)
+    with pytest.raises(weft.CheckpointError, match="the folder runs may not be written"):
+        weft.Checkpoints("runs").make_folder()
+
+
+def test_a_plot_that_cannot_be_written_any_more_is_told_in_the_one_format() -> None:
+    Path("plots").mkdir()
+    animator = weft.Animator(path="plots/curve.svg")
+    Path("plots").rmdir()
+    with pytest.raises(weft.ExecutionError, match=r"curve.svg could not be written\n  why   No such file"):
+        animator.add(1, 0.5)
 
 
 @pytest.mark.parametrize("given", [3, NET, "net.weft"])

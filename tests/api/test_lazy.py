@@ -1,8 +1,10 @@
 """Ordinary PyTorch in a lazy block gives what it gives outside, later."""
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,13 @@ from typing_extensions import Self
 
 import weft
 from weft.api.lazy import program as lazy_program
+from weft.api.lazy.plan import Plan
 from weft.api.lazy.session import SESSION
 from weft.api.lazy.tasks import engine
 from weft.api.lazy.tensor import LazyTensor
 from weft.engine import Var
 from weft.errors import ExecutionError
+from weft.train.models import LeNet, resnet18
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 
@@ -313,6 +317,54 @@ def test_training_equals_eager(net_name: str, optimizer_name: str) -> None:
     torch.testing.assert_close(results[1], results[0], rtol=1e-7, atol=1e-8)
 
 
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.layers(x).mean(1))
+        return found
+
+
+WHOLE_NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "LeNet": (LeNet, (16, 1, 28, 28), 8),
+    "ResNet-18": (resnet18, (4, 1, 16, 16), 4),
+    "transformer": (Encoder, (8, 12, 32), 8),
+    "LSTM": (lambda: nn.Sequential(Last(24, 32, 2, batch_first=True), nn.Linear(32, 10)), (8, 10, 24), 8),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE_NETS)
+@pytest.mark.slow
+@pytest.mark.timeout(240)  # a ResNet-18 is compiled in it
+def test_networks_of_the_chapter_train_lazily_as_in_eager(name: str) -> None:
+    make, shape, steps = WHOLE_NETS[name]
+    batches = [(torch.randn(shape), torch.randint(10, shape[:1])) for _ in range(steps)]
+
+    def trained(dtype: torch.dtype, *, lazily: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """The losses, and how far all that is saved of the network has come from where it began."""
+        torch.manual_seed(1)
+        net = make().to(dtype)
+        before = [value.clone() for value in net.state_dict().values()]
+        optimizer = torch.optim.SGD(net.parameters(), 0.01, momentum=0.9)
+        weft.lazy(lazily)
+        losses = train(net, optimizer, [(x.to(dtype), y) for x, y in batches])
+        weft.lazy(False)
+        moved = [(now - then).flatten().double() for now, then in zip(net.state_dict().values(), before, strict=True)]
+        return torch.stack(weft.wait(losses)).double(), torch.cat(moved)
+
+    exact, eager = trained(torch.float64, lazily=False), trained(torch.float32, lazily=False)
+    pushed = weft.engine_statistics().pushed
+    lazy = trained(torch.float32, lazily=True)
+    assert weft.engine_statistics().pushed > pushed
+    for found, usual, right in zip(lazy, eager, exact, strict=True):
+        allowed = 4 * (usual - right).norm() + 1e-6 * right.norm()  # roundings grow from step to step
+        assert (found - right).norm() <= allowed
+
+
 def test_gradients_accumulate_and_can_be_looked_at() -> None:
     weight = torch.randn(8, 8, requires_grad=True)
     x = torch.randn(8, 8)
@@ -393,6 +445,17 @@ def test_batches_that_only_the_queue_holds_count_as_memory() -> None:
             assert weft.engine_statistics().bytes_in_flight >= 3 * 1000 * 100 * 4
 
 
+def test_a_timeline_of_a_block_has_all_that_was_called_in_it(tmp_path: Path) -> None:
+    x = torch.ones(20, 20)
+    with weft.lazy():
+        often(lambda: (x + 1).sum().item())
+        with weft.trace_to(tmp_path / "run.json") as timeline:
+            y = (x + 1) @ x
+    assert "no task" not in timeline.verdict
+    assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert y[0, 0].item() == 40
+
+
 def test_a_segment_that_is_compiled_leaves_the_random_numbers_of_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     traced: list[torch.Tensor] = []
     trace = lazy_program.trace_program
@@ -427,3 +490,47 @@ def test_a_missing_attribute_is_told_as_by_an_ordinary_tensor() -> None:
         often(lambda: torch.ones(20, 20) + 1)
         with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nope'"):
             _ = (torch.ones(20, 20) + 1).nope
+
+
+def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, bool]]:
+    """What runs from now on, and whether PyTorch's operators run it."""
+    runs: list[tuple[Plan, bool]] = []
+    run = Plan.run
+
+    def noting(plan: Plan, *args: Any) -> Any:
+        runs.append((plan, plan.by_operators()))
+        return run(plan, *args)
+
+    monkeypatch.setattr(Plan, "run", noting)
+    return runs
+
+
+def test_dead_work_is_never_done_and_what_nobody_holds_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fancy(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        e = a + b
+        f = c + d
+        return e + f
+
+    given = [torch.full((20, 20), float(number)) for number in range(1, 5)]
+    with weft.lazy():
+        often(lambda: weft.wait(fancy(*given)))
+        runs = noted_runs(monkeypatch)
+        for _ in range(100):
+            y = given[0] + 1
+        assert weft.wait(y)[0, 0] == 2
+        assert weft.wait(fancy(*given))[0, 0] == 10
+    dead, chapter = runs[0][0], next(plan for plan, _ in runs if len(plan.steps) >= 3)
+    assert (len(dead.all_steps), len(dead.steps)) == (100, 1)
+    assert len(chapter.results) == 1  # e and f are nobody's
+
+
+def test_a_segment_runs_by_operators_at_first_and_as_a_program_from_the_second_time_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.randn(20, 20)
+    with weft.lazy():
+        weft.wait(x * 3 - 1)  # the operators are learned
+        runs = noted_runs(monkeypatch)
+        for _ in range(4):
+            weft.wait((x * 3 - 1) * 2 + x)
+    assert [by_operators for plan, by_operators in runs if len(plan.steps) == 4] == [True, False, False, False]

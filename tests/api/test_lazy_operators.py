@@ -12,6 +12,7 @@ import weft
 from weft.api.lazy.block import lazy
 from weft.api.lazy.session import SESSION
 from weft.api.lazy.tensor import LazyTensor
+from weft.api.lazy.values import look_of
 
 OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "add": lambda a, b: a + b,
@@ -144,3 +145,15 @@ def test_a_changing_grad_mode_is_obeyed():
                 z = y * 2
             w = y * 2
         assert (z.requires_grad, w.requires_grad) == (False, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_an_operator_that_reads_nan_where_it_is_first_seen_is_not_taken_for_one_that_writes(dtype):
+    x = torch.full((7, 3), float("nan"), dtype=dtype)
+    with weft.lazy():
+        for _ in range(3):
+            y = x * 2.5
+            assert weft.wait(y).isnan().all()
+    forms = [form for form in SESSION.forms.values() if form.outputs and form.outputs[0].look is look_of(weft.wait(y))]
+    assert forms
+    assert all(form.plain and not form.written for form in forms)

@@ -1,6 +1,7 @@
 """Spawned work runs in the background, in the order that its tensors ask for."""
 
 import threading
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -108,6 +109,100 @@ def test_two_lanes_run_at_once():
     with weft.on("cpu:1"):
         b = weft.spawn(lambda: both.wait() >= 0)
     assert weft.wait([a, b]) == [True, True]
+
+
+class Gpu:
+    """Stands for a GPU whose streams only note what they are asked for."""
+
+    def __init__(self, noted: list[str]):
+        self.noted = noted
+        self.streams = 0
+        self.now = threading.local()
+
+    def make(self, device=None):
+        self.streams += 1
+        return Stream(f"stream {self.streams} of {device}", self.noted)
+
+    def current(self, device=None):
+        return getattr(self.now, "stream", None) or Stream(f"usual stream of {device or 'cuda:0'}", self.noted)
+
+    @contextmanager
+    def on(self, stream):
+        before, self.now.stream = getattr(self.now, "stream", None), stream
+        yield
+        self.now.stream = before
+
+
+class Stream:
+    def __init__(self, name, noted):
+        self.name, self.noted = name, noted
+
+    def __eq__(self, other):
+        return isinstance(other, Stream) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def record_event(self):
+        return f"what {self.name} has"
+
+    def wait_event(self, event):
+        self.noted.append(f"{self.name} waits for {event}")
+
+    def synchronize(self):
+        self.noted.append(f"{self.name} is done")
+
+
+@pytest.fixture
+def gpu(monkeypatch, own_engine):
+    made = Gpu([])
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_stream", made.current)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream(f"usual stream of cuda:{device}", []))
+    monkeypatch.setattr(torch.cuda, "stream", made.on)
+    monkeypatch.setattr(torch.cuda, "Stream", made.make)
+    return made
+
+
+def test_work_placed_on_a_gpu_has_a_stream_of_its_own_there_and_is_done_when_it_is_waited_for(gpu):
+    def work(x):
+        gpu.noted.append(f"computes on {torch.cuda.current_stream().name}")
+        return x + 1
+
+    with weft.on("cuda:1"):
+        assert weft.wait(weft.spawn(work, torch.ones(3))).tolist() == [2, 2, 2]
+    assert gpu.noted == [
+        "stream 1 of cuda:1 waits for what usual stream of cuda:1 has",
+        "computes on stream 1 of cuda:1",
+        "stream 1 of cuda:1 is done",
+    ]
+
+
+def test_two_pieces_of_work_on_one_gpu_run_at_once_on_two_streams(gpu):
+    both = threading.Barrier(2, timeout=20)
+
+    def work():
+        both.wait()
+        return torch.cuda.current_stream().name
+
+    with weft.on("cuda:0"):
+        found = weft.wait([weft.spawn(work), weft.spawn(work)])
+    assert sorted(found) == ["stream 1 of cuda:0", "stream 2 of cuda:0"]
+
+
+def test_work_on_a_gpu_that_fails_is_over_before_it_is_told(gpu):
+    with weft.on("cuda:0"):
+        lost = weft.spawn(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        weft.wait(lost)
+    assert gpu.noted[-1] == "stream 1 of cuda:0 is done"
+
+
+def test_spawned_work_queues_on_the_stream_of_the_call(gpu):
+    with torch.cuda.stream(Stream("mine", gpu.noted)):
+        assert weft.wait(weft.spawn(lambda: torch.cuda.current_stream().name)) == "mine"
+    assert weft.wait(weft.spawn(lambda: torch.cuda.current_stream().name)) == "usual stream of cuda:0"
 
 
 def test_a_placed_task_computes_on_one_core():
@@ -237,6 +332,12 @@ def test_what_one_call_writes_says_nothing_of_others_that_look_alike():
         weft.wait(weft.spawn(reads, x))
         weft.wait(weft.spawn(writes, x))
     assert norm.num_batches_tracked == len(pairs)
+
+
+@pytest.mark.parametrize("given", [3, [torch.ones(2)], None])
+def test_what_is_no_tensor_is_not_asked_whether_it_is_ready(given):
+    with pytest.raises(weft.UsageError, match=r"weft.ready was given a (int|list|NoneType)"):
+        weft.ready(given)
 
 
 def test_what_is_no_function_is_refused_at_once():

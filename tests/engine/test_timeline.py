@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import threading
 
 import pytest
+from tests.engine.programs import run_program
 
 from weft.engine import Engine, SerialEngine, SimulatedEngine, Var
 from weft.engine.timeline import Span, covered, longest_chain, verdict
+from weft.errors import ExecutionError, UsageError
 
 
 def events(path):
@@ -86,3 +89,64 @@ def test_time_covered_counts_overlapping_tasks_once():
     assert covered(spans) == 25
     assert longest_chain(spans, {3: (1,), 2: ()}) == (20, 2)
     assert "1.20 lanes at once" in verdict(spans, {})
+
+
+def test_a_trace_that_could_not_be_written_is_an_error_at_the_call_and_the_one_before_goes_on(tmp_path):
+    with Engine() as engine:
+        timeline = engine.trace_to(tmp_path / "run.json.gz")
+        with pytest.raises(UsageError, match="there is no folder"):
+            engine.trace_to(tmp_path / "absent" / "run.json.gz")
+        assert engine.timeline is timeline
+
+
+def test_closing_a_trace_waits_for_what_is_queued(tmp_path):
+    started = threading.Event()
+    with Engine({"cpu": 1}) as engine:
+        with engine.trace_to(tmp_path / "run.json.gz") as timeline:
+            engine.push(lambda: started.wait(20))
+            engine.push(lambda: None)
+            started.set()
+        assert "2 tasks in" in timeline.verdict
+
+
+def test_a_trace_without_the_ending_of_compressed_files_is_plain_text(tmp_path):
+    with SimulatedEngine(seed=0) as engine, engine.trace_to(tmp_path / "run.json"):
+        two_by_two(engine)
+    assert len(json.loads((tmp_path / "run.json").read_text())["traceEvents"]) == 2 + 4 + 2 * 2
+
+
+def test_a_trace_goes_to_the_folder_of_the_call(tmp_path, monkeypatch):
+    (tmp_path / "later").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with SimulatedEngine(seed=0) as engine, engine.trace_to("run.json.gz"):
+        monkeypatch.chdir(tmp_path / "later")
+    assert events(tmp_path / "run.json.gz") == []
+
+
+def test_a_folder_that_is_gone_when_the_trace_closes_is_told_once_in_the_one_format(tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    with SimulatedEngine(seed=0) as engine:
+        timeline = engine.trace_to(tmp_path / "folder" / "run.json.gz")
+        two_by_two(engine)
+        (tmp_path / "folder").rmdir()
+        with pytest.raises(ExecutionError, match=r"timeline could not be written.*run.json.gz\n  why   No such file"):
+            timeline.close()
+        timeline.close()
+    assert capsys.readouterr().err == timeline.verdict + "\n"
+
+
+def test_at_exit_a_trace_that_cannot_be_written_hides_no_error_that_nobody_waited_for(tmp_path):
+    result = run_program(f"""
+import os
+from weft.engine import Engine, Var
+
+os.mkdir({str(tmp_path / "folder")!r})
+first, second = Engine(), Engine()
+for engine in (first, second):
+    engine.push(lambda: 1 / 0, writes=[Var()])
+    engine.trace_to({str(tmp_path / "folder" / "run.json")!r})
+os.rmdir({str(tmp_path / "folder")!r})
+""")
+    assert result.stderr.count("ZeroDivisionError: division by zero\n") >= 2
+    assert result.stderr.count("an error that nobody waited for") == 2
+    assert result.stderr.count("the timeline could not be written") == 2

@@ -15,6 +15,7 @@ from weft.api.lazy.tasks import engine
 from weft.api.spawn import Spawned, placed, resolved
 from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound
+from weft.errors import UsageError
 from weft.given_path import given_file
 from weft.trace.capture import without_functions
 
@@ -35,6 +36,11 @@ def ready(tensor: torch.Tensor | Spawned) -> bool:
     """Tell whether looking at a tensor, or at what was spawned, would not wait."""
     if isinstance(tensor, Spawned):
         return tensor.ready()
+    if not isinstance(tensor, torch.Tensor):
+        raise UsageError(
+            f"weft.ready was given a {type(tensor).__name__}",
+            fix="give it a tensor, or what weft.spawn gave: all(map(weft.ready, tensors)) for several",
+        )
     with without_functions():
         return SESSION.ready(tensor)
 
@@ -53,9 +59,12 @@ def engine_statistics() -> Statistics:
 
 
 def trace_to(path: str | os.PathLike[str]) -> Timeline:
-    """Record every task from now on; closing what this gives, or the end of the process, writes the file."""
+    """Record every task from now on; closing what this gives, or the end of the process, writes the file.
+
+    To close it, also as a `with` block, waits for what is queued.
+    """
     SESSION.pauses.end()
-    return engine().trace_to(given_file(path, "trace_to", 'weft.trace_to("tasks.json.gz")'))
+    return engine().trace_to(given_file(path, "trace_to", 'weft.trace_to("tasks.json.gz")'), SESSION.finish)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from weft.api.asynchronous_cores import cores
+from weft.api.gpu_lanes import GpuLane
 from weft.api.lazy.questions import tensors_in, user_place
 from weft.api.lazy.recording import place_text
 from weft.api.lazy.session import SESSION
@@ -118,7 +119,8 @@ def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     reads = dict.fromkeys((*variables, *(thing._variable for thing in waited)))
     lane = _placed.get()
     place = place_text(*user_place())
-    task = _Task((function, args, kwargs), made, key, tensors, changed, lane is not None, thread_modes())
+    gpu = GpuLane(lane) if lane is not None and not lane.startswith("cpu") else None
+    task = _Task((function, args, kwargs), made, key, tensors, changed, lane is not None, thread_modes(), gpu)
     engine().push(task, list(reads), list(writes), Placement(lane or "cpu", where=place), _name(function))
     return made
 
@@ -134,6 +136,7 @@ class _Task:
     changed: tuple[Var, ...]  # the variables of those that it may write
     alone: bool  # placed on one core
     modes: ThreadModes
+    gpu: GpuLane | None  # where it is placed on one
 
     def __call__(self) -> None:
         """Run it."""
@@ -151,8 +154,11 @@ class _Task:
             args, kwargs = tree_map_only(LazyTensor, lambda tensor: by_id[id(tensor)], (args, kwargs))
             args, kwargs = _with_values((args, kwargs))
         versions = [version_of(real) for real in reals]
-        with same_modes(self.modes), cores(1) if self.alone else nullcontext():
+        gpu = self.gpu
+        with same_modes(self.modes), cores(1) if self.alone else nullcontext(), gpu.entered() if gpu else nullcontext():
             self.made._value = SESSION.settled(function(*args, **kwargs), frozenset(map(storage_key, reals)))
+        if gpu is not None:
+            gpu.hand_over(self.made._value)
         changed = {index for index, real in enumerate(reals) if version_of(real) != versions[index]}
         known = _WRITES.setdefault(self.key, changed)
         if not changed <= known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,12 +20,22 @@ class ThreadModes(NamedTuple):
     inference: bool
     flushes: bool  # it takes the smallest numbers for 0
     autocast: tuple[tuple[str, torch.dtype], ...]
+    stream: Any  # the current one of the current GPU; None for the usual one of the first
 
 
 def thread_modes() -> ThreadModes:
     """Tell the modes of this thread."""
     autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in KINDS if torch.is_autocast_enabled(kind))
-    return ThreadModes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), flushes_denormals(), autocast)
+    return ThreadModes(
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), flushes_denormals(), autocast, _stream()
+    )
+
+
+def _stream() -> Any:
+    if not torch.cuda.is_initialized():
+        return None
+    current = torch.cuda.current_stream()
+    return None if current == torch.cuda.default_stream(0) else current
 
 
 def same_modes(modes: ThreadModes) -> AbstractContextManager[None]:
@@ -42,4 +52,7 @@ def _changed(modes: ThreadModes) -> Iterator[None]:
         for kind in KINDS:
             dtype = dict(modes.autocast).get(kind)
             stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=dtype is not None))
+        if torch.cuda.is_initialized():
+            # Makes its GPU the current one, too.
+            stack.enter_context(torch.cuda.stream(modes.stream or torch.cuda.default_stream(0)))
         yield

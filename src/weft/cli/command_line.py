@@ -8,6 +8,7 @@ import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
 
 import weft
 from weft.cli.arguments import find_command, parse
@@ -16,13 +17,13 @@ from weft.cli.commands import COMMANDS, EVERYWHERE, Command
 from weft.cli.help import greeting, help_of, overview, version_line
 from weft.cli.interruption import interruptible, status_after, told_after
 from weft.cli.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, error_data, status_of
-from weft.cli.output_path import check_writable
 from weft.cli.progress import Progress
 from weft.cli.suggestion import did_you_mean
 from weft.cli.terminal import OutputError, forget_output, open_streams, say, show, style_of, text_of
 from weft.data_text import as_json
 from weft.document import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
+from weft.given_path import check_writable
 from weft.runtime.interrupts import interrupts_after
 
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
@@ -132,7 +133,7 @@ def _check_paths(command: Command, given: Namespace) -> None:
     for argument in command.arguments:
         name = getattr(given, argument.field)
         if argument.writes and name is not None:
-            check_writable(argument.name, name)
+            check_writable(Path(name), f"{argument.name} {name}")
 
 
 def _fail(words: list[str], error: BaseException, told: str, status: int) -> int:

@@ -14,6 +14,7 @@ from weft.engine.limit import Bound, Limit
 from weft.engine.task import Placement, Queue, Task, Var
 from weft.engine.timeline import Timeline
 from weft.errors import UsageError
+from weft.given_path import check_writable
 from weft.owners import Owner, owner_of
 
 
@@ -127,11 +128,20 @@ class BaseEngine(ABC):
             blocked_pushes=limits.waits,
         )
 
-    def trace_to(self, path: str | Path) -> Timeline:
-        """Record a timeline of every task from now on; closing it, or the engine, writes the file and the verdict."""
+    def trace_to(self, path: str | Path, finish: Callable[[], None] | None = None) -> Timeline:
+        """Record a timeline of every task from now on; closing it, or the engine, writes the file and the verdict.
+
+        Closing it first calls `finish`, or waits for every task pushed: what is still queued belongs to it.
+        """
+        check_writable(Path(path), f"trace_to {path}")
         if self.timeline is not None:
             self.timeline.close()
-        self.timeline = Timeline(path, on_close=self._forget_timeline, clock=self.timeline_clock)
+
+        def settle() -> None:
+            if not self.closed:
+                (finish or self.finish_all)()
+
+        self.timeline = Timeline(path, settle, on_close=self._forget_timeline, clock=self.timeline_clock)
         return self.timeline
 
     def close(self, finish: bool = True) -> None:
@@ -152,9 +162,11 @@ class BaseEngine(ABC):
     def _end(self) -> None:
         self.closed = True
         self.stop()
-        if self.timeline is not None:
-            self.timeline.close()
-        self.failures.print_untold()
+        try:
+            if self.timeline is not None:
+                self.timeline.close()
+        finally:
+            self.failures.print_untold()
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from weft.config import config
 from weft.engine.base import BaseEngine
@@ -25,15 +25,18 @@ def make_engine(devices: Mapping[str, int], errors: str = "every") -> BaseEngine
     return SerialEngine(errors) if config().engine == "serial" else Engine(devices, errors)
 
 
-def current_engine(devices: Mapping[str, int]) -> BaseEngine:
+def current_engine(devices: Callable[[], Mapping[str, int]]) -> BaseEngine:
     """Give the engine of this process, made with these devices at the first call and again after it was closed.
 
     It shortens the interpreter's switch interval, for the whole process, to SWITCH_INTERVAL where it is longer.
     """
     global _current  # noqa: PLW0603  # one for each process: they share its cores
+    found = _current
+    if found is not None and not found.closed:
+        return found
     with _lock:
         if _current is None or _current.closed:
-            _current = make_engine(devices)
+            _current = make_engine(devices())
             if isinstance(_current, Engine):
                 sys.setswitchinterval(min(SWITCH_INTERVAL, sys.getswitchinterval()))
         return _current

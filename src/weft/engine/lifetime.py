@@ -8,9 +8,12 @@ of the process the queue is finished and the errors nobody waited for are printe
 import atexit
 import gc
 import os
+import sys
 import weakref
 from contextlib import suppress
 from typing import Protocol
+
+from weft.errors import ExecutionError
 
 WATCHED: "weakref.WeakSet[Mortal]" = weakref.WeakSet()
 
@@ -61,8 +64,11 @@ def _after_fork_in_child() -> None:
 
 def _at_exit() -> None:
     for engine in list(WATCHED):
-        with suppress(KeyboardInterrupt):  # the queue is dropped then; the other engines still end in order
-            engine.close()
+        try:
+            with suppress(KeyboardInterrupt):  # the queue is dropped then; the other engines still end in order
+                engine.close()
+        except ExecutionError as error:  # a timeline that cannot be written
+            sys.excepthook(ExecutionError, error, None)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

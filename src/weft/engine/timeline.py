@@ -17,6 +17,7 @@ from typing_extensions import Self
 from weft.counted import counted
 from weft.engine.ordering import predecessors
 from weft.engine.task import Task
+from weft.errors import ExecutionError
 
 PROCESS = 1
 NANOSECONDS = 1000.0  # in a microsecond, the unit of Chrome traces
@@ -40,12 +41,14 @@ class Timeline:
     def __init__(
         self,
         path: str | Path,
+        settle: Callable[[], None],
         on_close: Callable[[], None],
         clock: Callable[[], int],
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the program may be in another folder when the file is written
         self.verdict = ""
         self.clock = clock
+        self._settle = settle
         self._on_close = on_close
         # Workers only append to the list and set new keys of the dict, each one operation of the interpreter.
         self._spans: list[Span] = []
@@ -60,16 +63,27 @@ class Timeline:
         self._spans.append(Span(task.number, task.title(), lane, start, self.clock(), task.where()))
 
     def close(self) -> None:
-        """Write the trace and print the verdict; a second call does nothing."""
+        """Wait for what is queued, print the verdict and write the trace, compressed if its name ends with .gz.
+
+        A second call does nothing.
+        """
         if self.verdict:
             return
+        self._settle()
         self._on_close()
         spans = sorted(self._spans, key=lambda span: span.number)
-        document = {"traceEvents": list(self._events(spans)), "displayTimeUnit": "ns"}
-        with gzip.open(self.path, "wt", encoding="utf-8") as file:
-            json.dump(document, file)
         self.verdict = verdict(spans, self._earlier)
         print(self.verdict, file=sys.stderr)  # noqa: T201  # a trace ends with its summary
+        self._write({"traceEvents": list(self._events(spans)), "displayTimeUnit": "ns"})
+
+    def _write(self, document: dict[str, object]) -> None:
+        text = json.dumps(document).encode("utf-8")
+        try:
+            self.path.write_bytes(gzip.compress(text) if self.path.suffix == ".gz" else text)
+        except OSError as error:
+            raise ExecutionError(
+                f"the timeline could not be written to {self.path}", why=error.strerror or str(error)
+            ) from error
 
     def _events(self, spans: list[Span]) -> Iterator[dict[str, object]]:
         tracks = {lane: track for track, lane in enumerate(sorted({span.lane for span in spans}))}

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from weft.errors import ExecutionError
+from weft.given_path import check_writable, given_file
+
 Numbers = float | Sequence[float | None]
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 WIDTH, HEIGHT, MARGIN = 420, 280, 48
@@ -63,6 +66,11 @@ class Animator:
         self.ylabel = ylabel
         self.legend = tuple(legend)
         self.options = PlotOptions(**options)
+        self._file: Path | None = None
+        if self.options.path is not None:
+            file = given_file(self.options.path, "Animator", 'weft.Animator(path="curve.svg")')
+            check_writable(file, f"Animator {file}")
+            self._file = file.absolute()
         self.X: list[list[float]] = []
         self.Y: list[list[float]] = []
         self._display: Any = None
@@ -114,14 +122,20 @@ class Animator:
         return _ends(self.options.xlim, xs), _ends(self.options.ylim, ys)
 
     def _show(self) -> None:
-        if self.options.path is not None:
-            Path(self.options.path).write_text(self.svg(), encoding="utf-8")
+        if self._file is not None:
+            self._write(self._file)
         if "ipykernel" in sys.modules:
             self._show_in_notebook()
         elif sys.stdout.isatty():
             names = [*self.legend, *(f"curve {index}" for index in range(len(self.legend), len(self.Y)))]
             values = "  ".join(f"{name} {ys[-1]:.4f}" for name, ys in zip(names, self.Y, strict=False) if ys)
             print(f"{self.xlabel or 'x'} {max(xs[-1] for xs in self.X if xs):g}  {values}")  # noqa: T201 - a display
+
+    def _write(self, file: Path) -> None:
+        try:
+            file.write_text(self.svg(), encoding="utf-8")
+        except OSError as error:
+            raise ExecutionError(f"{file} could not be written", why=error.strerror or str(error)) from error
 
     def _show_in_notebook(self) -> None:
         notebook: Any = importlib.import_module("IPython.display")  # only a notebook has it

@@ -101,7 +101,7 @@ def learn(form: Form, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -
         if look_of(tensor) is not look or look is None:
             form.at_once = True
             return result
-        if version_of(tensor) != version or not torch.equal(tensor.detach(), content):
+        if version_of(tensor) != version or not _is_same(tensor.detach(), content):
             written.append(index)
     form.written = tuple(written)
     form.changes = bool(written)
@@ -111,6 +111,11 @@ def learn(form: Form, tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -
     form.at_once = more or not _describe(form, result, tensors, nodes)
     _weigh(form, tensors)
     return result
+
+
+def _is_same(now: torch.Tensor, before: torch.Tensor) -> bool:
+    """Whether elements are what they were; NaN is what NaN was."""
+    return torch.equal(now, before) or bool(((now == before) | (now.isnan() & before.isnan())).all())
 
 
 def _sized_by_mask(form: Form, tensors: Sequence[torch.Tensor]) -> bool:

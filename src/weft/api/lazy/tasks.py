@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from weft.api.gpu_lanes import gpu_lanes
 from weft.api.lazy.questions import user_place
 from weft.api.lazy.recording import Segment, place_text
 from weft.api.lazy.values import Memory
@@ -16,7 +17,11 @@ from weft.runtime.kept_memory import keep_freed_memory
 
 def engine() -> BaseEngine:
     """The engine of this process."""
-    return current_engine({"cpu": cpu_count(), "copy": 1})
+    return current_engine(_devices)
+
+
+def _devices() -> dict[str, int]:
+    return {"cpu": cpu_count(), "copy": 1} | gpu_lanes()
 
 
 def idle() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ class FileSeries:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"the folder {self.folder} cannot be made", why=error.strerror) from error
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise CheckpointError(f"the folder {self.folder} may not be written", fix="choose another folder")
 
     def write(self, step: int, pieces: Sequence[bytes | bytearray | memoryview]) -> Path:
         """Write the file of a step, then the pointer to it; only then do the oldest files go."""
