@@ -109,19 +109,20 @@ def test_who_waits_for_many_tensors_has_all_of_them_pushed_first_and_waits_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[int] = []
+    gate = Gate()
     wait_on = type(SESSION).wait_on
 
     def noted(session: Any, *variables: Var) -> None:
         if any(not engine().ready(variable) for variable in variables):
             waits.append(len(session._recordings))
+            gate.open()
         wait_on(session, *variables)
 
     monkeypatch.setattr(type(SESSION), "wait_on", noted)
     x = torch.ones(20, 20)
     with weft.lazy():
         weft.wait(x + 1)
-        with Gate() as gate:
-            threading.Timer(0.05, gate.open).start()
+        with gate:
             early = x + 1
             weft.ready(early)
             found = weft.wait([early, {"late": [x + number for number in range(20)]}])
@@ -513,7 +514,7 @@ def test_dead_work_is_never_done_and_what_nobody_holds_is_never_stored(monkeypat
 
     given = [torch.full((20, 20), float(number)) for number in range(1, 5)]
     with weft.lazy():
-        often(lambda: weft.wait(fancy(*given)))
+        often(lambda: weft.wait([fancy(*given), given[0] + 1]))
         runs = noted_runs(monkeypatch)
         for _ in range(100):
             y = given[0] + 1
