@@ -64,6 +64,29 @@ def test_what_is_read_or_written_at_indices_is_the_interpreters(name: str, dtype
     assert not disagreements(graph)
 
 
+# What is read at places that a reduction finds meets numbers of the same reduction.
+FOUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "beside the place": lambda x: x.gather(-1, x.argmax(-1, keepdim=True)) * x.argmax(-1, keepdim=True),
+    "beside another number": lambda x: x.gather(-1, x.argmax(-1, keepdim=True)).exp() * x.sum(-1, keepdim=True),
+    "at two places": lambda x: x[torch.arange(5), x.argmin(-1)] * x.argmax(-1) + x.amax(-1),
+    "of a table": lambda x: torch.arange(24.0).sin()[x.argmax(-1)].to(x.dtype) * x.argmax(-1),
+    "over whole rows": lambda x: (x.gather(-1, x.argmax(-1, keepdim=True).expand(-1, 24)) * x.argmax(-1)[:, None]).sum(
+        -1
+    ),
+    "by how many": lambda x: x.cumsum(-1).gather(-1, (x > 0).sum(-1, keepdim=True)) / (x > 0).sum(-1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_of_rows_beside_what_is_read_at_them_are_the_interpreters(name: str, dtype: torch.dtype) -> None:
+    x = torch.randn(5, 24).to(dtype)
+    graph = graph_of(FOUND[name], x)
+    assert find_regions(graph, frozenset())
+    assert not disagreements(graph)
+    torch.testing.assert_close(weft.hybridize(FOUND[name])(x), FOUND[name](x))
+
+
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"take_along_dim"}))  # which wraps around
 @pytest.mark.parametrize("wrong", [PLACES, -PLACES - 1, 2**40])
 def test_an_index_out_of_range_is_eagers_error(name: str, wrong: int) -> None:

@@ -13,6 +13,7 @@ from math import prod
 
 import torch
 
+from weft.errors import InternalError
 from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.plan.fusing.assembly import declared, extent_of, lazy_size, preferred
@@ -97,6 +98,7 @@ class Fuser(Fusion):
             if value in self.gradients.ready:
                 self._hand_out_all(self.gradients.compute(value))
         self.assembly.settle_all()
+        self._check_all_is_written()
         return Fused(
             Plan(
                 tuple(self.assembly.buffers),
@@ -107,6 +109,13 @@ class Fuser(Fusion):
             tuple(self.assembly.constants),
             tuple(self.outputs[value].window.strides for value in self.region.outputs),
         )
+
+    def _check_all_is_written(self) -> None:
+        """Raise an InternalError if something that the region hands out is computed nowhere."""
+        written = {place.buffer for call in self.assembly.calls for place in call.writes}
+        lost = [value for value, out in self.outputs.items() if out.source.buffer not in written]
+        if any(tensor_type(value).size for value in lost):
+            raise InternalError(f"a plan leaves out what it hands out: {', '.join(map(str, lost))}")
 
     def _begin_attention(self, softmax: Softmax) -> None:
         """Leave out what an attention computes itself; where it cannot, go on as with any other values."""

@@ -14,7 +14,7 @@ from weft.plan.divide_reduce import outputs_of, plan_stages
 from weft.plan.expression import SHORT_FLOATS, explicit_rounding
 from weft.plan.fusing.assembly import view_of
 from weft.plan.fusing.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.fusing.lazy import BodyWriter, Computed, Lazy, Leaf, Node, Source, read_from_memory, walk
+from weft.plan.fusing.lazy import BodyWriter, Computed, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
 from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, Stage, Store
 from weft.plan.plan import Location
 from weft.plan.window import Window, plain
@@ -68,6 +68,10 @@ class Rows:
         self.outputs: dict[Place, tuple[Leaf, Node, int]] = {}
         self.is_open = True
 
+    def is_emitted(self) -> bool:
+        """Whether the group takes no more: asked again after others were settled, which may need it."""
+        return not self.is_open
+
     def home(self) -> Window:
         """How a row's number is seen by the whole space."""
         steps = iter(plain(self.rows).strides)
@@ -111,9 +115,11 @@ class Rows:
 
     def add_store(self, lazy: Lazy, out: Leaf) -> bool:
         """Add a stage that stores an expression: of the whole space, or one number a row."""
-        if not self.is_open:
+        if not self.is_open or self._stores_index_of(lazy):
             return False
-        lazy = self._others_in_memory(lazy)
+        lazy = self.others_in_memory(lazy)
+        if self.is_emitted():
+            return False  # as what else is read had to be computed of its numbers
         if lazy.shape == self.shape and self.fits(lazy):
             node, index = self._place_in_pass(lazy.node)
             self._add_output(self.stages[index], node, out)
@@ -125,6 +131,7 @@ class Rows:
         return True
 
     def _add_output(self, stage: OpenStage, node: Node, out: Leaf) -> None:
+        assert self.is_open, "what is added to a group that is emitted would be computed nowhere"
         if stage not in self.stages:
             self.stages.append(stage)
         stage.stores.append((node, out))
@@ -146,6 +153,12 @@ class Rows:
             elif self._writes(leaf.source.buffer) and not self._reads_own_output(leaf):
                 return False
         return True
+
+    def _stores_index_of(self, lazy: Lazy) -> bool:
+        """Whether an expression reads a table of this group's numbers, or at places that are its numbers."""
+        taken = (node for node in walk(lazy.node) if isinstance(node, Taken))
+        read = (leaf for node in taken for leaf in (node.table, *walk(node.index)) if isinstance(leaf, Leaf))
+        return any(self._writes(leaf.source.buffer) for leaf in read)
 
     def _writes(self, buffer: int) -> bool:
         return any(written == buffer for written, _ in self.outputs)
@@ -171,7 +184,8 @@ class Rows:
     def _is_own(self, leaf: Leaf) -> bool:
         return isinstance(leaf.source.pending, Scalar) and leaf.source.pending.group is self
 
-    def _others_in_memory(self, lazy: Lazy) -> Lazy:
+    def others_in_memory(self, lazy: Lazy) -> Lazy:
+        """An expression without tables, with what is not this group's own in memory; that may close the group."""
         foreign = [leaf for leaf in lazy.leaves() if leaf.source.pending is not None and not self._is_own(leaf)]
         lazy = self.fusion.assembly.without_tables(read_from_memory(lazy, foreign))
         for leaf in lazy.leaves():
@@ -218,7 +232,10 @@ def reduce_rows(fusion: Fusion, value: Value) -> Lazy:
     if not reduced and value.op not in ("argmax", "argmin"):
         return lazy
     group = _group_for(fusion, lazy, reduced)
-    lazy = group._others_in_memory(lazy)
+    lazy = group.others_in_memory(lazy)
+    while not group.is_open:  # the expression reads at indices that the group stores
+        group = _group_for(fusion, lazy, reduced)
+        lazy = group.others_in_memory(lazy)
     node, dtype = lazy.node, dtype_of(value)
     wide = "f32" if dtype in SHORT_FLOATS else dtype
     if node.dtype in SHORT_FLOATS:
@@ -274,8 +291,8 @@ def settle_scalars(lazy: Lazy, shape: tuple[int, ...]) -> Lazy:
     for leaf in lazy.leaves():
         pending = leaf.source.pending
         if isinstance(pending, Scalar) and pending.group.is_open:
-            seen = pending.group.row_shaped(pending.group._others_in_memory(lazy))
-            if seen is not None:
+            seen = pending.group.row_shaped(pending.group.others_in_memory(lazy))
+            if seen is not None and pending.group.is_open:
                 scalar = pending.group.finish(seen)
                 window = plain(pending.group.rows).reshaped(lazy.shape)
                 assert window is not None
