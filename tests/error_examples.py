@@ -21,6 +21,13 @@ from torch.utils.checkpoint import checkpoint
 f = weft.hybridize(lambda x: checkpoint(torch.tanh, x, use_reentrant={}))
 f(torch.ones(2, requires_grad=True)).sum().backward()"""
 
+PACKED = """\
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+f = weft.hybridize(lambda x, n: {})
+f(torch.ones(3, 2, 4), torch.tensor([3, 1]))"""
+PADDED = "pad_packed_sequence(pack_padded_sequence(x, n))[0].sum()"
+
 EXAMPLES: dict[str, tuple[str, str]] = {
     "branch": (
         "f = weft.hybridize(lambda x: x if x.sum() > 0 else -x)\nf(torch.ones(2))",
@@ -54,6 +61,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "logs = iter([torch.zeros(2)])\nf = weft.hybridize(lambda x: next(logs).add_(x))\nf(torch.ones(2))",
         "log = torch.zeros(2)\nf = weft.hybridize(lambda x: log.add_(x))\nf(torch.ones(2))",
     ),
+    "packed sequence": (PACKED.format("pack_padded_sequence(x, n).data.sum()"), PACKED.format(PADDED)),
     "backward inside": (
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum().backward())\nf(x)",
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum())\nf(x).backward()",

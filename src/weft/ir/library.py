@@ -44,6 +44,7 @@ EFFECTFUL_SPACES = frozenset(
 EFFECTFUL = frozenset(
     {"aten._functional_assert_async", "aten._functional_assert_scalar", "aten._functional_sym_constrain_range"}
     | {"aten._functional_sym_constrain_range_for_size", "aten._make_dep_token", "aten.record_stream", "aten.set_data"}
+    | {"weft.packed_lengths"}
 )
 """Operators with a result that are called for what they check or set."""
 

@@ -308,6 +308,11 @@ def has_own_step(optimizer: torch.optim.Optimizer) -> bool:
     return own is not None and not getattr(own, "_wrapped_by_lr_sched", False)
 
 
+# A padded batch becomes a packed one, and that a padded one again: what `torch.nn.utils.rnn` calls.
+pack_padded: Callable[..., Any] = torch._pack_padded_sequence
+pad_packed: Callable[..., Any] = torch._pad_packed_sequence
+
+
 def traced_elsewhere(leaves: Sequence[Any]) -> bool:
     """Whether these arguments, or a mode that is active, belong to some other tracer or transform."""
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.maybe_current_level() is not None:

@@ -160,6 +160,12 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "a program changes elements, not what a tensor is",
             "call requires_grad_() before the call, or work on x.detach() or x.clone()",
         ),
+        "packed sequence": (
+            "the program needs to know how many rows a packed batch has",
+            SIZES,
+            "pad it again with pad_packed_sequence, and work on that; layers with dropout between them draw it for "
+            "each row, so make them layers of their own; or " + KEEP_EAGER,
+        ),
         "python draw": (
             "the program draws random numbers in Python",
             "hybridize runs Python once per signature, so every run would use the numbers of the first",

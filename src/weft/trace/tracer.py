@@ -39,6 +39,7 @@ from weft.trace.grown import Noting
 from weft.trace.known import Known
 from weft.trace.memory import TensorState
 from weft.trace.opened import opened
+from weft.trace.packed import PackedSequences
 from weft.trace.places import user_place
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
@@ -124,6 +125,7 @@ class Tracer:
         self._known = Known()
         self._in_backward = False
         self._unsized: set[int] = set()
+        self._packed = PackedSequences(self.interception.empty, self._elements)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -220,6 +222,8 @@ class Tracer:
                 refuse("gradient flag", None)
             if type_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
+        if any(leaf in self._packed for leaf in self.trace.leaves):
+            refuse("packed sequence", self._packed.place)
         given = {id(entry.stand_in) for entry in self.trace.inputs}
         for leaf in self.trace.leaves:
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf and id(leaf) not in given:
@@ -240,18 +244,26 @@ class Tracer:
             kind = "list"
         if kind == "text" and not arguments[1]:
             kind = None  # without a format, a stand-in shows its type and sizes
-        if kind is not None and not (kind in FROM_VALUES and (find_answer() or self._is_known(arguments[0]))):
+        if kind is not None and not (
+            kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)
+        ):
             refuse(kind, user_place())
-        if self._unsized and any(id(leaf) in self._unsized for leaf in tree_flatten((arguments, keywords))[0]):
-            refuse("data-dependent shape", user_place())
         arguments, keywords = with_lengths_in_tensors(function, arguments, keywords)
         arguments, keywords = self._stand_ins(arguments), self._stand_ins(keywords)
+        of_packed = self._packed.taken(function, arguments, keywords)
+        if of_packed is not None:
+            return of_packed, arguments, keywords
+        given = tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else []
+        if any(leaf in self._packed for leaf in given):
+            refuse("packed sequence", user_place())
+        if any(id(leaf) in self._unsized for leaf in given):
+            refuse("data-dependent shape", user_place())
         return taken_whole(function, arguments, keywords), arguments, keywords
 
-    def _is_known(self, tensor: torch.Tensor) -> bool:
-        value = self.recorder.value_of(tensor)
+    def _elements(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The elements of a tensor that are the same at every run."""
         with outside_tracing():
-            return self._known.elements(value) is not None
+            return self._known.elements(self.recorder.value_of(tensor))
 
     def constant(self, stand_in: torch.Tensor) -> torch.Tensor | None:
         """A real tensor in the place of a stand-in whose elements are the same at every run."""
