@@ -4,12 +4,16 @@ import ctypes
 
 import pytest
 
+from weft.codegen.kernels.pack import emit_pack
+from weft.codegen.kernels.register_block import begin_block_function
 from weft.codegen.module import Module
 from weft.codegen.objects import module_parts
 from weft.codegen.objects.compiler import object_codes
 from weft.codegen.objects.module_parts import Group, ModuleParts
 from weft.codegen.objects.native import load_objects
 from weft.codegen.register import constant
+from weft.plan.blocks import Blocks
+from weft.plan.kernels.gemm import Matrix, PackKernel
 from weft.target import host_target
 
 KERNELS = 5
@@ -40,7 +44,7 @@ def parts_of(module: Module, groups: list[Group], least: int) -> list[str]:
 
 
 def letters(group: Group) -> int:
-    return len("\n".join(map(str, group)))
+    return sum(len(str(function)) for function in group)
 
 
 def for_parts(count: int) -> int:
@@ -98,3 +102,30 @@ def test_a_long_caller_is_a_part_of_its_own_and_calls_even_its_neighbours_throug
     assert "call void @kernel" not in first
     assert "define void @all(" not in last
     assert "define void @kernel1(" in last
+
+
+def test_a_part_has_equal_internal_functions_once() -> None:
+    module = Module(host_target())
+    groups: list[Group] = []
+    for number, value in enumerate((1.5, 2.5, 1.5)):
+        kernel = module.function(f"kernel{number}", ["ptr"])
+        inner = begin_block_function(module, f"kernel{number}.inner", ["ptr"])
+        inner.store(constant("double", value), inner.parameters[0])
+        to = kernel.offset(kernel.parameters[0], "double", number)
+        kernel.emit_void(f"call void @kernel{number}.inner({to})")
+        groups.append([kernel, inner])
+    (part,) = parts_of(module, groups, 100_000)
+    assert [part.count(f"@kernel{number}.inner(") for number in range(3)] == [3, 2, 0]
+    library = load_objects(object_codes([part], host_target()), host_target())
+    found = (ctypes.c_double * 3)()
+    for number in range(3):
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library.address(f"kernel{number}"))(ctypes.addressof(found))
+    assert list(found) == [1.5, 2.5, 1.5]
+    assert str(module).count("define internal") == 2
+
+
+def test_packings_from_different_strides_transpose_by_one_function() -> None:
+    module = Module(host_target())
+    for name, inner in (("pack_1", 64), ("pack_2", 128)):
+        emit_pack(module, PackKernel(name, "f32", (), inner, 32, Matrix((), 1, inner), (), 16, Blocks(2, 1, 0)))
+    assert str(module).count("define internal") == 1

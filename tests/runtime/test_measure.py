@@ -1,5 +1,6 @@
 """The model of this machine: measured quickly, kept on disk as text, plausible."""
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -7,11 +8,13 @@ from time import process_time
 
 import pytest
 
+from weft.codegen.measure_module import can_flush, measure_module
 from weft.config import overrides
 from weft.plan.scheduling.machine_model import MachineModel, default_model, parse_model
 from weft.runtime import measure
 from weft.runtime.arena import Block
 from weft.runtime.measure import FOLDER, HANDED_BYTES, machine_model, measure_machine
+from weft.runtime.shared_code import shared_library
 from weft.target import cross_target, host_target
 
 
@@ -37,6 +40,16 @@ def test_a_machine_is_measured_in_under_a_second() -> None:
     assert 1e9 < model.multiply_adds < 1e13
     assert model.memory < model.l1
     assert 1e-9 <= model.wait <= 1e-5
+
+
+@pytest.mark.skipif(not can_flush(host_target()), reason="programs cannot put memory out of this machine's caches")
+def test_what_was_flushed_is_in_no_cache() -> None:
+    functions, size = measure._functions(shared_library(measure_module)), 512 * 1024
+    block = Block(size)
+    ctypes.memset(block.address, 1, size)  # memory that nobody has written is all one page
+    read = measure._sweep(functions, block, size, 1)
+    warm = measure._best(read)
+    assert measure._fastest(read, 5, lambda: functions["flush"](block.address, size)) > 1.3 * warm
 
 
 def test_a_machine_is_measured_once_and_then_read_from_disk(folder: Path, counted: list[int]) -> None:

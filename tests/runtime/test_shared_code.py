@@ -90,4 +90,38 @@ def test_the_libraries_of_every_program_are_compiled_ahead(ahead: Ahead, monkeyp
     with cores(2):
         compile_ahead()
     ahead.finish()
-    assert found[-4:] == ["crew_module", "whole_call_text", "fast_call_text", "new_tensors_text"]
+    assert found[-5:] == ["crew_module", "whole_call_text", "fast_call_text", "new_tensors_text", "emit_watch"]
+
+
+def test_while_it_is_paused_nothing_is_compiled_ahead(ahead: Ahead, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    found: list[Text] = []
+
+    def compiled(text: Text) -> None:
+        begun.set()
+        assert go_on.wait(timeout=60)
+        found.append(text)
+
+    def first(_: Target) -> str: ...
+
+    def second(_: Target) -> str: ...
+
+    def pause() -> None:
+        with ahead.paused():
+            seen.append(list(found))
+            assert not done.wait(timeout=0.05)
+            seen.append(list(found))
+
+    seen: list[list[Text]] = []
+    monkeypatch.setattr(shared_code, "shared_library", compiled)
+    ahead.begin(lambda: [first, second])
+    assert begun.wait(timeout=60)
+    pausing = threading.Thread(target=pause)
+    pausing.start()
+    while ahead._may_go_on.is_set():  # the pause waits for what has been begun
+        pass
+    go_on.set()
+    pausing.join()
+    assert seen == [[first], [first]]
+    ahead.finish()
+    assert found == [first, second]

@@ -2,6 +2,7 @@
 
 `void multiply_adds(i64 rounds, out*)` does ACCUMULATORS vectors of f32 a round.
 `void sweep(data*, i64 bytes, i64 times, out*)` reads all bytes several times, whole blocks of SWEEP_BYTES.
+`void flush(data*, i64 bytes)` puts all bytes out of all caches, where programs can do that.
 `void ping(own*, other*, i64 first, i64 last, data*, i64 bytes, out*)` and `pong` hand over to each other once for each
 number, by the counters that lanes use: ping so many bytes that it has just written, which pong reads.
 """
@@ -15,6 +16,7 @@ from weft.target import Target
 
 ACCUMULATORS = 12  # enough that none waits for the one before
 SWEEP_BYTES = 1024
+LINE_BYTES = 64  # that are flushed at once
 WAYS = 4  # sums of what is read, so that none waits for the one before
 
 
@@ -25,6 +27,8 @@ def measure_module(target: Target) -> str:
     emit_publish(module)
     _multiply_adds(module.function("multiply_adds", ["i64", "ptr"]), target.lanes(32))
     _sweep(module.function("sweep", ["ptr", "i64", "i64", "ptr"]), target.lanes(32))
+    if can_flush(target):
+        _flush(module.function("flush", ["ptr", "i64"]))
     for name, hand_over in (("ping", _ping), ("pong", _pong)):
         hand_over(module.function(name, ["ptr", "ptr", "i64", "i64", "ptr", "i64", "ptr"]), target.lanes(32))
     return str(module)
@@ -50,6 +54,18 @@ def _sweep(f: FunctionWriter, lanes: int) -> None:
     with f.loop(0, times, carried=_nothing(lanes)) as again:
         again.carry(*_read(f, data, size, lanes, again.carried))
     _keep(f, again.carried, lanes, out)
+
+
+def can_flush(target: Target) -> bool:
+    """Tell whether programs for a target can put memory out of its caches."""
+    return target.triple.startswith("x86_64")
+
+
+def _flush(f: FunctionWriter) -> None:
+    data, size = f.parameters
+    with f.loop(0, size, LINE_BYTES) as loop:
+        f.intrinsic("llvm.x86.sse2.clflush", "void", f.offset(data, "i8", loop.index), suffix=[])
+    f.emit_void("fence seq_cst")
 
 
 def _ping(f: FunctionWriter, lanes: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from weft.codegen.equal_functions import without_equals
 from weft.codegen.register import (
     Register,
     bits_of,
@@ -70,8 +71,9 @@ class Module:
         return self.text(self.declarations.values(), map(str, self.functions))
 
     def text(self, declarations: Iterable[str], functions: Iterable[str]) -> str:
-        """Give the text of a module of these declarations and functions."""
-        return "\n".join([f'target triple = "{self.target.triple}"', *declarations, *functions, "!0 = !{i32 1}", ""])
+        """Give the text of a module of these declarations and functions; of equal internal functions it has one."""
+        head = f'target triple = "{self.target.triple}"'
+        return "\n".join([head, *declarations, *without_equals(functions), "!0 = !{i32 1}", ""])
 
 
 @dataclass

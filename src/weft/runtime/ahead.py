@@ -5,6 +5,7 @@ A trace is Python on one core; LLVM works on another one meanwhile. What is not 
 
 from collections.abc import Callable, Iterator
 
+from weft.codegen.calls.watching import emit_watch
 from weft.codegen.measure_module import measure_module
 from weft.codegen.threads.crew_module import crew_module
 from weft.config import config
@@ -31,3 +32,4 @@ def _texts() -> Iterator[Callable[[Target], str]]:
         yield whole_call_text
         yield fast_call_text
         yield new_tensors_text
+    yield emit_watch

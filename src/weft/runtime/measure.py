@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, measure_module
+from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, can_flush, measure_module
 from weft.codegen.objects.native import NativeLibrary
 from weft.config import config
 from weft.errors import UsageError
@@ -23,7 +23,7 @@ from weft.runtime.arena import Block
 from weft.runtime.shared_code import ahead, shared_library
 from weft.target import Target, host_target
 
-VERSION = 3  # of what is measured, and how
+VERSION = 4  # of what is measured, and how
 FOLDER = "machine"
 REPEATS, MEMORY_REPEATS = 5, 3
 ROUNDS = 20_000  # of multiply-adds
@@ -31,6 +31,8 @@ ROUNDS_OF_SPANS, SPANS, HANDOVERS = 30, 2, 20
 # Where others keep the cores busy each hand-over waits until both threads run: a round is enough to see that.
 LONGEST_HAND_OVER = 0.005  # seconds after which no further round begins
 MOST_CACHE_BYTES = 8 * 1024 * 1024
+# Larger than all caches; where memory can be put out of them what is measured of caches does. Memory that a process
+# touches for the first time may take longer to get than all that is measured here.
 MOST_MEMORY_BYTES = 64 * 1024 * 1024
 SWEPT_BYTES = 8 * 1024 * 1024  # of a cache, in one measurement
 LINE_BYTES = 256
@@ -99,20 +101,25 @@ def machine_key(target: Target) -> str:
 def measure_machine(target: Target) -> MachineModel:
     """Measure this machine; the best of several times counts, since others may be using it."""
     functions = _functions(shared_library(measure_module))
-    ahead.finish()  # nothing of ours works beside what is measured
+    with ahead.paused():  # nothing of ours works beside what is measured
+        return _measured(functions, target)
+
+
+def _measured(functions: Functions, target: Target) -> MachineModel:
     guess = default_model(target)
-    block = Block(MOST_MEMORY_BYTES)
-    # Memory that nobody has written is all one page. SAFETY: the block is as long as this.
-    ctypes.memset(block.address, 1, MOST_MEMORY_BYTES)
-    found = {"multiply_adds": _multiply_adds(functions, target)}
     sizes = {
         "l1": target.l1_bytes // 2,
         "l2": target.l2_bytes // 2,
         "l3": min(max(target.l3_bytes // 2, target.l2_bytes), MOST_CACHE_BYTES),
-        "memory": MOST_MEMORY_BYTES,
     }
+    largest = max(sizes.values()) if can_flush(target) else MOST_MEMORY_BYTES
+    block = Block(largest)
+    # Memory that nobody has written is all one page. SAFETY: the block is as long as this.
+    ctypes.memset(block.address, 1, largest)
+    found = {"multiply_adds": _multiply_adds(functions, target)}
     for name, size in sizes.items():
-        found[name] = _sweep(functions, block, size)
+        found[name] = _best_sweep(functions, block, size)
+    found["memory"] = _memory(functions, block, largest)
     found["shared_memory"] = found["memory"] * max(1.0, guess.shared_memory / guess.memory)
     if target.cores > 1:
         wait = _hand_over(functions, block, 0)
@@ -134,11 +141,13 @@ def _functions(library: NativeLibrary) -> Functions:
     kinds = {
         "multiply_adds": (number, pointer),
         "sweep": (pointer, number, number, pointer),
+        "flush": (pointer, number),
         "ping": (pointer, pointer, number, number, pointer, number, pointer),
         "pong": (pointer, pointer, number, number, pointer, number, pointer),
     }
     # SAFETY: the kinds are those of the module's functions; `library` is kept by whoever calls them here.
-    return {name: ctypes.CFUNCTYPE(None, *kind)(library.address(name)) for name, kind in kinds.items()}
+    there = {name: kind for name, kind in kinds.items() if name in library.names}
+    return {name: ctypes.CFUNCTYPE(None, *kind)(library.address(name)) for name, kind in there.items()}
 
 
 def _multiply_adds(functions: Functions, target: Target) -> float:
@@ -147,15 +156,29 @@ def _multiply_adds(functions: Functions, target: Target) -> float:
     return ROUNDS * ACCUMULATORS * target.lanes(32) / seconds
 
 
-def _sweep(functions: Functions, block: Block, size: int) -> float:
-    out = ctypes.create_string_buffer(4096)
-    size = max(size // SWEEP_BYTES, 1) * SWEEP_BYTES
+def _best_sweep(functions: Functions, block: Block, size: int) -> float:
+    """Give the bytes a second that are read of what stays in a cache."""
+    size = _whole(size)
     times = max(1, SWEPT_BYTES // size)
+    return size * times / _best(_sweep(functions, block, size, times))
+
+
+def _memory(functions: Functions, block: Block, size: int) -> float:
+    """Give the bytes a second that are read of what is in no cache."""
+    size, flush = _whole(size), functions.get("flush")
+    # What is larger than all caches is never warm: its first run is as good as the others. SAFETY: as in `_sweep`.
+    before = None if flush is None else partial(flush, block.address, size)
+    return size / _fastest(_sweep(functions, block, size, 1), MEMORY_REPEATS, before)
+
+
+def _whole(size: int) -> int:
+    return max(size // SWEEP_BYTES, 1) * SWEEP_BYTES
+
+
+def _sweep(functions: Functions, block: Block, size: int, times: int) -> Callable[[], None]:
+    out = ctypes.create_string_buffer(4096)
     # SAFETY: the block is as long as the largest size that is measured, and held by the caller.
-    run = partial(functions["sweep"], block.address, size, times, out)
-    # What is larger than all caches is never warm: its first run is as good as the others.
-    seconds = _fastest(run, MEMORY_REPEATS) if size == MOST_MEMORY_BYTES else _best(run)
-    return size * times / seconds
+    return partial(functions["sweep"], block.address, size, times, out)
 
 
 def _hand_over(functions: Functions, block: Block, size: int) -> float:
@@ -195,9 +218,11 @@ def _best(run: Callable[[], None]) -> float:
     return _fastest(run, REPEATS)
 
 
-def _fastest(run: Callable[[], None], repeats: int) -> float:
+def _fastest(run: Callable[[], None], repeats: int, before: Callable[[], None] | None = None) -> float:
     best = float("inf")
     for _ in range(repeats):
+        if before is not None:
+            before()
         begin = perf_counter()
         run()
         best = min(best, perf_counter() - begin)

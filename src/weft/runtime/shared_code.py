@@ -3,7 +3,8 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from weft.codegen.objects.native import NativeLibrary, compile_native
 from weft.errors import WeftError
@@ -20,6 +21,9 @@ _lock = threading.RLock()
 
 def shared_library(text: Text) -> NativeLibrary:
     """Give the library of a module's text, which is written by a function; it stays until the process ends."""
+    found = _libraries.get(text)  # what is there stays: no need to wait while another one is compiled
+    if found is not None:
+        return found
     with _lock:
         if text not in _libraries:
             _libraries[text] = compile_native(text(host_target()), host_target())
@@ -33,6 +37,10 @@ class Ahead:
         self._thread: threading.Thread | None = None
         # Held while the thread is made, which waits for nobody.
         self._lock = threading.Lock()
+        # Held by the thread for each library, and by who pauses it, which waits for nobody that takes it.
+        self._turn = threading.Lock()
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
 
     def begin(self, texts: Callable[[], Iterable[Text]]) -> None:
         """Start the thread where there was none."""
@@ -41,29 +49,41 @@ class Ahead:
         with self._lock:
             if self._thread is None:
                 # Python waits for it at its end: LLVM must not go on while the process takes it down.
-                self._thread = threading.Thread(target=_compile, args=(texts,), name="weft compiler ahead")
+                self._thread = threading.Thread(target=self._compile, args=(texts,), name="weft compiler ahead")
                 self._thread.start()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While this is open nothing is compiled ahead: what has been begun is waited for. For one at a time."""
+        self._may_go_on.clear()
+        try:
+            with self._turn:
+                yield
+        finally:
+            self._may_go_on.set()
+
     def finish(self) -> None:
-        """Wait until the thread is done. It waits only for who compiles one of these libraries, not for the caller."""
+        """Wait until the thread is done. It waits only for who compiles one of these libraries or pauses it."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def renew(self) -> None:
         """In a forked child, what its parent has not compiled is compiled when it is needed."""
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._may_go_on.set()
+
+    def _compile(self, texts: Callable[[], Iterable[Text]]) -> None:
+        try:
+            for text in texts():
+                self._may_go_on.wait()
+                with self._turn:
+                    shared_library(text)
+        except WeftError as error:
+            log.info("not compiled ahead: %s", error)  # whoever needs it gets the same error
 
 
 ahead = Ahead()
-
-
-def _compile(texts: Callable[[], Iterable[Text]]) -> None:
-    try:
-        for text in texts():
-            shared_library(text)
-    except WeftError as error:
-        log.info("not compiled ahead: %s", error)  # whoever needs it gets the same error
 
 
 def _renew_lock() -> None:

@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import Self
 
-from weft.ir.types import TensorType
+from weft.ir.types import TensorType, type_of
 from weft.trace.modes import has_function_modes, without_saved_tensors_hooks
 from weft.trace.undisturbed import without_anomaly_search, without_autocast_cache, without_error_log
 
@@ -122,6 +122,7 @@ class Interception:
         self._functions = _FunctionMode(listener)
         self._stacks: list[ExitStack] = []
         self._kept: list[torch.Tensor] = []
+        self._memories: dict[int, torch.Tensor] = {}  # of real tensors: the first stand-in of each
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -147,19 +148,32 @@ class Interception:
         Tensors that share memory get stand-ins that share memory. A leaf stands for itself; what autograd computed
         becomes a copy of a new leaf, so that writing into it is allowed, as it is in eager.
         """
-        with temporarily_clear_interpreter_stack(), outside_tracing():
-            detached = tensor.detach()
         with temporarily_clear_interpreter_stack(), self.plainly(), torch.enable_grad():
-            leaf = self.fake_mode.from_tensor(detached, static_shapes=True)
-            self._kept.append(detached)
+            memory = storage_key(tensor)
+            first = self._memories.get(memory)
+            usual = first is None and _is_usual(tensor)
+            leaf = self.placeholder(type_of(tensor)) if usual else self._converted(tensor, first)
+            self._memories.setdefault(memory, leaf)
             if not tensor.requires_grad or tensor.is_inference():
                 return leaf, leaf
             leaf.requires_grad_(True)
             return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)  # type: ignore[no-untyped-call]
 
+    def _converted(self, tensor: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
+        """A stand-in as PyTorch makes it, of any tensor; over the memory of the `first` one, if it has one."""
+        if first is not None:
+            converter = self.fake_mode.fake_tensor_converter.meta_converter
+            number = converter.describer.get_storage_id(tensor.untyped_storage())
+            converter.storage_memo[number] = first.untyped_storage()
+        with outside_tracing():
+            detached = tensor.detach()
+        self._kept.append(detached)
+        return self.fake_mode.from_tensor(detached, static_shapes=True)
+
     def release(self) -> None:
         """Let go of real tensors: whoever asks whether a parameter's memory has other owners must not find this one."""
         self._kept.clear()
+        self._memories.clear()
 
     def symbol(self, number: float, name: str) -> tuple[Any, Any]:
         """A stand-in for a Python number, and the symbol that arithmetic on it is written in."""
@@ -220,6 +234,18 @@ def storage_key(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except NotImplementedError:
         return -id(tensor)
+
+
+def _is_usual(tensor: torch.Tensor) -> bool:
+    """Whether a real tensor's type, and where its memory begins, are all that a stand-in has of it."""
+    return (
+        (tensor.layout, tensor.device.type) == (torch.strided, "cpu")
+        and not tensor.dtype.is_complex
+        and not tensor.is_neg()
+        and not tensor.is_inference()
+        and not is_transformed(tensor)
+        and tensor.storage_offset() == 0
+    )
 
 
 def generator_key(generator: torch.Generator) -> int:

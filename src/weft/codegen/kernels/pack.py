@@ -89,7 +89,7 @@ class PackEmitter:
         with writer.loop(0, full) as vector, writer.loop(0, whole) as square:
             to = moved(packed, (vector.index, lanes), (square.index, vectors * lanes * lanes))
             of = moved(source, (vector.index, lanes * column), (square.index, lanes))
-            writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes})")
+            writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes}, i64 {column})")
         self._numbers(packed, source, (whole * lanes, kernel.inner), (0, full * lanes, vectors * lanes))
         if full < vectors:
             at = full * lanes
@@ -156,13 +156,16 @@ class PackEmitter:
                 vectors.store(writer.binary("fmul", vectors.load(place), by), place)
 
     def _square(self) -> str:
-        """Name the function that transposes one whole square into a panel of a width."""
+        """Name the function that transposes one whole square into a panel of a width, from columns so far apart.
+
+        Of all packings, what differs is an argument: then a module has the function once.
+        """
         if not self.square:
             self.square = f"{self.kernel.name}.square"
-            writer = begin_block_function(self.writer.module, self.square, ["ptr", "ptr", "i64"])
+            writer = begin_block_function(self.writer.module, self.square, ["ptr", "ptr", "i64", "i64"])
             square, lanes = Vectors(writer, self.kernel.element, self.kernel.lanes), self.kernel.lanes
-            to, of, width = writer.parameters
-            places = [square.address(of, lane * self.kernel.source.column) for lane in range(lanes)]
+            to, of, width, apart = writer.parameters
+            places = [square.moved(of, (apart, lane)) for lane in range(lanes)]
             for row, value in enumerate(transposed(writer, [square.load(place) for place in places])):
                 square.store(value, square.moved(to, (width, row)))
         return self.square

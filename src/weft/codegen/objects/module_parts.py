@@ -25,7 +25,7 @@ class ModuleParts:
 
     def add(self, group: Group) -> Iterator[str]:
         """Take functions that only call one another; gives the text of a part that they complete."""
-        self._texts.append("\n".join(map(str, group)))
+        self._texts += map(str, group)
         self._names.update(function.name for function in group)
         self._grouped.update(map(id, group))
         if sum(map(len, self._texts)) >= LEAST_PART:
