@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from weft.ir.calls import Call, Operand
 from weft.trace.places import is_of_library, is_of_user
 
 Names = Mapping[str, Any]
@@ -25,6 +26,12 @@ class Check:
 
     message: str
     told: torch.Tensor | None = None
+
+    def call(self) -> Call:
+        """The operator that raises, on the answer and on what is told."""
+        if self.told is None:
+            return Call("weft.refuse_if.default", (Operand(0), self.message))
+        return Call("weft.refuse_unless.default", (Operand(0), Operand(1), self.message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from weft.ir.calls import Call, Operand
+from weft.ir.calls import Call
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
@@ -37,6 +37,7 @@ from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.grown import Noting
 from weft.trace.known import Known
+from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
 from weft.trace.opened import opened
 from weft.trace.packed import PackedSequences
@@ -126,6 +127,7 @@ class Tracer:
         self._in_backward = False
         self._unsized: set[int] = set()
         self._packed = PackedSequences(self.interception.empty, self._elements)
+        self._known_sizes = KnownSizes(self._elements, self._constant, self.on_operator)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -253,11 +255,9 @@ class Tracer:
         of_packed = self._packed.taken(function, arguments, keywords)
         if of_packed is not None:
             return of_packed, arguments, keywords
-        given = tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else []
-        if any(leaf in self._packed for leaf in given):
-            refuse("packed sequence", user_place())
-        if any(id(leaf) in self._unsized for leaf in given):
-            refuse("data-dependent shape", user_place())
+        for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
+            if leaf in self._packed or id(leaf) in self._unsized:
+                refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
         return taken_whole(function, arguments, keywords), arguments, keywords
 
     def _elements(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -305,6 +305,9 @@ class Tracer:
         try:
             result = self.recorder.record(operator, arguments, keywords, self._runner(operator, target))
         except DATA_DEPENDENT:
+            found = self._known_sizes.result(operator, arguments, keywords)
+            if found is not None:
+                return found
             if target in UNSIZED:
                 return self._hand_out_unsized(target, operator, arguments, keywords)
             refuse("data-dependent shape", place, detail=str(operator))
@@ -335,12 +338,9 @@ class Tracer:
         answer, frame = found
         with self.interception.plainly():
             check = answer.check_of(frame)
-        if check is not None and check.told is not None:
-            call = Call("weft.refuse_unless.default", (Operand(0), Operand(1), check.message))
-            self.recorder.emit("library", (values[0], self.recorder.value_of(check.told)), NOTHING, call=call)
-        elif check is not None:
-            call = Call("weft.refuse_if.default", (Operand(0), check.message))
-            self.recorder.emit("library", (values[0],), NOTHING, call=call)
+        if check is not None:
+            told = () if check.told is None else (self.recorder.value_of(check.told),)
+            self.recorder.emit("library", (values[0], *told), NOTHING, call=check.call())
         return answer.answer
 
     def _hand_out_unsized(self, target: str, operator: Operator, arguments: Any, keywords: Any) -> Any:
