@@ -87,6 +87,20 @@ def test_numbers_of_rows_beside_what_is_read_at_them_are_the_interpreters(name: 
     torch.testing.assert_close(weft.hybridize(FOUND[name])(x), FOUND[name](x))
 
 
+def test_an_index_is_checked_for_what_writes_before_its_own_constants_are_met() -> None:
+    def function(a: torch.Tensor, c: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        c.add_(torch.addmm(c, x, x.t()), alpha=-0.1)
+        c[i] = (c.cumsum(0) * 0.1)[: len(i)]
+        a[i] = (x @ x.t() * 0.1 + a)[: len(i)]
+        return a
+
+    given = [torch.randn(200, 200, dtype=torch.float64) for _ in range(2)]
+    x, i = torch.randn(200, 16, dtype=torch.float64), torch.tensor([3, -1, 9])
+    ours = [tensor.clone() for tensor in given]
+    torch.testing.assert_close(weft.hybridize(function)(*ours, x, i), function(*given, x, i))
+    torch.testing.assert_close(ours, given)
+
+
 @pytest.mark.parametrize("name", sorted(CASES.keys() - {"take_along_dim"}))  # which wraps around
 @pytest.mark.parametrize("wrong", [PLACES, -PLACES - 1, 2**40])
 def test_an_index_out_of_range_is_eagers_error(name: str, wrong: int) -> None:

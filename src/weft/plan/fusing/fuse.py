@@ -31,7 +31,7 @@ from weft.plan.fusing.rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fusing.turned_products import multiply_either_way
 from weft.plan.fusing.windows import pool, pool_back
 from weft.plan.image_layout import channels_last_strides
-from weft.plan.indices import SCATTERS, VIEWS, Change, counted, uniform
+from weft.plan.indices import SCATTERS, VIEWS, Change, counted
 from weft.plan.kernels.top import TopKernel
 from weft.plan.plan import Plan
 from weft.plan.prepare import is_prepared, is_repeated, prepare
@@ -237,14 +237,8 @@ def _age(lazy: Lazy) -> int | None:
 
 
 def constant(fuser: Fusion, value: Value) -> Lazy:
-    """A constant: a number in the code where it is uniform, else a buffer."""
-    tensor: torch.Tensor = value.attributes["tensor"]
-    kind, number = tensor_type(value), uniform(value)
-    if number is not None:
-        return Lazy(kind.shape, number)
-    buffer = fuser.assembly.buffer("constant", kind.size, dtype_of(value))
-    fuser.assembly.constants.append(tensor.detach().contiguous())
-    return Lazy(kind.shape, fuser.assembly.leaf_in(buffer, plain(kind.shape), dtype_of(value)))
+    """A constant, made once: a check that ran before may have needed it."""
+    return fuser.lazies[value] if value in fuser.lazies else fuser.constant(value)
 
 
 def count(_fuser: Fusion, value: Value) -> Lazy:

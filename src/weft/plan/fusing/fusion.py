@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import torch
+
 from weft.ir.graph import Value
 from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.blocks import Blocks
 from weft.plan.expression import DTYPE_BYTES
 from weft.plan.fusing.assembly import Assembly
 from weft.plan.fusing.lazy import Lazy, Leaf
-from weft.plan.indices import Limit
+from weft.plan.indices import Limit, uniform
 from weft.plan.memory.loose_outputs import LooseOutputs
 from weft.plan.plan import Location
 from weft.plan.region import Region
@@ -52,7 +54,19 @@ class Fusion:
 
     def from_outside(self, value: Value) -> Lazy | None:
         """The expression of what is there before the region runs: an input or a constant."""
+        if value.op == "constant" and value not in self.lazies:  # of an index that is made later, and checked now
+            self.lazies[value] = self.constant(value)
         return self.lazies[value] if value.op == "constant" or value in self._inputs else None
+
+    def constant(self, value: Value) -> Lazy:
+        """A constant: a number in the code where it is uniform, else a buffer."""
+        tensor: torch.Tensor = value.attributes["tensor"]
+        kind, number = tensor_type(value), uniform(value)
+        if number is not None:
+            return Lazy(kind.shape, number)
+        buffer = self.assembly.buffer("constant", kind.size, dtype_of(value))
+        self.assembly.constants.append(tensor.detach().contiguous())
+        return Lazy(kind.shape, self.assembly.leaf_in(buffer, plain(kind.shape), dtype_of(value)))
 
     def live(self) -> Iterator[tuple[Value, Lazy]]:
         """The values the region has made so far that a later one reads, and that read what is held back.
