@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.api.program_examples import expected, parts
 from tests.ir.random_graphs import graphs, random_inputs
+from torch import nn
 
+import weft
 from weft.api.programs import writing as program_writing
 from weft.api.programs.container import ProgramFileError, packed, read_sections
 from weft.api.programs.file import SECTIONS, load_program, save_program
@@ -66,6 +68,23 @@ def test_a_loaded_program_gives_the_same_answers_in_the_same_structure(file: Pat
     torch.testing.assert_close(found["y"], expected(parts(), X))
     assert found["note"] == "seen"
     assert isinstance(found["row"], list)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM(3, 4), nn.LSTM(3, 4, 2, bidirectional=True), nn.GRU(3, 4)], ids=str)
+@pytest.mark.parametrize("lengths", [None, [5, 2]])
+def test_recurrent_layers_come_back(layer: nn.RNNBase, lengths: list[int] | None, tmp_path: Path) -> None:
+    def function(x: torch.Tensor, long: torch.Tensor | None) -> torch.Tensor:
+        if long is None:
+            found: torch.Tensor = layer(x)[0]
+            return found
+        packed = layer(nn.utils.rnn.pack_padded_sequence(x, long))[0]
+        return nn.utils.rnn.pad_packed_sequence(packed)[0]
+
+    x, long = torch.randn(5, 2, 3), None if lengths is None else torch.tensor(lengths)
+    weft.program(function, x, long).save(tmp_path / "net.weft")
+    loaded = weft.load_program(tmp_path / "net.weft")
+    for other in (x, torch.randn(5, 2, 3)):
+        torch.testing.assert_close(loaded(other, long), function(other, long).detach())
 
 
 def test_views_of_arguments_come_back_as_views(file: Path) -> None:

@@ -293,3 +293,15 @@ def test_products_of_groups_that_do_not_fit_are_left_to_the_rule():
     name = "aten._grouped_mm.default"
     assert SHAPE_SHORTCUTS[name]((torch.ones(10, 16), torch.ones(3, 8, 8), ENDS)) is None
     assert SHAPE_SHORTCUTS[name]((torch.ones(10, 16), torch.ones(3, 16, 8).double(), ENDS)) is None
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_batch_of_no_images_is_enlarged_to_none(mode, rank):
+    def enlarged(x):
+        return torch.nn.functional.interpolate(x, scale_factor=2, mode=mode)
+
+    x = torch.randn(0, 2, *[3] * rank, requires_grad=True)
+    found, expected = weft.hybridize(enlarged)(x), enlarged(x)
+    assert (found.shape, found.stride(), found.requires_grad) == (expected.shape, expected.stride(), True)
+    assert torch.autograd.grad(found.sum(), x)[0].shape == x.shape

@@ -90,6 +90,8 @@ def _laid_out(value: Value, result: Any, declared: Type) -> Any:
         return tuple(_laid_out(value, *pair) for pair in zip(result, declared.items, strict=True))
     if not isinstance(declared, TensorType):
         return result
+    if result is None and not declared.size:  # what an operator leaves out has no elements: an LSTM's workspace
+        return torch.empty_strided(declared.shape, declared.strides, dtype=declared.dtype, device=declared.device)
     given = type_of(result)
     if not agrees(declared, given):
         place = source_line(value.place.filename, value.place.line) if value.place else None

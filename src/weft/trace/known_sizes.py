@@ -40,7 +40,7 @@ class KnownSizes:
         if target == SELECT:
             values, mask = torch.broadcast_tensors(*arguments)
             return self._indexed(values, [mask], known | {id(mask): self._elements(mask)})
-        return self._indexed(*arguments, known) if target == INDEX else None
+        return self._indexed(arguments[0], arguments[1], known) if target == INDEX else None
 
     def _indexed(self, values: torch.Tensor, indices: Sequence[Any], known: dict[int, Any]) -> Any:
         """An index in which each mask is told as the places that it leaves, in each dimension."""

@@ -161,6 +161,15 @@ def _like(tensor: torch.Tensor) -> TensorType:
     return contiguous(torch.float32, tuple(tensor.shape))
 
 
+def _enlarged_nothing(arguments: tuple[Any, ...]) -> Types:
+    """An enlarged batch of no images, of which PyTorch's rule stumbles over a check that it means to pass."""
+    values, sizes, *_scales = arguments
+    plain = isinstance(values, torch.Tensor) and values.numel() == 0 and values.is_contiguous()
+    if not plain or 0 in values.shape[1:] or min(sizes) < 1:
+        return None
+    return contiguous(values.dtype, (*values.shape[:2], *sizes), values.device)
+
+
 def _grouped_product(arguments: tuple[Any, ...]) -> Types:
     """Products with a matrix for each group of rows, as layers of experts compute them; the rule knows bf16 alone."""
     first, second, *rest = arguments
@@ -204,5 +213,10 @@ SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Types]] = MappingProxy
         "aten.nll_loss_forward.default": _class_loss,
         "aten.nll_loss_backward.default": _class_loss_gradient,
         "aten._grouped_mm.default": _grouped_product,
+        **{
+            f"aten.{kind}{rank}d.default": _enlarged_nothing
+            for kind in ("upsample_nearest", "_upsample_nearest_exact")
+            for rank in (1, 2, 3)
+        },
     }
 )

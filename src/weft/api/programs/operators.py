@@ -13,8 +13,8 @@ from weft.ir.library import packet_name, resolve, split
 SPACES = frozenset({"aten", "prims"})
 """Namespaces whose operators compute with tensors and do nothing else, apart from those that the rules below find."""
 
-OWN = frozenset({"weft.recurrent_layer", "weft.recurrent_layer_backward"})
-"""Those of Weft that compute as PyTorch's do."""
+OWN = frozenset({"weft.recurrent_layer", "weft.recurrent_layer_backward", "weft.packed_lengths", "weft.check_longest"})
+"""Those of Weft that compute as PyTorch's do, or refuse numbers as these do."""
 
 WORDS = frozenset(
     {"Tensor", "List", "Optional", "number", "int", "float", "bool", "complex", "str", "Device", "Generator"}
