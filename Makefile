@@ -58,6 +58,7 @@ bench: $(INSTALLED)
 	@$(PYTHON) -m bench.devices lenet
 	@$(PYTHON) -m bench.devices resnet18 60
 	@$(PYTHON) -m bench.asynchronous
+	@$(PYTHON) -m bench.unequal
 
 readme: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,plot]'

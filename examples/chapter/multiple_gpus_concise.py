@@ -32,12 +32,13 @@ def train(net: nn.Module, data: tuple[Batches, Batches], devices: list[str], lr:
     trainer = torch.optim.SGD(net.parameters(), lr)
     loss = nn.CrossEntropyLoss()
     timer, animator = weft.Timer(), weft.Animator("epoch", "test acc", xlim=[1, epochs])
+    first = net.devices[0].torch_device
     for epoch in range(epochs):
         net.train()
         timer.start()
         for x, y in train_iter:
             trainer.zero_grad()
-            loss(net(x), y).backward()
+            loss(net(x.to(first)), y.to(first)).backward()
             trainer.step()
         timer.stop()
         animator.add(epoch + 1, (weft.evaluate(net.module, test_iter, devices),))
@@ -60,20 +61,43 @@ def train_with_trainer(
         trainer.fit(*data, epochs=epochs, resume="auto")
 
 
+def linear() -> nn.Module:
+    """Make the chapter's smallest network, where the first device is."""
+    return nn.Linear(10, 1).to(weft.try_gpu())
+
+
+def wrap() -> None:
+    """Print a network, and the same on several devices: all there are, or those that are named by number."""
+    net = linear()
+    print(net)
+    print(weft.DataParallel(net))
+    numbers = [0, 3]  # of GPUs; where there are not so many, of shares of the cores
+    gpus = torch.cuda.device_count() > max(numbers)
+    named = weft.DataParallel(net.to("cuda:0" if gpus else "cpu"), device_ids=numbers if gpus else ["cpu:0", "cpu:3"])
+    print("on", *named.devices)
+
+
 def save_and_load() -> None:
     """Show the chapter's checkpoints: saved from a wrapper, loaded without it, which plain PyTorch refuses."""
-    net = nn.Linear(10, 1)
-    print(net)
-    print(weft.DataParallel(net, "cpu:0"))
+    net, new_net = nn.DataParallel(linear()), linear()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "8.4_model.pt"
-        torch.save(nn.DataParallel(net).state_dict(), path)
-        new_net = nn.Linear(10, 1)
+        torch.save(net.state_dict(), path)
         try:
             new_net.load_state_dict(torch.load(path, weights_only=True))
         except RuntimeError as error:
             print(f"torch: {error}")
         print(f"weft:\n{weft.load(path, new_net).report}")
+        torch.save(net.module.state_dict(), path)  # the chapter's first way out: save without the wrapper
+        new_net.load_state_dict(torch.load(path, weights_only=True))
+        torch.save(net.state_dict(), path)  # the second: wrap before loading
+        nn.DataParallel(new_net).load_state_dict(torch.load(path, weights_only=True))
+        for holder in (net, weft.DataParallel(net.module)):  # with Weft's names neither is needed
+            weft.save(path, holder)
+            for loader in (linear(), nn.DataParallel(linear()), weft.DataParallel(linear())):
+                weft.load(path, loader)
+                same = torch.equal(next(iter(loader.parameters())), net.module.weight)
+                print(f"saved from {type(holder).__name__}, loaded into {type(loader).__name__}: same values: {same}")
 
 
 def main() -> None:
@@ -84,6 +108,7 @@ def main() -> None:
     arguments.add_argument("--samples", type=int, default=60_000, help="how many of the training samples")
     arguments.add_argument("--net", choices=NETS, default="resnet18")
     options = arguments.parse_args()
+    wrap()
     save_and_load()
     train_data, test_data = (
         weft.data.synthetic_fashion_mnist(options.samples, max(1, options.samples // 6))

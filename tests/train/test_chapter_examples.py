@@ -38,6 +38,8 @@ def test_concise_training_and_checkpoints(monkeypatch: Any, capsys: Any) -> None
     assert 'Missing key(s) in state_dict: "weight", "bias"' in printed
     assert "matched:    2 tensors" in printed
     assert "module.weight -> weight" in printed
+    assert "on cpu:0 cpu:3\n" in printed
+    assert printed.count(": same values: True\n") == 6
     assert len(re.findall(r"test acc: 0\.\d\d, \d+\.\d sec/epoch on \[", printed)) == 2
     assert "epoch 1, loss" in printed
 

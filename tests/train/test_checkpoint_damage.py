@@ -207,6 +207,35 @@ def test_each_flipped_bit_of_a_file_of_torch_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_no_flipped_bit_of_what_an_archive_says_of_its_records_gives_other_values(tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    path = tmp_path / "net.pt"
+    torch.save(net.state_dict(), path)
+    content = path.read_bytes()
+    for bit in range(8 * content.index(b"PK\1\2"), 8 * len(content)):
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        other = nn.Linear(3, 2)
+        if error_of(path, other) is None:
+            assert all(map(torch.equal, other.state_dict().values(), net.state_dict().values())), bit
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_record_that_says_it_is_a_folder_is_refused(verify: bool, tmp_path: Path) -> None:
+    """PyTorch reads nothing into the memory of such a record, and gives whatever was there before."""
+    net = nn.Linear(3, 2)
+    path = tmp_path / "net.pt"
+    torch.save(net.state_dict(), path)
+    content = bytearray(path.read_bytes())
+    name = content.rindex(b"net/data/0")  # in the contents, at the end; 8 bytes before it, the attributes
+    content[name - 8] |= 0x10
+    path.write_bytes(content)
+    with pytest.raises(weft.CheckpointError, match="says that it is a folder"):
+        weft.load(path, nn.Linear(3, 2), verify=verify)
+
+
+@pytest.mark.slow
 def test_damaged_files_of_torch_load_as_they_were_or_not_at_all(tmp_path: Path) -> None:
     net = model()
     path = tmp_path / "net.pt"

@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.train import laws_run
 from torch import nn
 from torch.nn import functional
 
 import weft
 from weft.train.datasets.data import Batches, Images
+from weft.train.devices.split import split_sizes
 
 X, Y = torch.randn(24, 5, generator=torch.Generator().manual_seed(3)), torch.arange(24) % 3
 
@@ -118,6 +120,26 @@ def test_a_parameter_that_nobody_uses_is_left_alone() -> None:
     trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), functional.cross_entropy, "cpu:0")
     trainer.step(X.double(), Y)
     assert net.unused.weight.grad is None
+
+
+@settings(max_examples=25)
+@given(
+    shares=st.lists(st.integers(0, 5), min_size=2, max_size=5).filter(sum),
+    sizes=st.lists(st.sampled_from([1, 2, 7, 24]), min_size=1, max_size=3),
+    overlap=st.booleans(),
+)
+def test_devices_may_take_different_branches_and_leave_parameters_unused(
+    shares: list[int], sizes: list[int], overlap: bool
+) -> None:
+    devices = [f"cpu:{index}" for index in range(len(shares))]
+    trainer = laws_run.prepared(laws_run.Branching, devices=devices, shares=shares, overlap=overlap)
+    updates = []
+    for size in sizes:
+        trainer.step(laws_run.X[:size], laws_run.Y[:size])
+        parts = split_sizes(size, shares)
+        updates.append([*zip(laws_run.X[:size].split(parts), laws_run.Y[:size].split(parts), strict=True)])
+    laws_run.agree(trainer, laws_run.expected(laws_run.Branching, updates, functional.cross_entropy))
+    assert trainer.net.never.weight.grad is None
 
 
 def test_hybridized_replicas_give_the_same() -> None:

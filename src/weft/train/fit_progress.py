@@ -13,12 +13,13 @@ ERASE = "\r\033[K"
 
 
 class FitProgress:
-    """Tells how far an epoch is; `total` batches, if that is known."""
+    """Tells how far an epoch is; `total` batches, if that is known, `done` of them earlier."""
 
-    def __init__(self, epoch: int, total: int | None, say: Callable[[str], None] | None) -> None:
+    def __init__(self, epoch: int, total: int | None, say: Callable[[str], None] | None, done: int = 0) -> None:
         self._epoch, self._total, self._say = epoch, total, say
+        self._before = done  # batches of the epoch that were trained on before, in a run that was stopped
         self._start = self._told = time.monotonic()
-        self._tenth = 0
+        self._tenth = done * 10 // total if total else 0
         self._live = say is print and sys.stdout.isatty()
         self._shown = False
 
@@ -46,5 +47,5 @@ class FitProgress:
 
     def _line(self, done: int, loss: Any, now: float) -> str:
         of = f"/{self._total} ({100 * done // self._total} %)" if self._total else ""
-        rate = done / (now - self._start)
+        rate = (done - self._before) / (now - self._start)
         return f"epoch {self._epoch}: batch {done}{of}, loss {float(loss):.4g}, {rate:.3g} batches/s"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from weft.train.devices.measured_shares import MeasuredShares
 from weft.train.devices.memory_limits import MemoryLimits
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.split import resolved_shares, split_sizes, training_sizes
+from weft.train.epoch_sums import EpochSums
 from weft.train.evaluation import Evaluation
 from weft.train.fit_progress import FitProgress
 from weft.train.history import History, line_of
@@ -32,6 +34,7 @@ from weft.train.trainer_options import check_trainable, options_of
 from weft.train.whole_step import WholeStep, whole_step
 
 Batch = tuple[Any, Any]
+logger = logging.getLogger("weft")
 
 
 class Trainer:
@@ -73,6 +76,8 @@ class Trainer:
         self.steps = 0  # updates of the parameters
         self.epoch = 0
         self.history = History()
+        self._data: Prefetched | None = None  # what `fit` goes through, or went through last
+        self._so_far = EpochSums()  # of the epoch that is under way
         self._waiting = 0  # batches since the last update
         self._count = 0.0  # samples in them
         self._stopped: str | None = None
@@ -215,21 +220,27 @@ class Trainer:
         if resume not in (None, "auto"):
             raise UsageError(f"resume={resume!r}", fix='resume="auto", or trainer.load(checkpoints) before')
         checkpoints = self.options.checkpoints
-        data = Prefetched(train, self.options.prefetch)
         with self._guarded():
             self._begin()
             if resume == "auto" and checkpoints is not None and checkpoints.latest() is not None:
-                self.load(checkpoints, data)
+                self.load(checkpoints, train)
+            data = self._data = self._going_through(train)
             speaks = say if self.peers is None or self.peers.rank == 0 else None
             while self.epoch < epochs and self._stopped is None:
                 row = self._epoch(data, test, speaks)
                 if speaks is not None:
                     speaks(line_of(row))
                 if checkpoints is not None:
-                    self.save(checkpoints, data)
+                    self.save(checkpoints, train)
             if self._stopped is not None and speaks is not None:
                 speaks(f"training ends after epoch {self.epoch}: {self._stopped}")
         return self.history
+
+    def _going_through(self, train: Iterable[Batch]) -> Prefetched:
+        """The batches of `fit`; what an epoch has come to counts only where the data itself stands in that epoch."""
+        if self._data is None or self._data.data is not train or not hasattr(train, "state_dict"):
+            self._so_far = EpochSums()
+        return Prefetched(train, self.options.prefetch)
 
     def _begin(self) -> None:
         self._stopped = None  # what ended an earlier call does not end this one
@@ -247,46 +258,45 @@ class Trainer:
         if test is not None:
             row |= self._tested(test)
         self.history.append(row)
-        for callback in self.options.callbacks:
-            callback.after_epoch(self, row)
         if self.options.scheduler is not None and self.options.schedule == "epoch":
             _step_epoch(self.options.scheduler, row)
+        for callback in self.options.callbacks:  # last: what they save is all that the epoch has changed
+            callback.after_epoch(self, row)
         if self.peers is not None and self.peers.sum(torch.tensor(float(self._stopped is not None))):
             self._stopped = self._stopped or "another process was asked to"
         return row
 
     def _train_epoch(self, data: Prefetched, say: Callable[[str], None] | None) -> float:
         """Give the mean loss over the epoch; what is accumulated at its end is an update too."""
-        total: Any = 0.0
-        count = 0
-        progress = FitProgress(self.epoch + 1, data.total, say)
-        done = 0
-        for done, (loss, samples) in enumerate(self._losses(data), 1):
-            total += loss * samples
-            count += samples
+        so_far = self._so_far
+        progress = FitProgress(self.epoch + 1, data.total, say, so_far.batches)
+        over = so_far.batches and so_far.batches == data.total  # saved after the last batch: the epoch is to be ended
+        for loss, samples in self._losses(Prefetched((), 0) if over else data):
+            so_far.add(loss, samples)
             for callback in self.options.callbacks:
                 callback.after_step(self, loss)
-            progress.after_batch(done, loss)
+            progress.after_batch(so_far.batches, loss)
             if self._stopped is not None and self.peers is None:
                 break
         self._flush()
         progress.end()
-        if not done and self._stopped is None and not self._ending:
-            raise _no_batches(self.epoch + 1, data.data)
-        return float(total) / count if count else float("nan")
+        if not so_far.batches and self._stopped is None and not self._ending:
+            raise data.without_batches(self.epoch + 1)
+        self._so_far = EpochSums()
+        return so_far.mean()
 
-    def _losses(self, data: Iterable[Batch]) -> Iterator[tuple[torch.Tensor, int]]:
+    def _losses(self, data: Prefetched) -> Iterator[tuple[torch.Tensor, int]]:
         """Train on all batches; a process that has no more goes on with none, until no process has one."""
-        batches = iter(data)
-        for batch in batches:
-            x, y = pair_of(batch)
-            if self.peers is None:
-                yield self.step(x, y), samples_of(x, y)
-                continue
-            loss, _ = self._round((x, y))
-            yield loss, samples_of(x, y)
-            if self._ending:
-                return
+        with closing(iter(data)) as batches:  # also after an error, whose traceback holds them: they stop at once
+            for batch in batches:
+                x, y = pair_of(batch)
+                if self.peers is None:
+                    yield self.step(x, y), samples_of(x, y)
+                    continue
+                loss, _ = self._round((x, y))
+                yield loss, samples_of(x, y)
+                if self._ending:
+                    return
         while self.peers is not None:
             loss, there = self._round(None)
             if not there or self._ending:
@@ -300,8 +310,12 @@ class Trainer:
             self.peers.enter(self.steps, "evaluating")
         return Evaluation(self.net, self.devices, self.loss_fn, self.options.metrics, self.peers).of(test)
 
-    def save(self, checkpoints: Checkpoints, data: Any = None) -> None:
-        """Save the module, and all that training needs to go on; between updates only. Rank 0 writes."""
+    def save(self, checkpoints: Checkpoints | None = None, data: Any = None) -> None:
+        """Save the module, and all that training needs to go on; between updates only. Rank 0 writes.
+
+        Into the trainer's own `checkpoints` unless others are given, with the place of `fit` in its data.
+        """
+        target = self._own(checkpoints)
         if self._waiting:
             raise UsageError(
                 f"{self._waiting} of {self.options.accumulate} batches are accumulated",
@@ -313,20 +327,45 @@ class Trainer:
             self.peers.enter(self.steps, "saving")
             states = states_of_all(self.peers)
         if self.peers is None or self.peers.rank == 0:
-            parts = {**self._parts(data), "epoch": self.epoch, "history": list(self.history), "ranks": states}
-            checkpoints.save(self.net, self.steps, **parts)
+            parts = {**self._parts(self._standing(data)), "epoch": self.epoch, "within": self._so_far.state()}
+            target.save(self.net, self.steps, **parts, history=list(self.history), ranks=states)
         if self.peers is not None:
             self.peers.enter(self.steps, "between steps")
 
-    def load(self, checkpoints: Checkpoints, data: Any = None) -> None:
-        """Go on from the newest good checkpoint."""
-        found = checkpoints.load(self.net, **self._parts(data))
+    def load(self, checkpoints: Checkpoints | None = None, data: Any = None) -> None:
+        """Go on from the newest good checkpoint, the trainer's own unless others are given, and in `data` if given."""
+        parts = self._parts(data)
+        found = self._own(checkpoints).load(self.net, **parts)
         self.steps, self.epoch, self.history = found["step"], found["epoch"], History(found["history"])
+        self._data = None if data is None else Prefetched(data, self.options.prefetch)
+        self._so_far = EpochSums.of(found.parts.get("within", ())) if "data" in parts else EpochSums()
         if self.peers is not None:
             take_state(self.peers, found["ranks"])
 
+    def _own(self, checkpoints: Checkpoints | None) -> Checkpoints:
+        found = checkpoints if checkpoints is not None else self.options.checkpoints
+        if found is None:
+            raise UsageError(
+                "this trainer has no checkpoints",
+                fix='weft.Trainer(..., checkpoints=weft.Checkpoints("runs")), or name them in this call',
+            )
+        return found
+
+    def _standing(self, data: Any) -> Any:
+        """Data that says where training stands in it: what is made ahead of training has gone further."""
+        if self._data is None or (data is not None and data is not self._data.data):
+            return data
+        if hasattr(self._data.data, "state_dict"):
+            return self._data
+        if self._so_far.batches:
+            logger.warning(
+                "weft: saved in the middle of an epoch of data that does not say where it stands (a %s): "
+                "who goes on from there begins that epoch anew",
+                type(self._data.data).__name__,
+            )
+        return None
+
     def _parts(self, data: Any) -> dict[str, Any]:
-        data = data.data if isinstance(data, Prefetched) and not hasattr(data.data, "state_dict") else data
         parts = {
             "optimizer": self.optimizer,
             "scheduler": self.options.scheduler,
@@ -346,18 +385,6 @@ class Trainer:
 
 def _as_is(net: nn.Module) -> nn.Module:
     return net
-
-
-def _no_batches(epoch: int, data: Any) -> UsageError:
-    """Say that an epoch had nothing to train on: its loss would be no number, and nobody would know why."""
-    once = isinstance(data, Iterator)
-    return UsageError(
-        f"there was no batch in epoch {epoch}",
-        why=f"the data is a {type(data).__name__}, which gives its batches only once" if once else "the data is empty",
-        fix="give what can be gone through in every epoch: a list, a DataLoader, an object whose __iter__ begins anew"
-        if once
-        else None,
-    )
 
 
 def _step_epoch(scheduler: Any, row: dict[str, float]) -> None:

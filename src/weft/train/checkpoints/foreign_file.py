@@ -26,6 +26,7 @@ ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's
 READ_SIZE = 2**20
+FOLDER = 0x10  # among a record's attributes: PyTorch's reader gives such a one memory, and reads nothing into it
 # Where people put the state_dict of a model among other things.
 USUAL_PLACES = ("state_dict", "model_state_dict", "model_state", "model", "net", "module")
 _reading = threading.Lock()
@@ -80,6 +81,8 @@ def _check_archive(path: Path, verify: bool, told: Told) -> None:
             for record in archive.infolist():
                 if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
                     raise file_error(path, f"its record {record.filename!r} is packed, which torch.save never does")
+                if record.is_dir() or record.external_attr & FOLDER:
+                    raise file_error(path, f"its record {record.filename!r} says that it is a folder")
                 if verify:
                     for length in _read_through(archive, record):
                         done += length

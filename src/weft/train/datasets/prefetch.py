@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Generator, Iterable, Iterator, Sized
 from itertools import islice
 from typing import Any
 
 from weft.engine import Var, make_engine
-from weft.errors import ExecutionError
+from weft.errors import ExecutionError, UsageError
 from weft.train.datasets.data import Batches
 from weft.train.processes.user_line import HELPERS
 
 USUAL = 2  # batches ahead
+ANEW = "give what can be gone through in every epoch: a list, a DataLoader, an object whose __iter__ begins anew"
 
 
 class Prefetched:
@@ -27,7 +28,7 @@ class Prefetched:
         self.ahead = ahead if ahead is not None else USUAL if isinstance(data, Batches) else 0
         self._state: dict[str, Any] | None = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Generator[Any, None, None]:
         if not self.ahead:
             for batch in self.data:
                 self._state = None  # the thing itself stands where training stands
@@ -48,20 +49,23 @@ class Prefetched:
             engine.push(make, writes=(position, ready), device="data", name="make a batch")
             coming.append((ready, slot))
 
-        with make_engine({"data": 1}) as engine:
-            while True:
-                while len(coming) <= self.ahead:
-                    push()
-                ready, slot = coming.popleft()
-                try:
-                    engine.wait(ready)
-                except ExecutionError as error:
-                    raise (error.__cause__ or error) from None
-                if not slot:
-                    self._state = None
-                    return
-                batch, self._state = slot[0]
-                yield batch
+        try:
+            with make_engine({"data": 1}) as engine:
+                while True:
+                    while len(coming) <= self.ahead:
+                        push()
+                    ready, slot = coming.popleft()
+                    try:
+                        engine.wait(ready)
+                    except ExecutionError as error:
+                        raise (error.__cause__ or error) from None
+                    if not slot:
+                        self._state = None
+                        return
+                    batch, self._state = slot[0]
+                    yield batch
+        finally:
+            self._go_back()
 
     @property
     def total(self) -> int | None:
@@ -75,10 +79,23 @@ class Prefetched:
         """Say where training stands in the data."""
         return self._state if self._state is not None else self.data.state_dict()  # type: ignore[attr-defined]
 
+    def without_batches(self, epoch: int) -> UsageError:
+        """Say that an epoch had nothing to train on: its loss would be no number, and nobody would know why."""
+        fact, kind = f"there was no batch in epoch {epoch}", type(self.data).__name__
+        if not isinstance(self.data, Iterator):
+            return UsageError(fact, why="the data is empty")
+        return UsageError(fact, why=f"the data is a {kind}, which gives its batches only once", fix=ANEW)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on elsewhere."""
         self._state = None
         self.data.load_state_dict(state)  # type: ignore[attr-defined]
+
+    def _go_back(self) -> None:
+        """Have the data itself stand where training stands: batches that were made ahead in vain are made again."""
+        if self._state is not None and hasattr(self.data, "load_state_dict"):
+            self.data.load_state_dict(self._state)
+        self._state = None
 
     def _position(self) -> dict[str, Any] | None:
         return dict(self.data.state_dict()) if hasattr(self.data, "state_dict") else None
