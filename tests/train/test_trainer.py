@@ -202,7 +202,8 @@ def fit(
 def test_fit_trains_and_resumed_ends_with_the_same_bits(options: dict[str, Any], tmp_path: Path) -> None:
     straight, said = fit(tmp_path / "straight", 6, **options)
     assert straight.history[-1]["loss"] < straight.history[0]["loss"]
-    assert said[0].startswith("epoch 1, loss")
+    rows = [line for line in said if ": batch " not in line]  # a machine that is busy is told how far an epoch is
+    assert rows[0].startswith("epoch 1, loss")
     assert straight.steps == 18
     fit(tmp_path / "stopped", 2, **options)
     torch.rand(3)
