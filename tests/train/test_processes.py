@@ -92,3 +92,13 @@ def test_a_hundred_failures_can_be_chosen_in_parts(monkeypatch: Any, capsys: Any
     assert chosen(1) == chosen(1) != chosen(2)
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     assert "-m tests.train.failing $(KILLS) both $(SEED)\n" in makefile
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_all_name_the_step_of_a_rank_that_failed_between_two_steps(tmp_path: Path) -> None:
+    broken = {"folder": str(tmp_path), "how": "fail", "rank": 1, "step": 5, "place": "callback"}
+    with pytest.raises(weft.ExecutionError, match="rank 1 of 2 failed in step 5: "):
+        train(f"{failing_run.__file__}:run", processes=2, epochs=1, values=broken)
+    told = (tmp_path / "told-0.json").read_text()
+    assert "rank 1 of 2 failed in step 5, so rank 0 stops too" in told

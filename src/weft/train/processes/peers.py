@@ -109,7 +109,7 @@ class Peers:
         if self.watch.failure is None:
             reason = "it was interrupted" if isinstance(error, KeyboardInterrupt) else _said(error)
             with contextlib.suppress(RuntimeError):  # the store may have gone with whoever held it
-                self.watch.report(Failure(self.rank, self.watch.sign.step, reason, line_of_error(error)))
+                self.watch.report(Failure(self.rank, self.watch.sign.step, reason, line_of_error(error), told=True))
 
     def _wait(self, work: Any, on_gpu: bool) -> None:
         start, doing = time.monotonic(), self.watch.sign.doing
@@ -146,7 +146,8 @@ class Peers:
         self._leak()
         if failure.rank == NOBODY:
             return self._ended(failure.reason)
-        step = max(failure.step, self.watch.sign.step)  # a sum is of the step that the other one did not end
+        # A sum is of the step that a rank which is gone did not end.
+        step = failure.step if failure.told else max(failure.step, self.watch.sign.step)
         return ExecutionError(
             f"rank {failure.rank} of {self.world} failed in step {step}, so rank {self.rank} stops too",
             where=failure.line,

@@ -28,6 +28,7 @@ class Failure:
     step: int
     reason: str
     line: str | None = None
+    told: bool = False  # by the rank itself, which knows its step; the others know the last one that it said
 
 
 @dataclass
