@@ -207,12 +207,13 @@ def test_each_flipped_bit_of_a_file_of_torch_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_flipped_bit_of_what_an_archive_says_of_its_records_gives_other_values(tmp_path: Path) -> None:
+def test_no_flipped_bit_of_what_an_archive_says_of_a_tensor_gives_other_values(tmp_path: Path) -> None:
     net = nn.Linear(3, 2)
     path = tmp_path / "net.pt"
     torch.save(net.state_dict(), path)
     content = path.read_bytes()
-    for bit in range(8 * content.index(b"PK\1\2"), 8 * len(content)):
+    name = content.rindex(b"net/data/0")
+    for bit in range(8 * content.rindex(b"PK\1\2", 0, name), 8 * content.index(b"PK\1\2", name)):
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         path.write_bytes(changed)
