@@ -149,6 +149,21 @@ def end_parent(way: str, processes: int, number: signal.Signals) -> float:
         return time.monotonic() - started
 
 
+def end_parent_at_once(processes: int) -> float:
+    """End the parent of a run whose processes still import PyTorch; gives the seconds until none of them is left."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        process = start(folder, "launcher", processes, how="hang", rank=0, step=3, patience=100.0)
+        limit = time.monotonic() + LONGEST
+        while len(ranks_of(process.pid)) < processes and time.monotonic() < limit:
+            time.sleep(0.005)
+        started = time.monotonic()
+        process.kill()
+        process.communicate()
+        assert not end_of_all(folder, LONGEST)
+        return time.monotonic() - started
+
+
 def once(source: random.Random, ways: Sequence[str]) -> tuple[str, str, float]:
     """End one run at random; gives what was done, all of it in words, and the seconds it took."""
     way, processes = source.choice(ways), source.choice([2, 3, 4])

@@ -236,6 +236,14 @@ def test_a_record_that_says_it_is_a_folder_is_refused(verify: bool, tmp_path: Pa
         weft.load(path, nn.Linear(3, 2), verify=verify)
 
 
+def test_a_record_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), b"x")
+    with pytest.raises(weft.CheckpointError, match=re.escape(str(path))):
+        weft.load(path, nn.Linear(3, 2))
+
+
 @pytest.mark.slow
 def test_damaged_files_of_torch_load_as_they_were_or_not_at_all(tmp_path: Path) -> None:
     net = model()

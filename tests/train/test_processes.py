@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.train import failing, failing_run, laws_run
-from tests.train.failing import IN_TIME, end_parent, fail_once
+from tests.train.failing import IN_TIME, end_parent, end_parent_at_once, fail_once
 
 import weft
 from weft.train.checkpoints.tensor_file import read_tensor_file
@@ -51,6 +51,12 @@ def test_when_a_process_fails_the_others_say_so_within_two_seconds(way: str, how
 @pytest.mark.timeout(120)
 def test_no_process_outlives_its_parent() -> None:
     end_parent("launcher", 2, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_no_process_outlives_a_parent_that_ended_while_it_was_importing() -> None:
+    assert end_parent_at_once(2) < 60.0  # it had waited minutes for a store that had ended with the parent
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def _output() -> int | None:
 
 
 def _command() -> Sequence[str]:
-    return [sys.executable, "-m", "weft.train.worker"]
+    return [sys.executable, "-m", "weft.train.rank", str(os.getpid())]
 
 
 def _terminated(number: int, _frame: Any) -> None:

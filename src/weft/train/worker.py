@@ -1,9 +1,8 @@
-"""`python -m weft.train.worker RANK WORLD PORT ORDER`: one process of a run that `weft train --processes` started."""
+"""RANK WORLD PORT ORDER -> one process of a run that `weft train --processes` started; `weft.train.rank` runs it."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, b
 from weft.devices import cpu_count
 from weft.errors import WeftError
 from weft.train.launch import HOST, RESULT, Order, run_here
-from weft.train.processes.parent import end_with_parent
 from weft.train.processes.peers import join
 from weft.train.processes.rank_watch import own_part
 
@@ -24,7 +22,6 @@ FAILED, INTERRUPTED = 4, 130
 
 def main(words: Sequence[str]) -> int:
     """Train as one rank; an error of Weft is printed as it is, any other one with its traceback."""
-    end_with_parent(os.getppid())
     rank, world, port = (int(word) for word in words[:3])
     told = Order(**json.loads(words[3]))
     torch.set_num_threads(max(1, cpu_count() // world))

@@ -81,7 +81,7 @@ def _check_archive(path: Path, verify: bool, told: Told) -> None:
             for record in archive.infolist():
                 if record.compress_type != zipfile.ZIP_STORED or record.file_size != record.compress_size:
                     raise file_error(path, f"its record {record.filename!r} is packed, which torch.save never does")
-                if record.is_dir() or record.external_attr & FOLDER:
+                if record.filename.endswith("/") or record.external_attr & FOLDER:
                     raise file_error(path, f"its record {record.filename!r} says that it is a folder")
                 if verify:
                     for length in _read_through(archive, record):
