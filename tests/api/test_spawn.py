@@ -334,6 +334,25 @@ def test_what_one_call_writes_says_nothing_of_others_that_look_alike():
     assert norm.num_batches_tracked == len(pairs)
 
 
+def test_a_loop_that_waits_for_the_step_before_the_last_overlaps_two_and_no_more():
+    gates = [threading.Event() for _ in range(6)]
+
+    def step(x, number):
+        assert gates[number].wait(20)
+        return x + number
+
+    losses, unfinished = [], []
+    for number in range(len(gates)):
+        losses.append(weft.spawn(step, torch.ones(2), number))
+        unfinished.append(sum(not weft.ready(loss) for loss in losses))
+        if number:
+            gates[number - 1].set()
+            weft.wait(losses[-2])
+    gates[-1].set()
+    assert [float(loss[0]) for loss in weft.wait(losses)] == [1, 2, 3, 4, 5, 6]
+    assert unfinished == [1, 2, 2, 2, 2, 2]
+
+
 @pytest.mark.parametrize("given", [3, [torch.ones(2)], None])
 def test_what_is_no_tensor_is_not_asked_whether_it_is_ready(given):
     with pytest.raises(weft.UsageError, match=r"weft.ready was given a (int|list|NoneType)"):
