@@ -16,13 +16,15 @@ def nothing() -> None:
     """Be an empty task."""
 
 
-def pushed(engine: Engine, lane: str, variables: Sequence[Var]) -> float:
-    """Push empty tasks, each of which changes one of the variables; gives the seconds of one push."""
+def pushed(engine: Engine, lane: str, variables: Sequence[Var], *, through: bool = False) -> float:
+    """Push empty tasks, each of which changes one of the variables: the seconds of one push, or way `through`."""
     push, count = engine.push, len(variables)
     writes = [(variables[number % count],) for number in range(TASKS)]
     start = time.perf_counter()
     for written in writes:
         push(nothing, (), written, lane)
+    if through:
+        engine.waitall()
     return (time.perf_counter() - start) / TASKS
 
 
@@ -46,10 +48,7 @@ def push_while_lanes_run() -> float:
 def through(lane: str, lanes: int, variables: int) -> float:
     """Push, and wait for all of them: the seconds of one task."""
     with Engine({"cpu": lanes}) as engine:
-        start = time.perf_counter()
-        pushed(engine, lane, [Var() for _ in range(variables)])
-        engine.waitall()
-        found = (time.perf_counter() - start) / TASKS
+        found = pushed(engine, lane, [Var() for _ in range(variables)], through=True)
         if engine.statistics().done != TASKS:
             raise SystemExit(f"{engine.statistics().done} of {TASKS} tasks were done")
         return found
