@@ -159,7 +159,7 @@ def end_parent_at_once(processes: int) -> float:
             time.sleep(0.005)
         started = time.monotonic()
         process.kill()
-        process.communicate()
+        said_by(process, folder)
         assert not end_of_all(folder, LONGEST)
         return time.monotonic() - started
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -14,6 +15,7 @@ import weft
 from weft.train import device_work
 from weft.train import trainer as trainer_module
 from weft.train.devices.measured_shares import LEAST, TRIED, WARM_UP, MeasuredShares
+from weft.train.devices.split import split_sizes
 
 
 def measured(*speeds: float, steps: int = WARM_UP + 1) -> MeasuredShares:
@@ -44,6 +46,37 @@ def test_a_device_that_brings_nothing_gets_nothing_but_a_trial_now_and_then() ->
     assert found.shares() == pytest.approx([100, 100 * LEAST])
     found.end_of_step()
     assert found.shares() == pytest.approx([100, 0.1])
+
+
+def sizes_of_steps(found: MeasuredShares, speeds: Sequence[float], steps: int) -> list[tuple[int, ...]]:
+    """Train on devices whose speeds vary by seven percent; gives the parts of each batch."""
+    source, sizes = random.Random(0), list[tuple[int, ...]]()
+    for _ in range(steps):
+        parts = split_sizes(256, found.shares())
+        sizes.append(tuple(parts))
+        for index, (part, speed) in enumerate(zip(parts, speeds, strict=True)):
+            compiling = 3.0 if index == 0 and tuple(parts) not in sizes[:-1] else 0.0
+            found.note(index, part, part / (speed * source.uniform(0.93, 1.07)) + compiling)
+        found.end_of_step()
+    return sizes
+
+
+def test_programs_get_other_sizes_only_where_that_pays() -> None:
+    found = MeasuredShares(2, steady=True)
+    sizes = sizes_of_steps(found, [300, 225], 60)
+    assert len(set(sizes)) == 2  # the equal ones, and those that were measured
+    assert sizes[-1] == pytest.approx((146, 110), abs=8)
+    later = sizes_of_steps(found, [300, 75], 60)
+    assert len(set(later)) <= 6  # as what is known of the speed comes closer to it
+    assert later[-1] == pytest.approx((205, 51), abs=12)
+    assert len(set(sizes_of_steps(MeasuredShares(2), [300, 225], 60))) > 5  # modules as they are take any size
+
+
+def test_a_slow_device_gets_no_steady_share_that_all_would_wait_for() -> None:
+    for slow in range(40, 1000, 7):
+        found = MeasuredShares(3, steady=True)
+        sizes = sizes_of_steps(found, [1000, 1000, slow], 20)[-1]
+        assert max(sizes[0] / 1000, sizes[1] / 1000, sizes[2] / slow) <= 1.25 * 256 / (2000 + slow)
 
 
 def test_a_trainer_measures_and_still_gives_the_update_of_one_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,9 +59,9 @@ class Trainer:
         self.peers = find_peers()
         places = devices_of_rank(devices, self.peers)
         self.devices = places
-        self.measured = (
-            MeasuredShares(len(places), [str(place) for place in places]) if self.options.shares == "measured" else None
-        )
+        self.measured: MeasuredShares | None = None
+        if self.options.shares == "measured":
+            self.measured = MeasuredShares(len(places), [*map(str, places)], steady=self.options.hybridize)
         self._shares = [1.0] * len(places) if self.measured else resolved_shares(places, self.options.shares)
         ask = self.measured is not None and not self.options.hybridize
         self._limits = MemoryLimits(places, self.options.memory, ask=ask)

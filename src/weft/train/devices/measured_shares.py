@@ -18,14 +18,23 @@ SUSPICIOUS = 0.35  # of the fastest device's speed: one slower than that has to 
 SUSPECTED_AT = 6  # steps after which the speeds are known well enough to suspect a device
 COMPARED = 5  # steps with it and as many without it, in turn
 WORTH = 0.99  # a device stays if steps with it take less than this part of those without it
+PARTS = 32  # of a batch: in so many the sizes of programs are counted, as each size is a program to be compiled
+PAYS = 0.9  # programs get other sizes if steps then take less than this part of the time
 
 logger = logging.getLogger("weft")
 
 
 class MeasuredShares:
-    """The shares of devices by their speed on the user's own model, adjusted while training goes on."""
+    """The shares of devices by their speed on the user's own model, adjusted while training goes on.
 
-    def __init__(self, count: int, names: Sequence[str] = ()) -> None:
+    `steady` shares are those of devices that run programs: they change only where that pays, and a step with a size
+    that is new says nothing of the speed, as it is compiled for.
+    """
+
+    def __init__(self, count: int, names: Sequence[str] = (), *, steady: bool = False) -> None:
+        self._steady = steady
+        self._held = [1.0] * count  # the steady shares
+        self._compiled: set[tuple[int, int]] = set()  # devices with sizes that they had
         self._speeds: list[float | None] = [None] * count
         self._seen = 0
         self._names = list(names) or [f"device {index}" for index in range(count)]
@@ -38,12 +47,31 @@ class MeasuredShares:
         known = [speed for speed in self._speeds if speed is not None]
         if len(known) < len(self._speeds):
             return [1.0] * len(self._speeds)
-        shares = [max(speed, LEAST * max(known)) if self._seen % TRIED == 0 else speed for speed in known]
+        if self._steady:
+            shares = self._steadily(known)
+        else:
+            shares = [max(speed, LEAST * max(known)) if self._seen % TRIED == 0 else speed for speed in known]
         without = {*self.dropped, *([self._suspect] if self._suspect is not None and self._seen % 2 else [])}
         return [0.0 if index in without else share for index, share in enumerate(shares)]
 
+    def _steadily(self, speeds: Sequence[float]) -> list[float]:
+        """Give the shares of before unless others are so much better that compiling for them pays."""
+
+        def seconds(shares: Sequence[float]) -> float:
+            return max(share / speed for share, speed in zip(shares, speeds, strict=True)) / sum(shares)
+
+        if seconds(speeds) < PAYS * seconds(self._held):
+            exact = [PARTS * speed / sum(speeds) for speed in speeds]
+            less = [float(int(share)) for share in exact]
+            less[exact.index(max(exact))] += PARTS - sum(less)
+            self._held = min([float(round(share)) for share in exact], less, key=seconds)
+        return self._held
+
     def note(self, index: int, samples: int, seconds: float) -> None:
         """Take in how long a device took for so many samples."""
+        if self._steady and (index, samples) not in self._compiled:
+            self._compiled.add((index, samples))
+            return
         if self._seen < WARM_UP or not samples or seconds <= 0:
             return
         speed, before = samples / seconds, self._speeds[index]
