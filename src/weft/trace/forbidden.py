@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from weft.trace.capture import is_listing
+
 FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
     {
         torch.Tensor.__bool__: "branch",
@@ -29,9 +31,13 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
 )
 
 
-def kind_of_refusal(function: Callable[..., Any]) -> str | None:
+def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | None:
     """The refusal that a function gets, if any; also when somebody has wrapped it since this file was read."""
     kind = FORBIDDEN.get(getattr(function, "__wrapped__", function))
+    if kind == "number" and is_listing():
+        return "list"
+    if kind == "text" and arguments and not arguments[1]:
+        return None  # without a format, a stand-in shows its type and sizes
     if kind is None and getattr(function, "__name__", "") == "__set__":
         return "memory replaced" if function == torch.Tensor.data.__set__ else None  # type: ignore[attr-defined]
     return kind

@@ -20,7 +20,6 @@ from weft.trace.capture import (
     PLAIN_TYPES,
     Interception,
     Operator,
-    is_listing,
     is_stand_in,
     is_transformed,
     next_autograd_number,
@@ -39,6 +38,7 @@ from weft.trace.grown import Noting
 from weft.trace.known import Known
 from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
+from weft.trace.module_moves import stays
 from weft.trace.opened import opened
 from weft.trace.packed import PackedSequences
 from weft.trace.places import user_place
@@ -241,11 +241,10 @@ class Tracer:
 
     def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any, Any]:
         """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
-        kind = kind_of_refusal(function)
-        if kind == "number" and is_listing():
-            kind = "list"
-        if kind == "text" and not arguments[1]:
-            kind = None  # without a format, a stand-in shows its type and sizes
+        unmoved = stays(function, arguments, keywords)
+        if unmoved is not None:
+            return unmoved, arguments, keywords
+        kind = kind_of_refusal(function, arguments)
         if kind is not None and not (
             kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)
         ):
