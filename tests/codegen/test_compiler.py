@@ -13,7 +13,7 @@ from weft.codegen.module import Module
 from weft.codegen.objects import compiler
 from weft.codegen.objects.compiler import object_code, object_codes, optimized, target_machine
 from weft.devices import cores
-from weft.target import host_target
+from weft.target import Target, host_target
 
 
 def module() -> Module:
@@ -114,3 +114,26 @@ def test_a_module_ends_before_its_context_whoever_looks_at_frames(monkeypatch: p
     for make in (compiler.object_code, compiler.assembly, compiler.optimized_text):
         assert make(module(), host_target())
     assert [each.closed for each in made] == [True, True, True]
+
+
+def test_who_waits_for_all_modules_compiles_the_longest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, own = threading.Event(), threading.Event(), list[str]()
+
+    def code(text: str, _: Target) -> bytes:
+        if threading.current_thread() is threading.main_thread():
+            own.append(text)
+            if len(own) == 3:
+                go_on.set()
+        else:
+            begun.set()
+            assert go_on.wait(timeout=60)
+        return text.encode()
+
+    monkeypatch.setattr(compiler, "object_code", code)
+    with cores(2):
+        compilation = compiler.Compilation(host_target())
+    for text in ("first", "c", "longest", "long"):
+        compilation.add(text)
+        assert begun.wait(timeout=60)
+    assert compilation.finish() == (b"first", b"c", b"longest", b"long")
+    assert own == ["longest", "long", "c"]

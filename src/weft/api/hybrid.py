@@ -31,6 +31,7 @@ from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.runtime.ahead import compile_ahead
 from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
+from weft.runtime.memory_ahead import MemoryAhead
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.containers import Touched
@@ -56,6 +57,7 @@ class Call:
     keywords: dict[str, Any]
     leaves: list[Any]
     structure: TreeSpec
+    memory: MemoryAhead | None = None  # where the program is to run at once
 
 
 class Hybrid:
@@ -115,11 +117,13 @@ class Hybrid:
                 raise
             self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
-        found = self._find(key, leaves) or self._trace(Call(arguments, keywords, leaves, structure), always=False)
-        if found is None:
-            return self.function(*arguments, **keywords)
-        self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
-        return found.program.run(found.inputs(leaves))
+        with MemoryAhead() as memory:
+            call = Call(arguments, keywords, leaves, structure, memory)
+            found = self._find(key, leaves) or self._trace(call, always=False)
+            if found is not None:
+                self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
+                return found.program.run(found.inputs(leaves))
+        return self.function(*arguments, **keywords)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
@@ -182,7 +186,10 @@ class Hybrid:
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)
-        types = known_types(name := trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values())))
+        name = trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values()))
+        if call.memory is not None:
+            call.memory.find(name)
+        types = known_types(name)
         request = Request(
             self.function,
             call.arguments,

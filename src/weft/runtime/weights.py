@@ -18,7 +18,7 @@ import torch
 
 from weft.codegen.library import version_of
 from weft.devices import cpu_count
-from weft.runtime.arena import HUGE_PAGE, Block
+from weft.runtime.arena import HUGE_PAGE, new_block
 from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
 
@@ -223,5 +223,5 @@ def current_forms(packed: Sequence[PackedWeight], tensors: Sequence[Sequence[tor
 
 def _buffer(size: int) -> torch.Tensor:
     # A page that is touched for the first time costs as much as packing what it holds: large ones are fewer.
-    memory = Block(size).memory if size >= HUGE_PAGE else None
+    memory = new_block(size).memory if size >= HUGE_PAGE else None
     return torch.empty(size, dtype=torch.uint8) if memory is None else torch.frombuffer(memory, dtype=torch.uint8)

@@ -75,8 +75,10 @@ class Compilation:
     def finish(self) -> tuple[bytes, ...]:
         """Give the object files in the order of their texts, when all are compiled."""
         try:
-            # Once all are written, this thread takes from the end what no other has begun.
-            own = {one: object_code(text, self._target) for text, one in reversed(self._begun) if one.cancel()}
+            # Once all are written, this thread takes what no other has begun, the longest first: none is left alone
+            # with a long one at the end.
+            longest = sorted(self._begun, key=lambda entry: -len(entry[0]))
+            own = {one: object_code(text, self._target) for text, one in longest if one.cancel()}
             return tuple(own[one] if one in own else one.result() for _, one in self._begun)
         finally:
             self.drop()

@@ -3,7 +3,8 @@
 `void work(mailbox*)` is a worker's life. `void dispatch(frame*)` runs a program: lane 0 on the calling thread and the
 others on workers, or all of it on the calling thread where there are not enough idle workers at once. Only then may
 lanes wait for each other: a caller reserves all workers it needs before it posts to any. Where they sleep and the
-calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end.
+calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end. `void
+touch(data*, i64 bytes)` lets the system give the pages of memory, whose contents others may write meanwhile.
 """
 
 from weft.codegen.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
@@ -38,6 +39,7 @@ ANSWER_SPINS = 60
 WAKING_SPINS = 20_000
 # What a program's description holds: the serial function, the number of lanes, its pace (see pace.py), the lanes'
 # functions.
+SMALLEST_PAGE = 4096
 SERIAL_SLOT, LANES_SLOT, PACE_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + PACE_WORDS
 
 
@@ -50,7 +52,15 @@ def crew_module(target: Target) -> str:
     _Worker(module.function("work", ["ptr"])).write()
     _Dispatch(module.function("dispatch", ["ptr"])).write()
     _write_close(module.function("close", ["ptr"]))
+    _write_touch(module.function("touch", ["ptr", "i64"]))
     return str(module)
+
+
+def _write_touch(f: FunctionWriter) -> None:
+    data, size = f.parameters
+    with f.loop(0, size, SMALLEST_PAGE) as loop:
+        place = f.offset(data, "i8", loop.index)
+        f.emit_void(f"cmpxchg volatile {place}, i8 0, i8 0 monotonic monotonic")  # no number changes, but it is written
 
 
 class _Words:
