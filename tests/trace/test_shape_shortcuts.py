@@ -1,9 +1,12 @@
 """Shortcuts through PyTorch's shape rules: the types of results are eager's, whether one is taken or not."""
 
+import random
+
 import pytest
 import torch
 
 import weft
+from weft.ir.types import type_of
 from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
 
 NAME = "aten.native_batch_norm.default"
@@ -141,7 +144,8 @@ def test_what_a_unit_computes_lies_as_eagers(name):
     def unit(x):
         results = [torch.ops.aten.relu(x), torch.ops.aten.threshold_backward(x, x, 0)]
         if x.is_floating_point():
-            results += [function(x) for function in (torch.nn.functional.gelu, torch.sigmoid, torch.tanh)]
+            units = torch.nn.functional.gelu, torch.sigmoid, torch.tanh, torch.nn.functional.relu6
+            results += [function(x) for function in units]
         return results
 
     assert_lie_alike(weft.hybridize(unit)(values), unit(values))
@@ -305,3 +309,45 @@ def test_a_batch_of_no_images_is_enlarged_to_none(mode, rank):
     found, expected = weft.hybridize(enlarged)(x), enlarged(x)
     assert (found.shape, found.stride(), found.requires_grad) == (expected.shape, expected.stride(), True)
     assert torch.autograd.grad(found.sum(), x)[0].shape == x.shape
+
+
+def convolutions(draw):
+    """Arguments of a convolution, of one to three dimensions, that may have odd strides, or not fit."""
+    count, groups = draw.randint(1, 3), draw.choice((1, 1, 2, 3))
+    channels = groups * draw.choice((1, 2)), groups * draw.choice((1, 2, 3))
+    values = torch.randn(draw.choice((1, 2, 3)), channels[0], *[draw.choice((1, 2, 4, 7)) for _ in range(count)])
+    weight = torch.randn(channels[1], channels[0] // groups, *[draw.choice((1, 2, 3)) for _ in range(count)])
+    if draw.random() < 0.3:
+        lines = [tensor.movedim(1, -1).contiguous().movedim(-1, 1) for tensor in (values, weight)]
+        values, weight = (lines[0], weight) if draw.random() < 0.5 else (values, lines[1])
+    numbers = [[draw.choice(choices) for _ in range(count)] for choices in ((1, 2), (0, 1, 2), (1, 2))]
+    bias = draw.choice((None, torch.randn(channels[1])))
+    return (values, weight, bias, *numbers, False, [0] * count, groups)
+
+
+def test_convolutions_lie_as_eagers():
+    draw, shortcut = random.Random(3), SHAPE_SHORTCUTS["aten.convolution.default"]
+    taken = 0
+    for _ in range(600):
+        arguments = convolutions(draw)
+        kind = shortcut(arguments)
+        if kind is not None:
+            taken += 1
+            eager = torch.ops.aten.convolution.default(*arguments)
+            assert kind == type_of(eager)
+    assert taken > 200
+
+
+def test_convolutions_that_are_not_usual_are_left_to_the_rule():
+    shortcut = SHAPE_SHORTCUTS["aten.convolution.default"]
+    values, weight, rest = torch.randn(2, 4, 5, 5), torch.randn(8, 4, 3, 3), ([1, 1], [0, 0], [1, 1])
+    none = False, [0, 0], 1
+    assert shortcut((values, weight, None, *rest, *none)) is not None
+    assert shortcut((values, weight, None, *rest, True, [0, 0], 1)) is None
+    assert shortcut((values, weight, None, *rest, False, [0, 0], 2)) is None
+    assert shortcut((values, weight, torch.randn(4), *rest, *none)) is None
+    assert shortcut((values[:, :, :2], weight, None, *rest, *none)) is None
+    assert shortcut((values.to(memory_format=torch.channels_last), weight, None, *rest, *none)) is None
+    assert shortcut((values.double(), weight.double(), None, *rest, *none)) is None
+    one = torch.randn(2, 1, 5, 5).as_strided((2, 1, 5, 5), (25, 1, 5, 1))  # it may as well lie channels last
+    assert shortcut((one, weight[:, :1].contiguous(), None, *rest, *none)) is None

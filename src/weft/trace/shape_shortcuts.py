@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.ir.types import CPU, TensorType, contiguous
+from weft.ir.types import CPU, TensorType, contiguous, row_major
 
 Types = TensorType | tuple[TensorType, ...] | None
 
@@ -62,6 +62,11 @@ def _elementwise(arguments: tuple[Any, ...]) -> Types:
         for other, same in zip(rest, alike, strict=True)
     )
     return TensorType(torch.float32, shape, strides) if all(fits) else None
+
+
+def _between(arguments: tuple[Any, ...]) -> Types:
+    """Of a tensor that lies row by row, and numbers that its own are held between."""
+    return _like(arguments[0]) if _is_row_major(arguments[0]) else None
 
 
 def _fills(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
@@ -124,6 +129,22 @@ def _product_and_row(arguments: tuple[Any, ...]) -> Types:
     return kind if isinstance(kind, TensorType) and _is_plain(row, kind.shape[-1:]) else None
 
 
+def _convolution(arguments: tuple[Any, ...]) -> Types:
+    """Of images and weights that lie row by row: a result that does too."""
+    values, weight, bias, *numbers, transposed, _, groups = arguments
+    count = values.dim() - 2
+    if transposed or count < 1 or weight.dim() != count + 2 or not _is_row_major(values) or not _is_row_major(weight):
+        return None
+    channels = weight.shape[0]
+    fits = values.shape[1] == weight.shape[1] * groups and channels % groups == 0
+    if not fits or not (bias is None or _is_plain(bias, (channels,))) or any(len(each) != count for each in numbers):
+        return None
+    places = zip(values.shape[2:], weight.shape[2:], *numbers, strict=True)
+    sizes = [(size + 2 * before - apart * (reach - 1) - 1) // step + 1 for size, reach, step, before, apart in places]
+    whole = (values.shape[0], channels, *sizes)
+    return contiguous(torch.float32, whole) if min(*whole, values.shape[1], *weight.shape[2:]) > 0 else None
+
+
 def _class_loss(arguments: tuple[Any, ...]) -> Types:
     """The loss of a batch with a class for each row, as one number; and how many rows count."""
     if not _is_batch_of_classes(*arguments[:-1]):
@@ -147,6 +168,11 @@ def _is_batch_of_classes(values: Any, classes: Any, weight: Any, reduction: Any)
 def _is_plain(tensor: Any, sizes: tuple[int, ...] | None = None) -> bool:
     """Tell whether an argument is a tensor of single floats on the CPU that lie row by row; and of these sizes."""
     return _is_single(tensor) and (sizes is None or tuple(tensor.shape) == sizes) and tensor.is_contiguous()
+
+
+def _is_row_major(tensor: Any) -> bool:
+    """Tell the same also of dimensions of one element, whose strides might say that channels come last."""
+    return _is_plain(tensor) and tensor.stride() == row_major(tuple(tensor.shape))
 
 
 def _is_single(tensor: Any) -> bool:
@@ -201,10 +227,12 @@ SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Types]] = MappingProxy
         "aten.gelu.default": _elementwise,
         "aten.sigmoid.default": _elementwise,
         "aten.tanh.default": _elementwise,
+        "aten.hardtanh.default": _between,
         "aten.threshold_backward.default": _elementwise,
         "aten.mm.default": _product,
         "aten.bmm.default": _product,
         "aten.addmm.default": _product_and_row,
+        "aten.convolution.default": _convolution,
         "aten.native_layer_norm.default": _layer_norm,
         "aten._log_softmax.default": _softmax,
         "aten._log_softmax_backward_data.default": _softmax_gradient,

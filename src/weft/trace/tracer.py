@@ -50,6 +50,7 @@ from weft.trace.result_types import ResultTypes
 from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
 from weft.trace.state import State
 from weft.trace.unsized import UNSIZED, unsized_types
+from weft.trace.view_shortcuts import VIEW_SHORTCUTS, window_of
 
 
 def is_size(leaf: Any) -> bool:
@@ -353,6 +354,11 @@ class Tracer:
         shortcut = SHAPE_SHORTCUTS.get(target)
 
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            if target in VIEW_SHORTCUTS and not keywords:
+                with self.interception.plainly():
+                    window = window_of(target, arguments)
+                    if window is not None:
+                        return self.interception.window(arguments[0], *window)
             if shortcut is not None and not keywords:
                 with self.interception.plainly():
                     kinds = shortcut(arguments)

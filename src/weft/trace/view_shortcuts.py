@@ -1,0 +1,114 @@
+"""Usual operators that give views -> the type of the view, and how far behind its tensor it begins.
+
+PyTorch's rules of these take a millisecond, and what they say is arithmetic on sizes and strides. A shortcut covers the
+usual case alone; of any other it gives nothing, and PyTorch's rule is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.ir.types import TensorType, row_major, type_of
+from weft.trace.capture import is_plain_stand_in
+
+Window = tuple[TensorType, int] | None
+
+
+def window_of(target: str, arguments: tuple[Any, ...]) -> Window:
+    """Give what a view looks into of its first argument, if that is usual."""
+    shortcut = VIEW_SHORTCUTS.get(target)
+    if shortcut is None or not isinstance(arguments[0], torch.Tensor) or not is_plain_stand_in(arguments[0]):
+        return None
+    numbers = arguments[1:]
+    if any(type(number) is not int for given in numbers for number in (given if type(given) is list else [given])):
+        return None
+    return shortcut(type_of(arguments[0]), *numbers)
+
+
+def _window(kind: TensorType, sizes: list[int], strides: list[int], offset: int = 0) -> Window:
+    return TensorType(kind.dtype, tuple(sizes), tuple(strides), kind.device), offset
+
+
+def _view(kind: TensorType, sizes: list[int]) -> Window:
+    """Of a tensor with elements that lie row by row."""
+    count, unknown = prod(size for size in sizes if size != -1), sizes.count(-1)
+    if (
+        kind.strides != row_major(kind.shape)
+        or kind.size == 0
+        or count <= 0
+        or unknown > 1
+        or min(sizes, default=1) < -1
+    ):
+        return None
+    whole = [kind.size // count if size == -1 else size for size in sizes]
+    return _window(kind, whole, list(row_major(tuple(whole)))) if prod(whole) == kind.size else None
+
+
+def _transpose(kind: TensorType, first: int, second: int) -> Window:
+    order = list(range(len(kind.shape)))
+    if not _has(kind, first) or not _has(kind, second):
+        return None
+    order[first], order[second] = order[second], order[first]
+    return _permute(kind, order)
+
+
+def _matrix_transpose(kind: TensorType) -> Window:
+    return _transpose(kind, 0, 1) if len(kind.shape) == 2 else None
+
+
+def _permute(kind: TensorType, order: list[int]) -> Window:
+    places = range(len(kind.shape))
+    if not all(_has(kind, place) for place in order) or sorted(places[place] for place in order) != list(places):
+        return None
+    return _window(kind, [kind.shape[place] for place in order], [kind.strides[place] for place in order])
+
+
+def _select(kind: TensorType, dimension: int, index: int) -> Window:
+    if not _has(kind, dimension) or not -kind.shape[dimension] <= index < kind.shape[dimension]:
+        return None
+    sizes, strides = list(kind.shape), list(kind.strides)
+    index, step = range(sizes.pop(dimension))[index], strides.pop(dimension)
+    return _window(kind, sizes, strides, index * step)
+
+
+def _unsqueeze(kind: TensorType, dimension: int) -> Window:
+    count = len(kind.shape)
+    if not -count - 1 <= dimension <= count:
+        return None
+    place = dimension % (count + 1)
+    step = kind.shape[place] * kind.strides[place] if place < count else 1
+    sizes, strides = list(kind.shape), list(kind.strides)
+    sizes.insert(place, 1)
+    strides.insert(place, step)
+    return _window(kind, sizes, strides)
+
+
+def _squeeze(kind: TensorType, dimension: int) -> Window:
+    if not _has(kind, dimension) or kind.shape[dimension] != 1:
+        return None
+    sizes, strides = list(kind.shape), list(kind.strides)
+    del sizes[dimension], strides[dimension]
+    return _window(kind, sizes, strides)
+
+
+def _has(kind: TensorType, dimension: int) -> bool:
+    return -len(kind.shape) <= dimension < len(kind.shape)
+
+
+VIEW_SHORTCUTS: Mapping[str, Callable[..., Window]] = MappingProxyType(
+    {
+        "aten.view.default": _view,
+        "aten._unsafe_view.default": _view,
+        "aten.t.default": _matrix_transpose,
+        "aten.transpose.int": _transpose,
+        "aten.permute.default": _permute,
+        "aten.select.int": _select,
+        "aten.unsqueeze.default": _unsqueeze,
+        "aten.squeeze.dim": _squeeze,
+    }
+)
