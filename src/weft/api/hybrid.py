@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from types import CodeType
 from typing import Any, NoReturn, TypeVar, overload
@@ -57,7 +57,7 @@ class Call:
     keywords: dict[str, Any]
     leaves: list[Any]
     structure: TreeSpec
-    memory: MemoryAhead | None = None  # where the program is to run at once
+    memory: MemoryAhead = field(default_factory=MemoryAhead)
 
 
 class Hybrid:
@@ -117,8 +117,8 @@ class Hybrid:
                 raise
             self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
-        with MemoryAhead() as memory:
-            call = Call(arguments, keywords, leaves, structure, memory)
+        call = Call(arguments, keywords, leaves, structure)
+        with call.memory:
             found = self._find(key, leaves) or self._trace(call, always=False)
             if found is not None:
                 self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
@@ -186,10 +186,8 @@ class Hybrid:
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)
-        name = trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values()))
-        if call.memory is not None:
-            call.memory.find(name)
-        types = known_types(name)
+        types = known_types(name := trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values())))
+        call.memory.find(name)
         request = Request(
             self.function,
             call.arguments,

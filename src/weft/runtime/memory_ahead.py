@@ -43,16 +43,17 @@ class MemoryAhead:
         self._known: list[int] = []
         self._noted: list[int] = []
         self._ready: Ready = {}
-        self._is_over = False
+        self._is_over = True
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
+        self._is_over = False
         return self
 
     def find(self, name: str) -> None:
-        """Offer blocks as the entry of this name has them, and ask the system for their memory."""
+        """Offer blocks as the entry of this name has them, and ask the system for their memory; if this is open."""
         folder = config().cache_dir
-        if folder is None or cpu_count() < 2 or self._name is not None:
+        if folder is None or cpu_count() < 2 or self._name is not None or self._is_over:
             return
         self._name = name
         self._known = _sizes(_cache(folder).read(name), name)

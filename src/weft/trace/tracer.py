@@ -47,10 +47,9 @@ from weft.trace.recorder import Recorder
 from weft.trace.recurrent import taken_whole
 from weft.trace.refusals import refuse
 from weft.trace.result_types import ResultTypes
-from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
+from weft.trace.shortcuts import known_result
 from weft.trace.state import State
 from weft.trace.unsized import UNSIZED, unsized_types
-from weft.trace.view_shortcuts import VIEW_SHORTCUTS, window_of
 
 
 def is_size(leaf: Any) -> bool:
@@ -351,21 +350,10 @@ class Tracer:
         return self.recorder.record_unsized(operator, arguments, keywords, list(zip(empty, kinds, strict=True)))
 
     def _runner(self, operator: Operator, target: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        shortcut = SHAPE_SHORTCUTS.get(target)
-
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-            if target in VIEW_SHORTCUTS and not keywords:
-                with self.interception.plainly():
-                    window = window_of(target, arguments)
-                    if window is not None:
-                        return self.interception.window(arguments[0], *window)
-            if shortcut is not None and not keywords:
-                with self.interception.plainly():
-                    kinds = shortcut(arguments)
-                if isinstance(kinds, tuple):
-                    return tuple(map(self.interception.placeholder, kinds))
-                if kinds is not None:
-                    return self.interception.placeholder(kinds)
+            known = known_result(self.interception, target, arguments, keywords)
+            if known is not None:
+                return known
             result = self.interception.run(operator, arguments, keywords)
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():
