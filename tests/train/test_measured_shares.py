@@ -14,7 +14,15 @@ from torch.nn import functional
 import weft
 from weft.train import device_work
 from weft.train import trainer as trainer_module
-from weft.train.devices.measured_shares import LEAST, TRIED, WARM_UP, MeasuredShares
+from weft.train.devices.measured_shares import (
+    COMPARED,
+    LEAST,
+    RETRIED,
+    SUSPECTED_AT,
+    TRIED,
+    WARM_UP,
+    MeasuredShares,
+)
 from weft.train.devices.split import split_sizes
 
 
@@ -109,6 +117,35 @@ def test_a_device_that_costs_more_than_it_brings_is_left_out_with_numbers(caplog
         assert (found.shares()[1] > 0) == stays
         said = "cpu:1 is left out: 100 samples took 150.0 ms with it, 100.0 ms without it"
         assert (said in caplog.text) != stays
+
+
+def compared(found: MeasuredShares, steps: int, cost: Callable[[int], float]) -> list[bool]:
+    """Train with a second device with which a step takes so much of the time without it; gives where it worked."""
+    worked = []
+    for step in range(steps):
+        shares = found.shares()
+        worked.append(shares[1] > 0)
+        found.note(0, 90, 0.09)
+        if shares[1]:
+            found.note(1, 10, 0.1)
+        found.end_of_step(100, 0.1 * (cost(step) if shares[1] else 1.0))
+    return worked
+
+
+def test_a_device_that_was_disturbed_while_it_was_compared_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
+    found = MeasuredShares(2, ["cpu:0", "cpu:1"])
+    worked = compared(found, 3 * RETRIED, lambda step: 1.5 if step < RETRIED else 0.5)
+    assert not any(worked[SUSPECTED_AT + 2 * COMPARED : RETRIED])
+    assert all(worked[2 * RETRIED :])
+    assert not found.dropped
+    assert "cpu:1 is used again: 100 samples took 50.0 ms with it, 100.0 ms without it" in caplog.text
+
+
+def test_a_useless_device_is_compared_ever_more_rarely_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    worked = compared(MeasuredShares(2, ["cpu:0", "cpu:1"]), 16 * RETRIED, lambda _: 1.5)
+    assert sum(worked[RETRIED:]) <= 4 * (COMPARED + 1)
+    assert any(worked[RETRIED : 2 * RETRIED])
+    assert caplog.text.count("left out") == 1
 
 
 class Clock:

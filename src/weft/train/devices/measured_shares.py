@@ -17,6 +17,7 @@ TRIED = 16  # steps between two trials
 SUSPICIOUS = 0.35  # of the fastest device's speed: one slower than that has to show that it brings something
 SUSPECTED_AT = 6  # steps after which the speeds are known well enough to suspect a device
 COMPARED = 5  # steps with it and as many without it, in turn
+RETRIED = 64  # steps after which a device that was left out is compared again; then after twice as many each time
 WORTH = 0.99  # a device stays if steps with it take less than this part of those without it
 PARTS = 32  # of a batch: in so many the sizes of programs are counted, as each size is a program to be compiled
 PAYS = 0.9  # programs get other sizes if steps then take less than this part of the time
@@ -39,6 +40,8 @@ class MeasuredShares:
         self._seen = 0
         self._names = list(names) or [f"device {index}" for index in range(count)]
         self.dropped: dict[int, str] = {}  # devices that are left out, and the sentence that says why
+        self._retries: dict[int, int] = {}  # steps after which each is compared again
+        self._due: dict[int, int] = {}  # the step in which that is
         self._suspect: int | None = None  # the device that is left out of every other step, to see what it brings
         self._times: tuple[list[float], list[float]] = ([], [])  # seconds a sample: with it, without it
 
@@ -51,7 +54,9 @@ class MeasuredShares:
             shares = self._steadily(known)
         else:
             shares = [max(speed, LEAST * max(known)) if self._seen % TRIED == 0 else speed for speed in known]
-        without = {*self.dropped, *([self._suspect] if self._suspect is not None and self._seen % 2 else [])}
+        without = {*self.dropped} - {self._suspect}
+        if self._suspect is not None and self._seen % 2:
+            without.add(self._suspect)
         return [0.0 if index in without else share for index, share in enumerate(shares)]
 
     def _steadily(self, speeds: Sequence[float]) -> list[float]:
@@ -86,6 +91,8 @@ class MeasuredShares:
         self._seen += 1
         if self._seen == SUSPECTED_AT and seconds:
             self._suspect = self._slow_one()
+        if self._suspect is None:
+            self._suspect = next((index for index, step in self._due.items() if self._seen >= step), None)
 
     def _slow_one(self) -> int | None:
         """The slowest device, if it is so slow that it may cost more than it brings."""
@@ -95,16 +102,19 @@ class MeasuredShares:
         return min(known)[1]
 
     def _decide(self, suspect: int, samples: int) -> None:
-        """Leave a device out for good if steps are not faster with it."""
+        """Leave a device out while it does not pay; others may have disturbed it, so it is compared again."""
         with_it, without_it = (statistics.median(times) * samples * 1e3 for times in self._times)
         self._suspect, self._times = None, ([], [])
+        was_out, numbers = suspect in self.dropped, f"{with_it:.1f} ms with it, {without_it:.1f} ms without it"
         if with_it > WORTH * without_it:
-            self.dropped[suspect] = (
-                f"{self._names[suspect]} is left out: {samples} samples took {with_it:.1f} ms with it, "
-                f"{without_it:.1f} ms without it"
-            )
-            logger.warning("weft: %s", self.dropped[suspect])
+            self._retries[suspect] = 2 * self._retries.get(suspect, RETRIED // 2)
+            self._due[suspect] = self._seen + self._retries[suspect]
+            self.dropped[suspect] = f"{self._names[suspect]} is left out: {samples} samples took {numbers}"
+            logger.log(logging.INFO if was_out else logging.WARNING, "weft: %s", self.dropped[suspect])
             self._suspect = self._slow_one()
+        elif was_out:
+            del self.dropped[suspect], self._due[suspect]
+            logger.warning("weft: %s is used again: %s samples took %s", self._names[suspect], samples, numbers)
 
 
 def finish(place: Device) -> None:
