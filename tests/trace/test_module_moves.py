@@ -51,6 +51,10 @@ def test_a_module_that_is_there_already_stays(name: str) -> None:
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(hybrid.state_dict(), eager.state_dict())
     assert hybrid.forward.traces == 1
+    # By now the ways to aliases of parameters are watched: a second trace meets them so.
+    x = torch.randn(7, 4)
+    torch.testing.assert_close(hybrid(x), eager(x))
+    assert hybrid.forward.traces == 2
 
 
 def test_a_module_that_would_change_is_refused_and_stays_as_it_was() -> None:

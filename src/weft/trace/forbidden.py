@@ -38,9 +38,13 @@ def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | 
         return "list"
     if kind == "text" and arguments and not arguments[1]:
         return None  # without a format, a stand-in shows its type and sizes
-    if kind is None and getattr(function, "__name__", "") == "__set__":
-        return "memory replaced" if function == torch.Tensor.data.__set__ else None  # type: ignore[attr-defined]
-    return kind
+    return "memory replaced" if kind is None and puts_data(function) else kind
+
+
+def puts_data(function: Callable[..., Any]) -> bool:
+    """Whether a function assigns `.data`, also when somebody has wrapped it since this file was read."""
+    name = getattr(function, "__name__", "")
+    return name == "__set__" and function == torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 # What is allowed after all of a tensor whose elements are the same at every run.

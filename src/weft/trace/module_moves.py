@@ -15,22 +15,24 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from weft.trace.capture import is_stand_in, outside_tracing
+from weft.trace.forbidden import puts_data
 from weft.trace.places import MACHINERY, user_place
 from weft.trace.refusals import refuse
 
 CONVERSIONS = frozenset({Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.cpu})
-PLACED, GRADIENT = Tensor.data.__set__, Tensor.grad.__get__  # type: ignore[attr-defined,union-attr]
-MOVES = CONVERSIONS | {PLACED, GRADIENT}
+GRADIENT = Tensor.grad.__get__  # type: ignore[union-attr]
+ASKED = CONVERSIONS | {GRADIENT}
 
 
 def stays(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """What to call in the place of a step of a module's conversion that changes nothing; None if it is no such."""
-    if function not in MOVES or is_stand_in(arguments[0]) or not _converts_a_module():
+    is_placed = puts_data(function)
+    if not (is_placed or function in ASKED) or is_stand_in(arguments[0]) or not _converts_a_module():
         return None
     tensor = arguments[0]
     if function == GRADIENT:
         return lambda *_: None  # where the parameter was converted, it has been refused before
-    if function == PLACED:
+    if is_placed:
         return (lambda *_: None) if arguments[1] is tensor else None
     with outside_tracing():
         found = function(*arguments, **keywords)
