@@ -117,20 +117,13 @@ class Hybrid:
                 raise
             self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
-        found = self._find(key, leaves)
-        if found is not None:
-            return self._run(found, arguments, keywords, leaves)
         call = Call(arguments, keywords, leaves, structure)
         with call.memory:
-            found = self._trace(call, always=False)
+            found = self._find(key, leaves) or self._trace(call, always=False)
             if found is not None:
-                return self._run(found, arguments, keywords, leaves)
+                self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
+                return found.program.run(found.inputs(leaves))
         return self.function(*arguments, **keywords)
-
-    def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
-        """Run a program, which the next call takes the quick way to."""
-        self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
-        return found.program.run(found.inputs(leaves))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
