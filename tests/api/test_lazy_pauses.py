@@ -19,7 +19,7 @@ from weft.api.lazy import plan as lazy_plan
 from weft.api.lazy import recording as lazy_recording
 from weft.api.lazy.questions import is_called_by_user
 from weft.api.lazy.session import SESSION
-from weft.api.lazy.tasks import engine
+from weft.api.lazy.tasks import engine, idle
 from weft.api.lazy.tensor import LazyTensor
 from weft.errors import ExecutionError
 from weft.trace.modes import function_mode_count
@@ -50,8 +50,15 @@ def look_until(paused: bool, x: torch.Tensor) -> None:
     """Look until a pause has begun, or let the code run until it has ended."""
     last = time.monotonic() + 20
     while SESSION.pauses.paused is not paused:
-        assert time.monotonic() < last
+        assert time.monotonic() < last, what_is_left()
         look(x)
+
+
+def what_is_left() -> str:
+    """Say what may keep a pause from beginning."""
+    pauses = SESSION.pauses
+    queue = [engine(), idle(), SESSION._recordings, SESSION.memories.all(), SESSION.gradients.memories()]
+    return f"queue {queue}, others {pauses._others}, held {pauses._held}, wanted {pauses.wanted}, mode {pauses._mode}"
 
 
 def switched_often(monkeypatch: pytest.MonkeyPatch) -> None:
