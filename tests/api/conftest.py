@@ -40,6 +40,10 @@ def own_engine() -> Iterator[None]:
 
 def _end() -> None:
     weft.lazy(False)
-    engine().failures.drop_what_is_queued()
-    engine().failures.known.clear()
+    failures = engine().failures
+    failures.drop_what_is_queued()
+    engine().finish_all()
+    # What stays poisoned keeps lazy code from pausing, for as long as anything holds the tensor.
+    failures.heal([variable for failure in list(failures.known.values()) for variable in failure.poisoned()])
+    failures.known.clear()
     engine().close()

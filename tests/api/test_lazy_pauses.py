@@ -5,6 +5,7 @@ import functools
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -272,6 +273,20 @@ def test_a_thread_that_ended_in_its_lazy_block_keeps_no_other_from_pausing() -> 
     thread = threading.Thread(target=weft.lazy, args=(True,))
     thread.start()
     thread.join(20)
+    with weft.lazy():
+        look_until(True, torch.ones(20))
+
+
+def test_neither_does_one_that_python_did_not_begin() -> None:
+    left = threading.Event()
+
+    def begin() -> None:
+        weft.lazy(True)
+        assert isinstance(threading.current_thread(), threading._DummyThread)
+        left.set()
+
+    start_new_thread(begin, ())
+    assert left.wait(20)
     with weft.lazy():
         look_until(True, torch.ones(20))
 

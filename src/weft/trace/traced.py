@@ -221,7 +221,7 @@ def _traced_once(request: Request) -> Traced:
         touched.merge(differentiator.touched)
     own = (entry for entry in trace.inputs if entry.argument is None)
     moving = frozenset(entry.value for entry in own if request.state.slot(entry.tensor).moves(touched))
-    return Traced(
+    traced = Traced(
         _without_unread(graph),
         tuple(trace.inputs),
         tuple(trace.numbers),
@@ -234,6 +234,9 @@ def _traced_once(request: Request) -> Traced:
         touched,
         moving,
     )
+    if gradient is None:
+        tracer.let_go()
+    return traced
 
 
 def _numbered(described: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Result], list[Any]]:

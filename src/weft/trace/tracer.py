@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -159,6 +159,12 @@ class Tracer:
         self.trace.values = self.recorder.values
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
         return self.trace
+
+    def let_go(self) -> None:
+        """Forget real tensors, as no backward follows: a collector finds the circles that lead here late."""
+        self.request = replace(self.request, arguments=(), keywords={})
+        self._real_of.clear()
+        self.trace = Trace()
 
     @contextmanager
     def backward(self) -> Iterator[None]:

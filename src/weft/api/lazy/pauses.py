@@ -188,8 +188,10 @@ class Pauses:
 
     def _is_elsewhere(self) -> bool:
         """Whether another thread is in a lazy block; one that began a block for good may be gone."""
-        for number, thread in list(self._others.items()):
-            if not thread.is_alive():
+        others = list(self._others.items())
+        running = sys._current_frames() if others else {}  # of threads that others than Python began, it tells alone
+        for number, thread in others:
+            if number not in running or not thread.is_alive():
                 self._others.pop(number, None)
         return bool(self._others)
 

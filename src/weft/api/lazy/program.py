@@ -84,14 +84,14 @@ class LazyPrograms:
                 raise UnsupportedError("a lazy segment cannot be traced", why=str(error)) from error
             found = _known(traced, tensors, numbers, self._lock)
             if len(found.arguments) == count:
-                found.program.replay_by(self._replay(traced, found, numbers))
+                found.program.replay_by(self._replay(traced.leaves, len(traced.graph.results), found, numbers))
             found.program.prepare_backward()  # in the backward itself it is too late to run the segment otherwise
             self._known.append(found)
             return found
 
-    def _replay(self, traced: Traced, known: _Known, numbers: list[Any]) -> Replay:
+    def _replay(self, leaves: Sequence[Any], count: int, known: _Known, numbers: list[Any]) -> Replay:
         """What calls the function again on a program's inputs, and gives the results of its graph."""
-        places = {leaf.index: place for place, leaf in enumerate(traced.leaves) if isinstance(leaf, TensorLeaf)}
+        places = {leaf.index: place for place, leaf in enumerate(leaves) if isinstance(leaf, TensorLeaf)}
 
         def replay(inputs: Sequence[Any]) -> Sequence[Any]:
             tensors = dict(zip(known.arguments, inputs, strict=False))
@@ -100,7 +100,7 @@ class LazyPrograms:
                 [tensors[place] for place in range(len(tensors))],
                 [free.get(place, number) for place, number in enumerate(numbers)],
             )
-            return [results[places[index]] if index in places else None for index in range(len(traced.graph.results))]
+            return [results[places[index]] if index in places else None for index in range(count)]
 
         return replay
 

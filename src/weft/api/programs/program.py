@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from threading import RLock
 from typing import Any, NoReturn
@@ -35,6 +36,7 @@ from weft.trace.outcome import TensorLeaf
 from weft.trace.rebound import Rebound
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
+from weft.trace.tracer import TracedInput
 
 Places = list[tuple[Rebound, Build]]  # that a run puts tensors in, and what makes of its results what is put there
 
@@ -45,7 +47,7 @@ class Program:
     def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
         """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
         self._lock = lock
-        self._traced = traced
+        self._traced = replace(traced, inputs=tuple(map(_without_argument, traced.inputs)))
         self._example: Example | None = None
         self.graph: Graph = run_pipeline(traced.graph)
         self._execute: CompiledGraph | DifferentiableExecutable = (
@@ -242,6 +244,11 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
 
 def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
     return [graph.results[leaf.index].value for leaf in traced.leaves[:count] if isinstance(leaf, TensorLeaf)]
+
+
+def _without_argument(entry: TracedInput) -> TracedInput:
+    """What is known of an input without the tensor that it was traced with, if each call brings its own."""
+    return entry if entry.argument is None else replace(entry, tensor=entry.stand_in)
 
 
 def _weights(traced: Traced) -> frozenset[Value]:

@@ -1,0 +1,81 @@
+"""A program keeps none of the tensors that it was traced with: each call brings its own."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.api.lazy import plan as lazy_plan
+from weft.api.lazy.program import LazyPrograms
+from weft.api.lazy.session import SESSION
+from weft.errors import ExecutionError
+
+
+@pytest.fixture(autouse=True)
+def collects_nothing() -> Iterator[None]:
+    """No circle leads to a tensor: it ends with its last name, not when the collector comes by."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_hybridized_module_keeps_no_batch() -> None:
+    net = weft.hybridize(nn.Linear(8, 8))
+    batch = torch.ones(4, 8)
+    first = weakref.ref(batch.untyped_storage())
+    with torch.no_grad():
+        net(batch)
+        del batch
+        assert first() is None
+        assert torch.equal(net(torch.zeros(4, 8)), net.bias.expand(4, 8))
+
+
+@pytest.mark.usefixtures("own_engine")
+def test_lazy_code_keeps_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
+    seen = []
+    with weft.lazy():
+        for step in range(4):
+            batch = torch.full((20, 20), float(step))
+            seen.append(weakref.ref(batch.untyped_storage()))
+            assert weft.wait(batch * 2 + 1)[0, 0].item() == 2 * step + 1
+            del batch
+    assert [one() for one in seen] == [None] * 4
+
+
+@pytest.mark.usefixtures("own_engine")
+def test_what_a_failed_program_spoilt_keeps_no_code_from_pausing_once_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
+
+    def spoil() -> None:
+        x = torch.zeros(20, 20)
+
+        def work() -> torch.Tensor:
+            x.add_(1)
+            return x * 2
+
+        for _ in range(3):
+            with weft.lazy():
+                weft.wait(work())
+
+        def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
+            x.add_(1)
+            raise RuntimeError("broken")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LazyPrograms, "run", half_way)
+            with weft.lazy(), pytest.raises(ExecutionError):
+                weft.wait(work())
+        assert SESSION.memories.all()
+        assert not SESSION.settle()
+
+    spoil()
+    assert SESSION.settle()
+    assert not SESSION.memories.all()
