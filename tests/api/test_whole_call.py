@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
 from weft.api import guarded
+from weft.api.quick_call import MOST_QUICK_CALLS
 from weft.runtime.fast_call import object_layout
 from weft.runtime.steady import tensor_masks
 from weft.runtime.tensor_words import grad_layout, tensor_layout
@@ -497,6 +498,31 @@ class Called:
         return self._call(*call)
 
 
+def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_whole(x, monkeypatch):
+    module = Masked()
+    kinds = [(x,), (x, torch.randn(2, 8)), (torch.randn(3, 16),), (x, None)]
+    with torch.no_grad():
+        plain = [module(*kind) for kind in kinds]
+        hybrid = weft.hybridize(module)
+        for _ in range(6):
+            for kind in kinds:
+                hybrid(*kind)
+        long = Called(hybrid.forward, monkeypatch)
+        for kind, expected in zip(kinds, plain, strict=True):
+            assert torch.allclose(hybrid(*kind), expected)
+            assert hybrid.forward._quick._kept[0].whole is not refuse_all
+        assert long.times == 0
+        hybrid.layer.weight.mul_(2)  # a parameter that programs of all kinds read
+        hybrid.layer.bias.mul_(2)
+        for kind in kinds:
+            assert torch.allclose(hybrid(*kind), hybrid.forward.function(*kind))
+        hybrid(torch.ones(5, 16))  # one more than are kept: the one that was called least lately goes
+        assert len(hybrid.forward._quick._kept) == MOST_QUICK_CALLS
+        long.times = 0
+        assert torch.allclose(hybrid(*kinds[0]), hybrid.forward.function(*kinds[0]))
+        assert long.times == 1
+
+
 def test_calls_with_names_and_constants_are_quick_and_whole(x, monkeypatch):
     module = Masked()
     mask = torch.randn(2, 8)
@@ -507,7 +533,7 @@ def test_calls_with_names_and_constants_are_quick_and_whole(x, monkeypatch):
             hybrid(x=x, mask=None, times=2)
         long = Called(hybrid.forward, monkeypatch)
         assert torch.allclose(hybrid(x=x, mask=None, times=2), plain * 2)
-        assert hybrid.forward._quick._whole is not refuse_all
+        assert hybrid.forward._quick._kept[0].whole is not refuse_all
         assert torch.allclose(hybrid(x=x + 0, mask=None, times=2), plain * 2)
         assert long.times == 0
         # Another order of names, another constant, a tensor in its place, fewer arguments: the long way.

@@ -25,7 +25,7 @@ from weft.api.hybrid_errors import refuse_options, refuse_wrong
 from weft.api.numbers import FreeNumbers
 from weft.api.programs.description import Example
 from weft.api.programs.program import Program
-from weft.api.quick_call import QuickCall, quick_call
+from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.errors import UnsupportedError, UsageError, WeftError
 from weft.runtime.ahead import compile_ahead
@@ -80,7 +80,7 @@ class Hybrid:
         self._numbers = FreeNumbers()
         self._counts: dict[tuple[int, Any], deque[float | None]] = {}
         self._warned = False
-        self._quick: QuickCall | None = None
+        self._quick = QuickCalls()
         self._whole: Whole = refuse_all
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -91,19 +91,11 @@ class Hybrid:
             result = self._whole(*arguments)
             if result is not False:
                 return result
-        quick = self._quick
-        leaves = None if quick is None else quick.leaves(arguments, keywords)
-        if quick is not None and leaves is not None:
-            result = quick.run_whole(leaves)
-            if result is not False:
-                return result
-            inputs = quick.inputs(leaves)
-            if inputs is not None:
-                result = quick.guarded.program.run(inputs)
-                found = quick.whole_call(leaves)
-                self._whole = found if quick.is_plain else refuse_all
-                return result
-        return self._call(arguments, keywords)
+        result = self._quick.run(arguments, keywords)
+        if result is MISSED:
+            result = self._call(arguments, keywords)
+        self._whole = self._quick.whole
+        return result
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """The long way of a call, which lazy code intercepts: the quick ways run for plain tensors alone."""
@@ -117,13 +109,19 @@ class Hybrid:
                 raise
             self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
-        call = Call(arguments, keywords, leaves, structure)
-        with call.memory:
-            found = self._find(key, leaves) or self._trace(call, always=False)
-            if found is not None:
-                self._quick, self._whole = quick_call(found, arguments, keywords), refuse_all
-                return found.program.run(found.inputs(leaves))
-        return self.function(*arguments, **keywords)
+        found = self._find(key, leaves)
+        if found is None:
+            call = Call(arguments, keywords, leaves, structure)
+            with call.memory:
+                found = self._trace(call, always=False)
+                if found is not None:
+                    return self._run(found, arguments, keywords, leaves)
+            return self.function(*arguments, **keywords)
+        return self._run(found, arguments, keywords, leaves)
+
+    def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
+        self._quick.add(found, arguments, keywords)
+        return found.program.run(found.inputs(leaves))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""

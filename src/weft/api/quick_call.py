@@ -1,4 +1,4 @@
-"""The last call that came with plain tensors -> whether this one may run the same program, at little cost."""
+"""The last calls that came with plain tensors -> whether this one may run the same program, at little cost."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from weft.trace.signature import autocast_key
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 CONTAINERS = (tuple, list)
+MOST_QUICK_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a microsecond or two
+MISSED = object()  # what a call gives that is like none of them
 
 
 class QuickCall:
@@ -34,7 +36,7 @@ class QuickCall:
         self._constants = tuple((place, leaf) for place, leaf in enumerate(leaves) if place not in tensors)
         self._modes = _modes()
         self._attempts = EverFewer()
-        self._whole: Whole = refuse_all
+        self.whole: Whole = refuse_all  # the built-in function for such calls, if there is one
 
     @property
     def is_plain(self) -> bool:
@@ -60,18 +62,18 @@ class QuickCall:
 
     def run_whole(self, leaves: tuple[Any, ...]) -> Any:
         """What the built-in function gives, if there is one for such calls; else False."""
-        return False if self._whole is refuse_all else self._whole(*[leaves[place] for place, _ in self._looks])
+        return False if self.whole is refuse_all else self.whole(*[leaves[place] for place, _ in self._looks])
 
-    def whole_call(self, leaves: tuple[Any, ...]) -> Whole:
-        """What may stand for such calls from now on: tried at some calls, ever fewer, as it is costly to make."""
+    def try_whole(self, leaves: tuple[Any, ...]) -> None:
+        """Find what may stand for such calls from now on: at some calls, ever fewer, as it is costly to make."""
         if autocast_key() is not None:
-            return refuse_all  # it asks the thread's modes one by one, and not which dtype autocast casts to
+            self.whole = refuse_all  # it asks the thread's modes one by one, and not which dtype autocast casts to
+            return
         places = [place for place, _ in self._looks]
         found = (
             self.guarded.whole_call([leaves[place] for place in places], places) if self._attempts.is_due() else None
         )
-        self._whole = found or refuse_all
-        return self._whole
+        self.whole = found or refuse_all
 
     def inputs(self, leaves: tuple[Any, ...]) -> list[Any] | None:
         """The program's inputs, if it may run."""
@@ -82,6 +84,44 @@ class QuickCall:
             if type(leaf) not in PLAIN_ARGUMENTS or _look(leaf) != look:
                 return None
         return self.guarded.ready(leaves)
+
+
+class QuickCalls:
+    """The last few kinds of calls, the latest first; any thread may run and add them."""
+
+    def __init__(self) -> None:
+        self.whole: Whole = refuse_all  # what may stand for a call like the latest
+        self._kept: tuple[QuickCall, ...] = ()
+
+    def run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What the program of a call like this one gives, or MISSED."""
+        for quick in self._kept:
+            leaves = quick.leaves(arguments, keywords)
+            if leaves is None:
+                continue
+            result = quick.run_whole(leaves)
+            if result is False:
+                inputs = quick.inputs(leaves)
+                if inputs is None:
+                    continue
+                result = quick.guarded.program.run(inputs)
+                quick.try_whole(leaves)
+            if quick is not self._kept[0]:
+                self._put_first(quick)
+            self.whole = quick.whole if quick.is_plain else refuse_all
+            return result
+        return MISSED
+
+    def add(self, guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Keep the quick form of a call, if it has one; from now on that stands for its program."""
+        found = quick_call(guarded, arguments, keywords)
+        self.whole = refuse_all
+        if found is not None:
+            self._put_first(found)
+
+    def _put_first(self, quick: QuickCall) -> None:
+        others = (other for other in self._kept if other.guarded is not quick.guarded)
+        self._kept = (quick, *others)[:MOST_QUICK_CALLS]
 
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
