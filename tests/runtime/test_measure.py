@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from time import process_time
+from time import process_time, sleep
 
 import pytest
 
@@ -101,3 +101,16 @@ def test_where_handing_over_takes_long_only_one_round_is_measured(monkeypatch: p
     monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 0.0)
     measure._hand_over(functions, block, HANDED_BYTES)
     assert len(spoken) == measure.SPANS
+
+
+def test_rounds_in_which_both_threads_had_one_core_tell_nothing_and_another_one_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = [0.002] * 4  # of spans: as long as a thread may keep a core
+    functions = {"ping": lambda *_: sleep(seconds.pop() if seconds else 0.0), "pong": lambda *_: None}
+    block = Block(HANDED_BYTES)
+    monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 0.0)
+    assert measure._hand_over(functions, block, HANDED_BYTES) < measure.ONE_CORE
+    seconds += [0.002] * 100  # others keep the machine busy
+    assert measure._hand_over(functions, block, HANDED_BYTES) > measure.ONE_CORE
+    assert len(seconds) == 100 - measure.MOST_ROUNDS_IN_VAIN * measure.SPANS
