@@ -95,33 +95,33 @@ class QuickCalls:
 
     def run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """What the program of a call like this one gives, or MISSED."""
-        for quick in self._kept:
-            leaves = quick.leaves(arguments, keywords)
-            if leaves is None:
-                continue
+        likely = [(quick, leaves) for quick in self._kept if (leaves := quick.leaves(arguments, keywords)) is not None]
+        for quick, leaves in likely:
             result = quick.run_whole(leaves)
-            if result is False:
-                inputs = quick.inputs(leaves)
-                if inputs is None:
-                    continue
+            if result is not False:
+                self._put_first(quick)
+                return result
+        for quick, leaves in likely:
+            inputs = quick.inputs(leaves)
+            if inputs is not None:
                 result = quick.guarded.program.run(inputs)
                 quick.try_whole(leaves)
-            if quick is not self._kept[0]:
                 self._put_first(quick)
-            self.whole = quick.whole if quick.is_plain else refuse_all
-            return result
+                return result
         return MISSED
 
     def add(self, guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Keep the quick form of a call, if it has one; from now on that stands for its program."""
-        found = quick_call(guarded, arguments, keywords)
         self.whole = refuse_all
+        found = quick_call(guarded, arguments, keywords)
         if found is not None:
             self._put_first(found)
 
     def _put_first(self, quick: QuickCall) -> None:
-        others = (other for other in self._kept if other.guarded is not quick.guarded)
-        self._kept = (quick, *others)[:MOST_QUICK_CALLS]
+        if not self._kept or quick is not self._kept[0]:
+            others = (other for other in self._kept if other.guarded is not quick.guarded)
+            self._kept = (quick, *others)[:MOST_QUICK_CALLS]
+        self.whole = quick.whole if quick.is_plain else refuse_all
 
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
