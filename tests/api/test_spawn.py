@@ -1,6 +1,7 @@
 """Spawned work runs in the background, in the order that its tensors ask for."""
 
 import threading
+import time
 from contextlib import contextmanager
 from functools import partial
 
@@ -387,3 +388,22 @@ def test_a_result_that_others_still_write_is_waited_for():
     shown = weft.spawn(lambda: list(kept))
     threading.Timer(0.05, go.set).start()
     assert [tensor.tolist() for tensor in weft.wait(shown)] == [[1] * 3, [0] * 3]
+
+
+def test_functions_with_generators_of_their_own_draw_the_same_numbers_in_every_run() -> None:
+    def draw(generator: torch.Generator, pause: float) -> torch.Tensor:
+        time.sleep(pause)
+        return torch.randn(40, generator=generator).sum() + torch.rand(3, generator=generator).sum()
+
+    def run(pauses: list[float]) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        with weft.lazy():
+            seeds = torch.randint(1 << 30, (3,)).tolist()
+            own = [torch.Generator().manual_seed(seed) for seed in seeds]
+            drawn = [weft.spawn(draw, generator, pause) for generator, pause in zip(own, pauses, strict=True)]
+            between = torch.randn(20)
+            return [between, *weft.wait(drawn), torch.randn(20)]
+
+    expected = run([0.0, 0.0, 0.0])
+    for pauses in ([0.02, 0.0, 0.01], [0.0, 0.02, 0.0]):
+        assert all(map(torch.equal, run(pauses), expected))
