@@ -47,7 +47,7 @@ class Program:
     def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
         """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
         self._lock = lock
-        self._traced = replace(traced, inputs=tuple(map(_without_argument, traced.inputs)))
+        self._traced = replace(traced, inputs=tuple(map(_without_tensor, traced.inputs)))
         self._example: Example | None = None
         self.graph: Graph = run_pipeline(traced.graph)
         self._execute: CompiledGraph | DifferentiableExecutable = (
@@ -246,9 +246,9 @@ def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
     return [graph.results[leaf.index].value for leaf in traced.leaves[:count] if isinstance(leaf, TensorLeaf)]
 
 
-def _without_argument(entry: TracedInput) -> TracedInput:
-    """What is known of an input without the tensor that it was traced with, if each call brings its own."""
-    return entry if entry.argument is None else replace(entry, tensor=entry.stand_in)
+def _without_tensor(entry: TracedInput) -> TracedInput:
+    """What is known of an input without the tensor that it was traced with: each call brings its own."""
+    return replace(entry, tensor=entry.stand_in)
 
 
 def _weights(traced: Traced) -> frozenset[Value]:
