@@ -133,8 +133,9 @@ def test_only_few_rows_are_worth_reading_columns_in_place() -> None:
 
 
 @pytest.mark.parametrize("rows_outside", [False, True])
+@pytest.mark.parametrize("parts_inside", [False, True])
 @pytest.mark.parametrize("unroll, chains", [(1, 1), (2, 2), (4, 2), (6, 3)])
-def test_parts_of_the_sum_add_up(rows_outside: bool, unroll: int, chains: int) -> None:
+def test_parts_of_the_sum_add_up(rows_outside: bool, parts_inside: bool, unroll: int, chains: int) -> None:
     target = TARGETS[0]
     schedule = replace(
         choose_schedule("f32", (20, 70, 103), target),
@@ -144,6 +145,7 @@ def test_parts_of_the_sum_add_up(rows_outside: bool, unroll: int, chains: int) -
         rows_outside=rows_outside,
         unroll=unroll,
         chains=chains,
+        parts_inside=parts_inside,
     )
     x, y, bias = torch.randn(20, 103), torch.randn(103, 70), torch.randn(70)
     kernel = product((20, 103, 70), schedule, epilogue=Epilogue(bias=BIAS, body=(Instruction("relu", (0,), "f32"),)))
@@ -156,8 +158,9 @@ def test_parts_of_the_sum_add_up(rows_outside: bool, unroll: int, chains: int) -
 @pytest.mark.parametrize("ends", [True, False])
 def test_parts_that_end_alike_share_their_code(inner_block: int, endings: tuple[int, int], ends: bool) -> None:
     target = TARGETS[0]
+    chosen = choose_schedule("f32", (4, 16, 64), target)
     schedule = replace(
-        choose_schedule("f32", (4, 16, 64), target), block_rows=4, block_vectors=1, inner_block=inner_block, unroll=1
+        chosen, block_rows=4, block_vectors=1, inner_block=inner_block, unroll=1, chains=1, parts_inside=False
     )
     epilogue = Epilogue(bias=BIAS, body=(Instruction("relu", (0,), "f32"),) if ends else ())
     kernel = product((4, 64, 16), schedule, epilogue=epilogue)
@@ -168,6 +171,17 @@ def test_parts_that_end_alike_share_their_code(inner_block: int, endings: tuple[
     out, _ = guarded(4, 16)
     run(target, kernel, out, x, y, bias)
     torch.testing.assert_close(out, (x @ y + bias).relu() if ends else x @ y + bias)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+def test_parts_inside_a_block_give_the_bits_of_parts_outside(target: Target) -> None:
+    chosen = choose_schedule("f32", (8, 50, 100), target)
+    schedule = replace(chosen, block_rows=8, block_vectors=1, inner_block=32, unroll=1, chains=1, parts_inside=True)
+    x, y = torch.randn(8, 100), torch.randn(100, 50)
+    inside, outside = guarded(8, 50)[0], guarded(8, 50)[0]
+    run(target, product((8, 100, 50), schedule), inside, x, y)
+    run(target, product((8, 100, 50), replace(schedule, parts_inside=False)), outside, x, y)
+    assert torch.equal(inside, outside)
 
 
 def test_any_split_of_the_tiles_gives_the_same_bits() -> None:

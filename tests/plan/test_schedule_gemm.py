@@ -78,3 +78,24 @@ def test_tiles_by_weights_larger_than_the_cache_are_about_as_high_as_each_other(
 def test_chains_of_few_rows_are_no_shorter_than_they_must_be() -> None:
     schedule = choose_schedule("f32", (8, 512, 128), TARGETS[0])
     assert schedule.inner_block // schedule.chains == 32
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("sizes", [(1, 512, 128), (2, 256, 512), (6, 512, 64), (8, 512, 128), (15, 512, 128)])
+def test_few_rows_keep_the_totals_of_parts_in_registers_where_they_fit(target, sizes) -> None:
+    schedule = choose_schedule("f32", sizes, target)
+    places = schedule.block_rows * schedule.block_vectors
+    if schedule.parts_inside:
+        assert places * (schedule.chains + 1) + schedule.block_vectors < vector_registers(target)
+    else:
+        assert target.vector_bytes < 64
+
+
+def test_parts_are_outside_where_a_panel_would_be_fetched_again_for_each_block_of_rows() -> None:
+    assert choose_schedule("f32", (8, 256, 512), TARGETS[0]).parts_inside
+    assert choose_schedule("f32", (15, 256, 128), TARGETS[0]).parts_inside
+    assert not choose_schedule("f32", (15, 256, 2048), TARGETS[0]).parts_inside
+
+
+def test_parts_are_outside_for_many_rows_which_share_a_panel_by_parts() -> None:
+    assert not choose_schedule("f32", (16, 64, 512), TARGETS[0]).parts_inside

@@ -5,12 +5,15 @@ Contract of the emitted function: void name(out*, left*, right*, inputs*..., beg
 Nothing outside the matrices is read or written. Sizes are constants and may be 0.
 """
 
+from dataclasses import replace
+from functools import partial
+
 from weft.codegen.kernels.block_function import BlockFunction, Ending, PartOfSum
 from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.gemm_dot import DotSums
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
-from weft.codegen.kernels.tiles import matrix_pointers
+from weft.codegen.kernels.tiles import first_of, matrix_pointers
 from weft.codegen.kernels.walk import Place, Visitor, emit_walk
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register
@@ -107,12 +110,33 @@ class BlockEmitter:
                 )
         else:
             rest = self._rest if kernel.inner % schedule.unroll else None
-            function.emit(lambda sums: self.block.loop(sums, turns, self.panel, self._rows), rest)
+            inside = schedule.parts_inside and kernel.parts.count > 1
+            function.emit(self._parts if inside else lambda sums: self._run(sums, self.writer.integer(0), turns), rest)
         return self.name
 
-    def _rows(self, turn: Register, step: int) -> list[Register]:
+    def _parts(self, sums: list[Register]) -> list[Register]:
+        """Add the parts of the sum, which are set aside one by one."""
+        parts, schedule, writer = self.kernel.parts, self.kernel.schedule, self.writer
+        with writer.loop(0, parts.count, carried=sums) as loop:
+            first = first_of(writer, parts, loop.index)
+            count = writer.integer(parts.size)
+            if parts.small:
+                count = writer.binary("sub", first_of(writer, parts, writer.add(loop.index, 1)), first)
+            part = self._run([self.vectors.zero] * len(sums), first, Turns(count, schedule.unroll, schedule.chains))
+            totals = zip(loop.carried, part, strict=True)
+            loop.carry(*(writer.binary("fadd", total, value) for total, value in totals))
+        return list(loop.carried)
+
+    def _run(self, sums: list[Register], first: Register, turns: Turns) -> list[Register]:
+        """Add the products of so many turns from one on."""
+        panel, unroll = self.panel, self.kernel.schedule.unroll
+        panel = replace(panel, pointer=self.vectors.moved(panel.pointer, (first, panel.step * unroll)))
+        left = self.vectors.moved(self.left, (first, self.kernel.left.column * unroll))
+        return self.block.loop(sums, turns, panel, partial(self._rows, left))
+
+    def _rows(self, left_base: Register, turn: Register, step: int) -> list[Register]:
         left, unroll = self.kernel.left, self.kernel.schedule.unroll
-        base = self.vectors.moved(self.left, (turn, left.column * unroll))
+        base = self.vectors.moved(left_base, (turn, left.column * unroll))
         places = [self.vectors.address(base, step * left.column + row * left.row) for row in range(self.shape.rows)]
         return [self.vectors.load_splat(place) for place in places]
 
@@ -121,5 +145,5 @@ class BlockEmitter:
         unroll = self.kernel.schedule.unroll
         base = self.vectors.moved(self.panel.pointer, (self.turns, self.panel.step * unroll))
         for step in range(self.kernel.inner % unroll):
-            sums = self.block.step(sums, base, (self.panel, step), self._rows(self.turns, step))
+            sums = self.block.step(sums, base, (self.panel, step), self._rows(self.left, self.turns, step))
         return sums

@@ -39,7 +39,8 @@ class GemmSchedule:
     """How a product is computed.
 
     A register block is `block_rows` by `block_vectors` vectors of `lanes` numbers, or a little less at the edge.
-    `inner_block` numbers of the sum are done before the next register block, partial sums waiting in the output.
+    `inner_block` numbers of the sum are done before the next register block, partial sums waiting in the output; with
+    `parts_inside` a register block does all such parts itself, and they wait on its stack.
     A tile is `tile_row_blocks` by `tile_panels` register blocks; `rows_outside` visits all panels for a row block
     before the next row block. `unroll` steps of the sum are done per turn of the innermost loop, in `chains` separate
     sums. With `along_sum`, vectors run along the sum, where numbers of both operands lie side by side: a turn is one
@@ -56,6 +57,7 @@ class GemmSchedule:
     unroll: int = 1
     chains: int = 1
     along_sum: bool = False
+    parts_inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,15 @@ class GemmKernel:
             raise InternalError(fact, why="its vectors run along the columns, which must be side by side")
 
     @property
+    def parts(self) -> Blocks:
+        """Cut the turns of the loop over the sum into parts, each added up alone."""
+        unroll = self.schedule.unroll
+        return cut(self.inner // unroll, max(self.schedule.inner_block // unroll, 1))
+
+    @property
     def walk(self) -> Walk:
         """Give the blocks and tiles; `inner % unroll` steps of the sum follow its turns."""
-        schedule = self.schedule
+        schedule, parts = self.schedule, self.parts
         return Walk(
             matrices=prod(self.batch),
             lines=1,
@@ -91,7 +99,7 @@ class GemmKernel:
             panels=panels(self.columns, schedule),
             columns=self.columns,
             lanes=schedule.lanes,
-            parts=cut(self.inner // schedule.unroll, max(schedule.inner_block // schedule.unroll, 1)),
+            parts=cut(parts.total, max(parts.total, 1)) if schedule.parts_inside else parts,
             part_step=schedule.unroll,
             tile_row_blocks=schedule.tile_row_blocks,
             tile_panels=schedule.tile_panels,

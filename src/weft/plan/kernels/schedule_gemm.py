@@ -43,12 +43,17 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     vectors = -(-columns // lanes)
     shared = inner * columns * number_bytes > target.l2_bytes // 2
     by_panels = shared and rows <= LEAST_TILE_ROWS
-    height, width = register_block(rows, vectors, inner, vector_registers(target), target.cores if by_panels else 1)
-    chains = max(1, min(FUSED_IN_FLIGHT // (height * width), inner))
     longest = LONGEST_SUM[rows <= FEW_ROWS, shared]
+    among = rows, vectors, inner, vector_registers(target), target.cores if by_panels else 1
+    # Blocks with room for totals are narrow: cores that multiply more, but shorter, vectors at once wait for loads.
+    in_short_parts = rows <= FEW_ROWS and inner > longest and target.vector_bytes >= WIDE_BYTES
+    totals = totals_block(*among) if in_short_parts else None
+    if totals and rows > totals[0] and not _fits(inner, totals, target, element):
+        totals = None  # a panel would be fetched again for each block of rows
+    height, width = totals or register_block(*among)
+    chains = _chains(height * width, inner)
     part = max(1, min(inner, longest * chains))
     panel_bytes = part * width * lanes * number_bytes
-    fits_l1 = panel_bytes + part * height * number_bytes <= target.l1_bytes
     row_blocks, panels = cut(rows, height).count, cut(vectors, width).count
     if shared:
         most_panels = max(1, target.l2_bytes // 2 // panel_bytes)
@@ -71,10 +76,17 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
         inner_block=part,
         tile_row_blocks=tile_row_blocks,
         tile_panels=tile_panels,
-        rows_outside=not fits_l1,
+        rows_outside=not _fits(inner if totals else part, (height, width), target, element),
         unroll=chains,
         chains=chains,
+        parts_inside=totals is not None,
     )
+
+
+def _fits(steps: int, block: tuple[int, int], target: Target, element: str) -> bool:
+    """Tell whether so many steps of a panel and of a block's rows fit the nearest cache together."""
+    (height, width), bits = block, ELEMENT_BITS[element]
+    return steps * (width * target.lanes(bits) + height) * bits // 8 <= target.l1_bytes
 
 
 def choose_dots(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
@@ -122,13 +134,33 @@ def register_block(rows: int, vectors: int, inner: int, registers: int, shares: 
 
     The panels are to be shared out between so many cores: what the busiest one gets is what counts.
     """
+    heights, widths, most = range(1, MOST_ROWS + 1), range(1, MOST_VECTORS + 1), registers - registers // SPARE_EIGHTH
+    shapes = [(height, width) for height in heights for width in widths if height * width + width <= most]
+    return _least_cycles(shapes, rows, vectors, inner, shares)
+
+
+@lru_cache(SIZES_KNOWN)
+def totals_block(rows: int, vectors: int, inner: int, registers: int, shares: int = 1) -> tuple[int, int] | None:
+    """Choose a register block for sums in parts, with registers for the totals too, and as high as blocks can be.
+
+    Nothing then goes through memory from part to part. None where no such block fits the registers.
+    """
+    height = max(1, cut(rows, MOST_ROWS).size)
+    most = registers - registers // SPARE_EIGHTH
     shapes = [
         (height, width)
-        for height in range(1, MOST_ROWS + 1)
         for width in range(1, MOST_VECTORS + 1)
-        if height * width + width + registers // SPARE_EIGHTH <= registers
+        if height * width * (_chains(height * width, inner) + 1) + width <= most
     ]
+    return _least_cycles(shapes, rows, vectors, inner, shares) if shapes else None
 
+
+def _chains(sums: int, inner: int) -> int:
+    """Count the separate sums that a turn of so many must alternate between."""
+    return max(1, min(FUSED_IN_FLIGHT // max(sums, 1), inner))
+
+
+def _least_cycles(shapes: list[tuple[int, int]], rows: int, vectors: int, inner: int, shares: int) -> tuple[int, int]:
     def cycles(shape: tuple[int, int]) -> float:
         panels = max(1, cut(vectors, shape[1]).count)
         return product_cycles(shape, rows, vectors, inner) * (-(-panels // shares) * shares / panels)
