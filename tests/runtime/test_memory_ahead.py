@@ -106,12 +106,15 @@ def test_memory_may_be_in_use_while_it_is_asked_for() -> None:
     content = bytes(range(256)) * (HUGE_PAGE // 256)
     block.memory[:] = content
     touch = TOUCH(shared_library(crew_module).address("touch"))
-    touch(block.address, HUGE_PAGE)
+    fresh, other, stop = Block(HUGE_PAGE), Block(HUGE_PAGE), ctypes.c_int64(0)
+    rows = (ctypes.c_int64 * 6)(*(word for one in (block, fresh, other) for word in (one.address, HUGE_PAGE)))
+    touch(ctypes.addressof(rows), 2, ctypes.addressof(stop))
     assert block.memory[:] == content
-    fresh = Block(HUGE_PAGE)
-    touch(fresh.address, HUGE_PAGE)
     assert not any(fresh.memory[:])
     assert _resident(fresh) == _resident(block)
+    stop.value = 1
+    touch(ctypes.addressof(rows), 3, ctypes.addressof(stop))
+    assert _resident(other) == 0
 
 
 def _resident(block: Block) -> int:

@@ -4,7 +4,8 @@
 others on workers, or all of it on the calling thread where there are not enough idle workers at once. Only then may
 lanes wait for each other: a caller reserves all workers it needs before it posts to any. Where they sleep and the
 calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end. `void
-touch(data*, i64 bytes)` lets the system give the pages of memory, whose contents others may write meanwhile.
+touch(rows*, i64 count, i64* stop)` lets the system give the pages of blocks, an address and bytes a row, until somebody
+sets `stop`; others may write into them meanwhile.
 """
 
 from weft.codegen.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
@@ -52,15 +53,25 @@ def crew_module(target: Target) -> str:
     _Worker(module.function("work", ["ptr"])).write()
     _Dispatch(module.function("dispatch", ["ptr"])).write()
     _write_close(module.function("close", ["ptr"]))
-    _write_touch(module.function("touch", ["ptr", "i64"]))
+    _write_touch(module.function("touch", ["ptr", "i64", "ptr"]))
     return str(module)
 
 
 def _write_touch(f: FunctionWriter) -> None:
-    data, size = f.parameters
-    with f.loop(0, size, SMALLEST_PAGE) as loop:
-        place = f.offset(data, "i8", loop.index)
-        f.emit_void(f"cmpxchg volatile {place}, i8 0, i8 0 monotonic monotonic")  # no number changes, but it is written
+    rows, count, stop = f.parameters
+    over = f.label("over")
+    with f.loop(0, count) as row:
+        data = f.load("ptr", f.offset(rows, "i64", f.multiply(row.index, 2)))
+        size = f.load("i64", f.offset(rows, "i64", f.add(f.multiply(row.index, 2), 1)))
+        with f.loop(0, size, SMALLEST_PAGE) as loop:
+            on = f.label("on")
+            stopped = f.emit("i64", f"load atomic i64, {stop} monotonic, align 8")
+            f.branch_if(f.compare("icmp ne", stopped, f.integer(0)), over, on)
+            f.begin_block(on)
+            place = f.offset(data, "i8", loop.index)
+            f.emit_void(f"cmpxchg volatile {place}, i8 0, i8 0 monotonic monotonic")  # no number changes: it is written
+    f.branch(over)
+    f.begin_block(over)
 
 
 class _Words:
