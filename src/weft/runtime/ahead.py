@@ -11,7 +11,7 @@ from weft.codegen.threads.crew_module import crew_module
 from weft.config import config
 from weft.devices import cpu_count
 from weft.runtime.fast_call import fast_call_text, object_layout
-from weft.runtime.measure import is_measured
+from weft.runtime.measure import get_memory, is_measured
 from weft.runtime.new_tensors import new_tensors_text
 from weft.runtime.shared_code import ahead
 from weft.runtime.whole_call import whole_call_text
@@ -27,6 +27,7 @@ def compile_ahead() -> None:
 def _texts() -> Iterator[Callable[[Target], str]]:
     if not is_measured(host_target()):
         yield measure_module
+        get_memory()
     yield crew_module
     if object_layout() is not None:
         yield whole_call_text

@@ -51,6 +51,8 @@ CHECKS_PER_WAIT = 3.0
 
 Functions = dict[str, Callable[..., None]]
 
+_blocks: list[Block] = []  # one, from when it is got ahead until it is measured in
+
 
 def machine_model(target: Target) -> MachineModel:
     """Give the model of this machine: from memory, from disk, or measured now; of another machine, a guess."""
@@ -92,6 +94,15 @@ def is_measured(target: Target) -> bool:
     return folder is not None and _path(folder, target).exists()
 
 
+def get_memory() -> None:
+    """Get the memory in which this machine will be measured: beside what its caller's other threads do until then."""
+    target = host_target()
+    # Who waits here is about to measure, and would have to get it himself; whoever has measured needs none.
+    with _lock:
+        if not (_blocks or _known.cache_info().currsize or is_measured(target)):
+            _blocks.append(_written(_largest(target)))
+
+
 def _path(folder: Path, target: Target) -> Path:
     return folder / FOLDER / f"{machine_key(target)}.txt"
 
@@ -110,15 +121,8 @@ def measure_machine(target: Target) -> MachineModel:
 
 def _measured(functions: Functions, target: Target) -> MachineModel:
     guess = default_model(target)
-    sizes = {
-        "l1": target.l1_bytes // 2,
-        "l2": target.l2_bytes // 2,
-        "l3": min(max(target.l3_bytes // 2, target.l2_bytes), MOST_CACHE_BYTES),
-    }
-    largest = max(sizes.values()) if can_flush(target) else MOST_MEMORY_BYTES
-    block = Block(largest)
-    # Memory that nobody has written is all one page. SAFETY: the block is as long as this.
-    ctypes.memset(block.address, 1, largest)
+    sizes, largest = _sizes(target), _largest(target)
+    block = _blocks.pop() if _blocks else _written(largest)
     found = {"multiply_adds": _multiply_adds(functions, target)}
     for name, size in sizes.items():
         found[name] = _best_sweep(functions, block, size)
@@ -137,6 +141,25 @@ def _measured(functions: Functions, target: Target) -> MachineModel:
     found |= {name: max(found[name], LEAST_SHARE * getattr(guess, name)) for name in found if name not in TIMES}
     names = {field.name for field in fields(MachineModel)}
     return replace(guess, **{name: value for name, value in found.items() if name in names})  # type: ignore[arg-type]
+
+
+def _sizes(target: Target) -> dict[str, int]:
+    return {
+        "l1": target.l1_bytes // 2,
+        "l2": target.l2_bytes // 2,
+        "l3": min(max(target.l3_bytes // 2, target.l2_bytes), MOST_CACHE_BYTES),
+    }
+
+
+def _largest(target: Target) -> int:
+    return max(_sizes(target).values()) if can_flush(target) else MOST_MEMORY_BYTES
+
+
+def _written(size: int) -> Block:
+    block = Block(size)
+    # Memory that nobody has written is all one page. SAFETY: the block is as long as this.
+    ctypes.memset(block.address, 1, size)
+    return block
 
 
 def _functions(library: NativeLibrary) -> Functions:
