@@ -5,16 +5,13 @@ A trace is Python on one core; LLVM works on another one meanwhile. What is not 
 
 from collections.abc import Callable, Iterator
 
-from weft.codegen.calls.watching import emit_watch
 from weft.codegen.measure_module import measure_module
 from weft.codegen.threads.crew_module import crew_module
 from weft.config import config
 from weft.devices import cpu_count
-from weft.runtime.fast_call import fast_call_text, object_layout
+from weft.runtime.fast_call import python_calls
 from weft.runtime.measure import get_memory, is_measured
-from weft.runtime.new_tensors import new_tensors_text
 from weft.runtime.shared_code import ahead
-from weft.runtime.whole_call import whole_call_text
 from weft.target import Target, host_target
 
 
@@ -29,8 +26,4 @@ def _texts() -> Iterator[Callable[[Target], str]]:
         yield measure_module
         get_memory()
     yield crew_module
-    if object_layout() is not None:
-        yield whole_call_text
-        yield fast_call_text
-        yield new_tensors_text
-    yield emit_watch
+    yield python_calls

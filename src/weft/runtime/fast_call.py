@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State, fast_call_module
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State
+from weft.codegen.calls.python_calls import python_calls_module
 from weft.runtime.same_content import SameContent
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import WORD, Row, probed, tensor_layout, word
@@ -135,11 +136,9 @@ def object_layout() -> ObjectLayout | None:
     return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
 
 
-def fast_call_text(target: Target) -> str:
-    """Write the module of the function that runs programs; it needs to know how tensors lie in memory."""
-    layout = object_layout()
-    assert layout is not None
-    return fast_call_module(layout, target)
+def python_calls(target: Target) -> str:
+    """Write the module of the functions that Python calls; some need to know how tensors lie in memory."""
+    return python_calls_module(object_layout(), target)
 
 
 _methods: list[Method] = []
@@ -148,7 +147,7 @@ _methods: list[Method] = []
 def _method() -> Method:
     """Describe the function to Python; every description stays, because functions made from it point to it."""
     if not _methods:
-        address = shared_library(fast_call_text).address("fast_call")
+        address = shared_library(python_calls).address("fast_call")
         _methods.append(Method.of("weft program", address))
     return _methods[0]
 

@@ -77,7 +77,9 @@ class MemoryAhead:
             log.info("no memory is asked for ahead: %s", error)  # whoever needs it gets the same error
             return
         # In one call: who traces has the interpreter, and every turn of it is worth some megabytes.
-        rows = (ctypes.c_int64 * (2 * len(blocks)))(*(row for block in blocks for row in (block.address, len(block.memory))))
+        rows = (ctypes.c_int64 * (2 * len(blocks)))(
+            *(row for block in blocks for row in (block.address, len(block.memory)))
+        )
         # SAFETY: the blocks are as long as that, and held here, as the word is that tells when to stop.
         touch(ctypes.addressof(rows), len(blocks), ctypes.addressof(self._stop))
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.new_tensors import Words, new_tensors_module
+from weft.codegen.calls.new_tensors import Words
 from weft.codegen.library import tensor_functions
-from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
+from weft.runtime.fast_call import Method, make_function, object_layout, python_address, python_calls, table_of
 from weft.runtime.shared_code import shared_library
-from weft.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +96,11 @@ def result_rows(types: Sequence[OutputType]) -> tuple[ctypes.Array[Any], object]
     return table_of(rows), places
 
 
-def new_tensors_text(target: Target) -> str:
-    """Write the module of the function; it needs to know how Python's objects lie in memory."""
-    del target
-    layout = object_layout()
-    assert layout is not None
-    return new_tensors_module(layout)
-
-
 _methods: list[Method] = []
 
 
 def _method() -> Method:
     """Describe the function to Python; the description stays, because functions made from it point to it."""
     if not _methods:
-        _methods.append(Method.of("weft new tensors", shared_library(new_tensors_text).address("new_tensors")))
+        _methods.append(Method.of("weft new tensors", shared_library(python_calls).address("new_tensors")))
     return _methods[0]

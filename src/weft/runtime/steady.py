@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.watching import ROW_WORDS, WATCH, emit_watch
+from weft.codegen.calls.watching import ROW_WORDS, WATCH
+from weft.runtime.fast_call import python_calls
 from weft.runtime.object_words import LEAST_POINTER, MOST_POINTER, version_rows, versions_count
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import Row, grad_layout, probed, requires_grad_rows, word
@@ -126,7 +127,9 @@ def _same_bits(words: list[int]) -> int:
 @cache
 def _comparer() -> Any:
     # PYFUNCTYPE keeps the interpreter's lock: nobody changes a dictionary while it is compared.
-    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64)(shared_library(emit_watch).address(WATCH))
+    return ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64)(
+        shared_library(python_calls).address(WATCH)
+    )
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from weft.codegen.calls.fast_call import State
-from weft.codegen.calls.whole_call import whole_call_module
 from weft.codegen.library import mode_functions, tensor_functions
 from weft.runtime.arena import Block, BlockPool
 from weft.runtime.fast_call import (
@@ -26,6 +25,7 @@ from weft.runtime.fast_call import (
     make_function,
     object_layout,
     python_address,
+    python_calls,
     python_words,
     table_of,
 )
@@ -33,7 +33,6 @@ from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType, result_rows
 from weft.runtime.shared_code import shared_library
 from weft.runtime.steady import tensor_masks
 from weft.runtime.tensor_words import EVERY_BIT, Row, grad_layout, word
-from weft.target import Target
 
 Whole = Callable[..., Any]
 
@@ -167,15 +166,8 @@ def _answer(place: int, number: int) -> int:
 _methods: list[Method] = []
 
 
-def whole_call_text(target: Target) -> str:
-    """Write the module of the function that runs programs; it needs to know how tensors lie in memory."""
-    layout = object_layout()
-    assert layout is not None
-    return whole_call_module(layout, target)
-
-
 def _method() -> Method:
     """Describe the function to Python; the description stays, because functions made from it point to it."""
     if not _methods:
-        _methods.append(Method.of("weft program", shared_library(whole_call_text).address("whole_call")))
+        _methods.append(Method.of("weft program", shared_library(python_calls).address("whole_call")))
     return _methods[0]

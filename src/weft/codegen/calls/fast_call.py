@@ -13,7 +13,6 @@ from enum import IntEnum, auto
 from weft.codegen.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register, constant
-from weft.target import Target
 
 TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there
 ROW_WORDS = 3
@@ -84,20 +83,18 @@ class ObjectLayout:
     address: int
 
 
-def fast_call_module(layout: ObjectLayout, target: Target) -> str:
-    """Write the module."""
-    module = Module(target)
-    _Call(module.function("call", ["ptr", "ptr", "ptr"]), layout).write()
-    wrapper = f"""
+def write_fast_call(module: Module, layout: ObjectLayout) -> str:
+    """Write what does it into a module; gives the text of the function that Python calls, to come behind that."""
+    _Call(module.function("fast_call.body", ["ptr", "ptr", "ptr"]), layout).write()
+    return f"""
 define ptr @fast_call(ptr %self, ptr %args, i64 %count) nounwind {{
   %result = alloca ptr
   %state = getelementptr i8, ptr %self, i64 {layout.content}
-  call void @call(ptr %state, ptr %args, ptr %result)
+  call void @fast_call.body(ptr %state, ptr %args, ptr %result)
   %given = load ptr, ptr %result
   ret ptr %given
 }}
 """
-    return str(module) + wrapper
 
 
 class CallWriter:

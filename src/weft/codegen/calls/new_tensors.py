@@ -27,8 +27,8 @@ class Words(IntEnum):
     FALSE = 9
 
 
-def new_tensors_module(layout: ObjectLayout) -> str:
-    """Write the module."""
+def new_tensors_function(layout: ObjectLayout) -> str:
+    """Give the text of the function, to come into a module."""
     fields = "\n".join(
         f"  %at.{place} = getelementptr i64, ptr %row, i64 {place}\n"
         f"  %field.{place} = load {'ptr' if place in (1, 2) else 'i64'}, ptr %at.{place}"

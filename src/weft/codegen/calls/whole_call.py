@@ -10,28 +10,25 @@ from weft.codegen.calls.fast_call import ITEMS_OFFSET, CallWriter, ObjectLayout,
 from weft.codegen.frame import TABLE_OFFSET
 from weft.codegen.module import Module
 from weft.codegen.register import Register, constant
-from weft.target import Target
 
 MODE_WORDS, LOOK_WORDS, RESULT_WORDS = 4, 4, 4
 CPU = constant("i32", 0)  # the kind and the number of the device
 
 
-def whole_call_module(layout: ObjectLayout, target: Target) -> str:
-    """Write the module."""
-    module = Module(target)
-    _Whole(module.function("call", ["ptr", "ptr", "ptr", "i64"]), layout).write()
-    wrapper = f"""
+def write_whole_call(module: Module, layout: ObjectLayout) -> str:
+    """Write what does it into a module; gives the text of the function that Python calls, to come behind that."""
+    _Whole(module.function("whole_call.body", ["ptr", "ptr", "ptr", "i64"]), layout).write()
+    return f"""
 define ptr @whole_call(ptr %self, ptr %args, i64 %count) nounwind {{
   %result = alloca ptr
   %place = getelementptr i8, ptr %self, i64 {ITEMS_OFFSET}
   %bytes = load ptr, ptr %place
   %state = getelementptr i8, ptr %bytes, i64 {layout.content}
-  call void @call(ptr %state, ptr %args, ptr %result, i64 %count)
+  call void @whole_call.body(ptr %state, ptr %args, ptr %result, i64 %count)
   %given = load ptr, ptr %result
   ret ptr %given
 }}
 """
-    return str(module) + wrapper
 
 
 class _Whole(CallWriter):
