@@ -61,6 +61,24 @@ def test_a_machine_is_measured_once_and_then_read_from_disk(folder: Path, counte
     assert len(counted) == 1
 
 
+@pytest.mark.usefixtures("folder")
+def test_memory_is_got_ahead_once_and_only_where_something_will_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    written = measure._written
+    monkeypatch.setattr(measure, "_written", lambda size: made.append(size) or written(size))
+    monkeypatch.setattr(measure, "_blocks", {})
+    measure._known.cache_clear()
+    measure.get_memory()
+    measure.get_memory()
+    assert len(made) == len(measure._blocks) == 1
+    machine_model(host_target())
+    measure.get_memory()
+    measure._known.cache_clear()  # as a new process would start, which finds the model on disk
+    measure.get_memory()
+    assert len(made) == 1
+    assert not measure._blocks
+
+
 def test_a_damaged_file_is_measured_again(folder: Path, counted: list[int]) -> None:
     machine_model(host_target())
     (path,) = folder.iterdir()

@@ -51,7 +51,7 @@ CHECKS_PER_WAIT = 3.0
 
 Functions = dict[str, Callable[..., None]]
 
-_blocks: list[Block] = []  # one, from when it is got ahead until it is measured in
+_blocks: dict[int, Block] = {}  # by size, from when one is got ahead until it is measured in
 
 
 def machine_model(target: Target) -> MachineModel:
@@ -97,10 +97,11 @@ def is_measured(target: Target) -> bool:
 def get_memory() -> None:
     """Get the memory in which this machine will be measured: beside what its caller's other threads do until then."""
     target = host_target()
+    size = _largest(target)
     # Who waits here is about to measure, and would have to get it himself; whoever has measured needs none.
     with _lock:
-        if not (_blocks or _known.cache_info().currsize or is_measured(target)):
-            _blocks.append(_written(_largest(target)))
+        if not (size in _blocks or _known.cache_info().currsize or is_measured(target)):
+            _blocks[size] = _written(size)
 
 
 def _path(folder: Path, target: Target) -> Path:
@@ -122,7 +123,7 @@ def measure_machine(target: Target) -> MachineModel:
 def _measured(functions: Functions, target: Target) -> MachineModel:
     guess = default_model(target)
     sizes, largest = _sizes(target), _largest(target)
-    block = _blocks.pop() if _blocks else _written(largest)
+    block = _blocks.pop(largest, None) or _written(largest)
     found = {"multiply_adds": _multiply_adds(functions, target)}
     for name, size in sizes.items():
         found[name] = _best_sweep(functions, block, size)
