@@ -43,6 +43,15 @@ def test_a_new_file_and_a_renamed_one_change_the_digest(copy: Path) -> None:
     assert len({added, digest_of(copy), code_version()}) == 3
 
 
+def test_a_file_that_changes_while_files_are_digested_is_read_whole(copy: Path) -> None:
+    path = copy / "target.py"
+    (look,) = under_test._looks(copy, "target.py")
+    path.write_bytes(b"# longer\n" * look[2])
+    assert under_test._content(look) == path.read_bytes()
+    path.write_bytes(b"")
+    assert under_test._content(look) == b""
+
+
 @pytest.fixture
 def kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of its own, in which files count as old at once."""

@@ -28,9 +28,9 @@ def digest_of(folder: Path, patterns: Sequence[str] = SOURCES) -> str:
     """Digest the names and contents of files: by default those that decide what machine code is written."""
     found = hashlib.sha256()
     for pattern in patterns:
-        for path in sorted(folder.glob(pattern)):
-            content = path.read_bytes()
-            found.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
+        for look in sorted(_looks(folder, pattern)):
+            content, name = _content(look), look[0][len(str(folder)) + 1 :].replace(os.sep, "/")
+            found.update(f"{name} {len(content)}\n".encode())
             found.update(content)
     return found.hexdigest()
 
@@ -77,3 +77,14 @@ def _looks(folder: Path, pattern: str) -> Iterator[Look]:
 
 def _look(path: str, status: os.stat_result) -> Look:
     return path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _content(look: Look) -> bytes:
+    """Read a file of known size: in a first call, which reads hundreds, in half the time of an object for each."""
+    path, _, size, *_ = look
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        content = os.read(descriptor, size + 1)
+    finally:
+        os.close(descriptor)
+    return content if len(content) == size else Path(path).read_bytes()  # changed since it was looked at
