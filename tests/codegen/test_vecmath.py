@@ -91,6 +91,16 @@ def test_a_float_function_is_within_two_units(name: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_sigmoid_is_within_two_units_where_a_sum_with_1_loses_the_power(level: str) -> None:
+    x = np.linspace(-19.0, -14.0, 200_000, dtype=np.float32)
+    x = np.concatenate([x, -x])
+    exact = torch.sigmoid(torch.from_numpy(x).double()).numpy()
+    got = build("sigmoid", "float", level, 1)(x)
+    assert units_apart(got, exact, "float").max() <= UNITS_FLOAT
+    assert got.max() <= 1.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", BINARY)
 def test_a_float_function_of_two_operands_is_within_two_units(name: str, level: str) -> None:
     random = np.random.default_rng(3)

@@ -85,18 +85,16 @@ def expm1_of_negative(f: FunctionWriter, x: Register) -> Register:
 
 
 def sigmoid(f: FunctionWriter, x: Register) -> Register:
-    """Give 1 / (1 + e^-x), without overflow on either side."""
-    rest, multiple = reduced(f, at_least(f, f.fneg(absolute(f, x)), LOWEST[element_of(x.kind)]))
-    tail, one, zero = _exp_minus_one_of_rest(f, rest), like(x, 1.0), like(x, 0.0)
-    head = f.binary("fadd", tail, one)
-    power = scale_by_power(f, head, multiple)
-    negative = f.compare("fcmp olt", x, zero)
-    below = f.binary("fadd", one, power)
-    result = f.binary("fdiv", f.select(negative, power, one), below)
-    # What the two sums lost is given back: that of the power where it is the numerator, that of the denominator.
-    lost_above = f.select(negative, f.binary("fsub", tail, f.binary("fsub", head, one)), zero)
-    lost_below = f.binary("fsub", power, f.binary("fsub", below, one))
-    return f.fma(result, f.binary("fsub", lost_above, lost_below), result)
+    """Give 1 / (1 + e^-x), without overflow on either side: 2^n / (2^n + e^-rest), where x is n log(2) + rest."""
+    element, one = element_of(x.kind), like(x, 1.0)
+    limited = at_most(f, at_least(f, x, LOWEST[element]), -LOWEST_MINUS_ONE[element])
+    rest, multiple = reduced(f, limited)
+    power = scale_by_power(f, one, multiple)
+    head = f.binary("fadd", power, one)
+    lost = f.binary("fsub", power, f.binary("fsub", head, one))
+    # What the first sum lost counts beside a tiny power, which alone stands above.
+    tail = f.binary("fadd", _exp_minus_one_of_rest(f, f.fneg(rest)), lost)
+    return f.binary("fdiv", power, f.binary("fadd", head, tail))
 
 
 def tanh(f: FunctionWriter, x: Register) -> Register:
