@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import os
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -161,11 +163,28 @@ FOLDER: list[Path] = []
 LAWS = (global_batches, local_batches, unequal_epochs, evaluation, synchronised_norm, same_bits)
 
 
+class Threads:
+    """Writes down which threads are left when Python takes its modules down, behind all that is to be done at exit."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __del__(self, listed: Any = os.listdir, opened: Any = open) -> None:
+        """Name the threads by what the system calls them."""
+        names = []
+        for number in listed("/proc/self/task"):
+            with opened(f"/proc/self/task/{number}/comm") as name:
+                names.append(name.read())
+        with opened(self.path, "w") as text:
+            text.write("".join(names))
+
+
 def run(*, folder: str) -> Any:
     """Check the laws, then train a little."""
     peers = find_peers()
     assert peers is not None
     FOLDER.append(Path(folder))
+    vars(builtins)["_threads_left"] = Threads(Path(folder) / f"threads-{peers.rank}")  # which go last of all modules
     for law in LAWS:
         law(peers.rank, peers.world)
         (Path(folder) / f"{law.__name__}-{peers.rank}").touch()

@@ -46,6 +46,8 @@ class Peers:
         self.local_rank = distributed.get_node_local_rank(fallback_rank=self.rank)
         self.patience = PATIENCE
         self.leaked = False
+        self._group = distributed.group.WORLD
+        self._underway = 0  # pieces of communication that this rank has begun and not seen the end of
         self.watch = RankWatch(own_part(store), self.rank, self.world)
         distributed.barrier()  # every rank has given its first sign
         self.watch.start()
@@ -66,7 +68,9 @@ class Peers:
     def begin_sum(self, tensor: torch.Tensor) -> Sum:
         """Begin to sum a tensor over all ranks, in place."""
         with self._explained():
-            return distributed.all_reduce(tensor, async_op=True), tensor
+            begun = distributed.all_reduce(tensor, async_op=True), tensor
+        self._underway += 1
+        return begun
 
     def finish_sum(self, begun: Sum) -> torch.Tensor:
         """Wait for a sum; raise the error of a rank that cannot bring its part."""
@@ -81,6 +85,7 @@ class Peers:
         """Give every rank the values that rank 0 has, in place."""
         with self._explained():
             works = [distributed.broadcast(tensor, 0, async_op=True) for tensor in tensors]
+        self._underway += len(works)
         for work, tensor in zip(works, tensors, strict=True):
             self._wait(work, tensor.is_cuda)
 
@@ -125,6 +130,17 @@ class Peers:
                     self.watch.report(late)
                     raise self._error(self.watch.find(0.0) or late)
         self.watch.sign.doing = doing
+        self._underway -= 1
+
+    def end_group(self) -> None:
+        """End the threads of the process group: one that lets go of a tensor while Python ends would end the process.
+
+        That waits for all that was begun. Where its end was not seen, it may never come.
+        """
+        if not self.leaked and not self._underway and distributed.group.WORLD is self._group:
+            _peers.pop(self._group, None)
+            self._group = None
+            distributed.destroy_process_group()
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -227,7 +243,11 @@ def join(make_store: Callable[[], Any], rank: int, world: int) -> Peers | None:
     """Become a rank of the group whose processes share a store."""
     store = make_store()
     distributed.init_process_group(store=store, rank=rank, world_size=world)
-    return _joined(store.clone()) if world > 1 else None
+    if world == 1:
+        return None
+    peers = _joined(store.clone())
+    atexit.register(peers.end_group)
+    return peers
 
 
 def _joined(store: Any) -> Peers:
