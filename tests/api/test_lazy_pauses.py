@@ -291,6 +291,22 @@ def test_neither_does_one_that_python_did_not_begin() -> None:
         look_until(True, torch.ones(20))
 
 
+def test_neither_does_what_such_a_thread_has_queued() -> None:
+    shared, x = torch.zeros(20), torch.ones(20)
+
+    def work() -> None:
+        weft.lazy(True)
+        for _ in range(2):  # the first time tells how it looks
+            shared.add_(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    with weft.lazy():
+        look_until(True, x)
+        assert shared.sum() == 40
+
+
 def test_to_begin_a_pause_nobody_waits_for_work_that_may_need_what_the_code_holds() -> None:
     lock = threading.Lock()
     with weft.lazy():

@@ -161,8 +161,11 @@ class Recordings:
         if isinstance(runner, SerialEngine) or runner.timeline is not None:
             return False  # whoever debugs or records a timeline wants to see tasks
         recordings = list(self._recordings)
-        if any(recording.places for recording in recordings):
-            return False
+        for recording in recordings:
+            if recording is not self.own.recording:
+                self._close(recording)  # no other thread is in a lazy block: its own has ended, and sends off no more
+            elif recording.places:
+                return False
         last = perf_counter() + SETTLING
         while not idle():  # the worker that has just told us of its task still counts it
             if perf_counter() > last:
