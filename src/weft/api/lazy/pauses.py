@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Protocol
+from weakref import ref
 
 from weft.api.lazy.plan import Plan
 from weft.api.lazy.questions import in_task, is_called_by_user
@@ -59,6 +60,17 @@ class _Habit:
         self.until = 0.0  # when the last one ends
 
 
+class _Life:
+    """What a thread has while it is in a lazy block, and no longer than it lives, whoever began it."""
+
+
+class _Own(threading.local):
+    life: _Life | None = None
+
+
+_OWN = _Own()
+
+
 class Pauses:
     """Whether the lazy block of the main thread pauses, and what looks in it have cost so far."""
 
@@ -71,7 +83,7 @@ class Pauses:
         self._place = 0  # of the mode among others
         self._habits: dict[Any, _Habit] = {}
         self._habit = _Habit()  # of the block of the main thread
-        self._others: dict[int, threading.Thread] = {}  # other threads that have begun lazy blocks
+        self._others: set[ref[_Life]] = set()  # those of other threads that have begun lazy blocks
         self.calls = 0  # that were intercepted since the last look
         self._sent: list[tuple[Plan, int, float]] = []  # since then: plans, their operators, and their estimated work
         self.wanted = False
@@ -81,7 +93,8 @@ class Pauses:
     def begin(self, mode: Any, place: Any = None) -> None:
         """A lazy block of this thread has begun, at this place; it pauses at once if those before it would still."""
         if not self._is_mine():
-            self._others[threading.get_ident()] = threading.current_thread()
+            _OWN.life = _Life()
+            self._others.add(ref(_OWN.life, self._others.discard))
             self.end()
             return
         self._mode = mode
@@ -93,7 +106,7 @@ class Pauses:
     def ended(self) -> None:
         """The lazy block of this thread has ended."""
         if not self._is_mine():
-            self._others.pop(threading.get_ident(), None)
+            _OWN.life = None
             return
         if self.wanted:
             self._lasts()  # no turn came in the block: the next one at this place begins with the pause
@@ -188,11 +201,6 @@ class Pauses:
 
     def _is_elsewhere(self) -> bool:
         """Whether another thread is in a lazy block; one that began a block for good may be gone."""
-        others = list(self._others.items())
-        running = sys._current_frames() if others else {}  # of threads that others than Python began, it tells alone
-        for number, thread in others:
-            if number not in running or not thread.is_alive():
-                self._others.pop(number, None)
         return bool(self._others)
 
     def _is_mine(self) -> bool:
