@@ -79,24 +79,3 @@ def test_what_a_failed_program_spoilt_keeps_no_code_from_pausing_once_it_is_gone
     spoil()
     assert SESSION.settle()
     assert not SESSION.memories.all()
-
-
-@pytest.mark.usefixtures("own_engine")
-def test_lazy_code_keeps_no_module_that_it_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
-
-    def train() -> list[weakref.ref[nn.Parameter]]:
-        net = nn.Linear(8, 8)
-        optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        for _ in range(4):
-            with weft.lazy():
-                optimizer.zero_grad()
-                loss = net(torch.ones(4, 8)).sum()
-                loss.backward()
-                optimizer.step()
-                weft.wait(loss)
-        return [weakref.ref(parameter) for parameter in net.parameters()]
-
-    seen = train()
-    gc.collect()  # modules and optimizers are circles
-    assert [one() for one in seen] == [None] * len(seen)
