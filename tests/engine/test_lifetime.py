@@ -202,6 +202,7 @@ def test_an_interrupt_ends_a_push_that_waits_for_room():
         assert engine.statistics().pushed == 2
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `_interrupt_soon`
 def test_interrupts_anywhere_in_pushing_leave_the_engine_consistent():
     with Engine({"cpu": 2}) as engine:
         x, counts = Var("x"), {"ran": 0}
