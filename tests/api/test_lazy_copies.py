@@ -19,6 +19,7 @@ import weft
 from weft.api.lazy import transports as lazy_transports
 from weft.api.lazy.tasks import engine
 from weft.api.lazy.tensor import LazyTensor
+from weft.engine import Engine, Var
 from weft.errors import ExecutionError
 
 FAR = torch.device("xpu:0")
@@ -204,6 +205,26 @@ def test_a_copy_that_fails_is_told_to_who_looks_with_the_line_that_asked_for_it(
             found.tolist()
         wire.broken = False
         assert y.to("cpu").sum().item() == 4
+
+
+def test_what_fails_while_somebody_asks_whether_it_is_ready_is_told(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = Engine.ready
+
+    def slow(self: Engine, variable: Var) -> bool:
+        wire.opened.set()
+        self.finish([variable])
+        return ready(self, variable)
+
+    y = Far(torch.ones(4))
+    with weft.lazy():
+        wire.broken = True
+        wire.opened.clear()
+        found = y.to("cpu")
+        monkeypatch.setattr(Engine, "ready", slow)
+        with pytest.raises(ExecutionError, match="copy failed"):
+            found.tolist()
 
 
 def test_a_copy_that_nobody_holds_is_not_made(wire: Wire) -> None:

@@ -82,7 +82,8 @@ class Waits(Recordings):
         variables = [memory.var] if memory.var is not None else []
         if tensor.__class__ is LazyTensor and (maker := tensor.value.maker) is not None:
             variables.append(maker.variable())
-        if engine().failures.known or not all(map(engine().ready, variables)):
+        # In this order: a task that fails is known to have failed before it is done.
+        if not all(map(engine().ready, variables)) or engine().failures.known:
             self.wait_on(*variables)
 
     def _flush_for_wait(self, recording: Recording) -> None:
