@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.api.lazy_work import compiled_work
 from torch import nn
 
 import weft
@@ -56,14 +57,7 @@ def test_what_a_failed_program_spoilt_keeps_no_code_from_pausing_once_it_is_gone
 
     def spoil() -> None:
         x = torch.zeros(20, 20)
-
-        def work() -> torch.Tensor:
-            x.add_(1)
-            return x * 2
-
-        for _ in range(3):
-            with weft.lazy():
-                weft.wait(work())
+        work = compiled_work(x)
 
         def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
             x.add_(1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.api.lazy_work import compiled_work
 from torch import nn
 from torch.nn import functional
 
@@ -102,14 +103,7 @@ def test_a_program_that_failed_after_a_write_is_not_run_again(
 ) -> None:
     monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
     x = torch.zeros(20, 20)
-
-    def work() -> torch.Tensor:
-        x.add_(1)
-        return x * 2
-
-    for _ in range(3):
-        with weft.lazy():
-            weft.wait(work())
+    work = compiled_work(x)
 
     def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         (x if by_version else x.detach().numpy()).__iadd__(1)
@@ -128,14 +122,7 @@ def test_a_program_that_failed_after_a_write_is_not_run_again(
 def test_a_program_that_failed_before_any_write_runs_by_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
     x = torch.zeros(20, 20)
-
-    def work() -> torch.Tensor:
-        x.add_(1)
-        return x * 2
-
-    for _ in range(3):
-        with weft.lazy():
-            weft.wait(work())
+    work = compiled_work(x)
 
     def fail(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         raise RuntimeError("broken")

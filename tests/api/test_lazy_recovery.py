@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.api.lazy_work import compiled_work
 from torch import nn
 from torch.nn import functional
 
@@ -349,14 +350,7 @@ def test_a_program_that_failed_half_way_leaves_what_nobody_may_read_until_it_is_
 ) -> None:
     monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
     x = torch.zeros(20, 20)
-
-    def work() -> torch.Tensor:
-        x.add_(1)
-        return x * 2
-
-    for _ in range(3):
-        with weft.lazy():
-            weft.wait(work())
+    work = compiled_work(x)
 
     def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         IN_PLACE.regions += 1

@@ -110,16 +110,17 @@ class Hybrid:
             self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
         found = self._find(key, leaves)
-        if found is None:
-            call = Call(arguments, keywords, leaves, structure)
-            with call.memory:
-                found = self._trace(call, always=False)
-                if found is not None:
-                    return self._run(found, arguments, keywords, leaves)
-            return self.function(*arguments, **keywords)
-        return self._run(found, arguments, keywords, leaves)
+        if found is not None:
+            return self._run(found, arguments, keywords, leaves)
+        call = Call(arguments, keywords, leaves, structure)
+        with call.memory:
+            found = self._trace(call, always=False)
+            if found is not None:
+                return self._run(found, arguments, keywords, leaves)
+        return self.function(*arguments, **keywords)
 
     def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
+        """Run a program, which the next call takes the quick way to."""
         self._quick.add(found, arguments, keywords)
         return found.program.run(found.inputs(leaves))
 

@@ -40,7 +40,7 @@ class GemmSchedule:
 
     A register block is `block_rows` by `block_vectors` vectors of `lanes` numbers, or a little less at the edge.
     `inner_block` numbers of the sum are done before the next register block, partial sums waiting in the output; with
-    `parts_inside` a register block does all such parts itself, and they wait on its stack.
+    `parts_inside` a register block does all such parts itself, and their total stays in its registers.
     A tile is `tile_row_blocks` by `tile_panels` register blocks; `rows_outside` visits all panels for a row block
     before the next row block. `unroll` steps of the sum are done per turn of the innermost loop, in `chains` separate
     sums. With `along_sum`, vectors run along the sum, where numbers of both operands lie side by side: a turn is one
