@@ -25,15 +25,38 @@ def collects_nothing() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_hybridized_module_keeps_no_batch() -> None:
-    net = weft.hybridize(nn.Linear(8, 8))
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_hybridized_module_keeps_no_batch(grad: bool) -> None:
+    net = weft.hybridize(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
     batch = torch.ones(4, 8)
     first = weakref.ref(batch.untyped_storage())
-    with torch.no_grad():
-        net(batch)
-        del batch
+    with torch.set_grad_enabled(grad):
+        found = net(batch)
+        if grad:
+            found.sum().backward()
+        del batch, found
         assert first() is None
-        assert torch.equal(net(torch.zeros(4, 8)), net.bias.expand(4, 8))
+        assert torch.allclose(net(torch.zeros(4, 8)), net[0].bias.tanh().expand(4, 8))
+
+
+def test_a_backward_for_other_gradients_is_found_when_the_batch_is_gone() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.first(x).tanh(), self.second(x)
+
+    net = weft.hybridize(Two())
+    sum(one.sum() for one in net(torch.ones(4, 8))).backward()
+    net.zero_grad()
+    x = torch.full((4, 8), 2.0)
+    net(x)[0].sum().backward()
+    found, wanted = net.first.weight.grad, torch.autograd.grad(net.first(x).tanh().sum(), net.first.weight)[0]
+    assert found is not None
+    assert torch.allclose(found, wanted)
+    assert net.second.weight.grad is None
 
 
 @pytest.mark.usefixtures("own_engine")

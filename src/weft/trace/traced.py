@@ -234,8 +234,7 @@ def _traced_once(request: Request) -> Traced:
         touched,
         moving,
     )
-    if gradient is None:
-        tracer.let_go()
+    tracer.let_go(entirely=gradient is None)
     return traced
 
 

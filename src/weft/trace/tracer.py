@@ -160,11 +160,12 @@ class Tracer:
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
         return self.trace
 
-    def let_go(self) -> None:
-        """Forget real tensors, as no backward follows: a collector finds the circles that lead here late."""
+    def let_go(self, *, entirely: bool) -> None:
+        """Forget real tensors: circles are found late. A backward, which keeps this object, needs the module's."""
         self.request = replace(self.request, arguments=(), keywords={})
         self._real_of.clear()
-        self.trace = Trace()
+        own = [] if entirely else self.trace.inputs
+        self.trace.inputs = [item if item.argument is None else replace(item, tensor=item.stand_in) for item in own]
 
     @contextmanager
     def backward(self) -> Iterator[None]:
