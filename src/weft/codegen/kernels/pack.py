@@ -7,6 +7,7 @@ from math import prod
 
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import begin_block_function
+from weft.codegen.kernels.squares import turn_square
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.codegen.module import FunctionWriter, Module
 from weft.codegen.register import Register, constant
@@ -21,20 +22,6 @@ def emit_pack(module: Module, kernel: PackKernel) -> None:
     writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
         PackEmitter(writer, kernel).emit()
-
-
-def transposed(writer: FunctionWriter, rows: list[Register]) -> list[Register]:
-    """Transpose a square of as many vectors as each has lanes, by exchanging ever larger blocks."""
-    size, width = len(rows), 1
-    while width < size:
-        low = [lane if not lane & width else lane - width + size for lane in range(size)]
-        high = [lane + width if not lane & width else lane + size for lane in range(size)]
-        for place in range(size):
-            if not place & width:
-                x, y = rows[place], rows[place + width]
-                rows[place], rows[place + width] = writer.shuffle(x, y, low), writer.shuffle(x, y, high)
-        width *= 2
-    return rows
 
 
 class PackEmitter:
@@ -163,9 +150,7 @@ class PackEmitter:
         if not self.square:
             self.square = f"{self.kernel.name}.square"
             writer = begin_block_function(self.writer.module, self.square, ["ptr", "ptr", "i64", "i64"])
-            square, lanes = Vectors(writer, self.kernel.element, self.kernel.lanes), self.kernel.lanes
+            square = Vectors(writer, self.kernel.element, self.kernel.lanes)
             to, of, width, apart = writer.parameters
-            places = [square.moved(of, (apart, lane)) for lane in range(lanes)]
-            for row, value in enumerate(transposed(writer, [square.load(place) for place in places])):
-                square.store(value, square.moved(to, (width, row)))
+            turn_square(square, (of, apart), (to, width))
         return self.square
