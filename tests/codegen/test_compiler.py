@@ -54,6 +54,16 @@ def test_threads_that_compile_at_the_same_time_get_the_same_code() -> None:
     assert found == [expected] * 9
 
 
+def test_modules_after_one_another_share_a_description_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, made = str(module()), []
+    make = compiler.target_machine
+    monkeypatch.setattr(compiler, "_idle", {})
+    monkeypatch.setattr(compiler, "target_machine", lambda target: made.append(target) or make(target))
+    codes = {object_code(text, host_target()) for _ in range(3)}
+    assert len(codes) == 1
+    assert made == [host_target()]
+
+
 def test_a_text_is_compiled_while_the_next_one_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, own = threading.Event(), threading.get_ident()
     compiled: list[int] = []

@@ -15,7 +15,6 @@ from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.errors import InternalError
 from weft.plan.plan import Plan, Wait
 
-MOST_IMPROVED = 64  # calls: in a longer function what LLVM could save is nothing beside its kernels
 COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above
 
 
@@ -51,8 +50,7 @@ class _LaneWriter:
         awaited = {
             item.count for other in self.plan.lanes for item in other if isinstance(item, Wait) and item.lane == number
         }
-        if len(lane) > MOST_IMPROVED:
-            self.writer.leave_as_written()
+        self.writer.leave_as_written()
         self._tick()
         for item in lane:
             if isinstance(item, Wait):

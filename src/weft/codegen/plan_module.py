@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.codegen.call_writer import CallWriter, write_call
 from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
-from weft.codegen.lane_function import MOST_IMPROVED, emit_lanes
+from weft.codegen.lane_function import emit_lanes
 from weft.codegen.module import Module
 from weft.codegen.objects.module_parts import ModuleParts
 from weft.codegen.packing import PackingChain, packing_chains
@@ -109,8 +109,7 @@ def _emit_callers(
     clock = Clock(serial.writer, serial_tick(plan.lanes)) if clocked else None
     if clock is not None:
         clock.tick()
-    if len(plan.calls) > MOST_IMPROVED:
-        serial.writer.leave_as_written()
+    serial.writer.leave_as_written()
     for call in plan.calls:
         serial.run(call, 0, call.kernel.tile_count)
         if clock is not None:

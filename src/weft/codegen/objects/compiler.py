@@ -109,8 +109,12 @@ def object_codes(texts: Iterable[str], target: Target, compilation: Compilation 
 
 def object_code(module: str | ir.Module, target: Target) -> bytes:
     """Compile a module to a relocatable object file for any target."""
-    machine = target_machine(target)
-    with optimized(str(module), machine) as compiled, ffi.OutputString() as problem, _loops_as_written():
+    with (
+        _lent_machine(target) as machine,
+        optimized(str(module), machine) as compiled,
+        ffi.OutputString() as problem,
+        _loops_as_written(),
+    ):
         # SAFETY: machine and module are this thread's alone, and live until the function has returned.
         memory = _beside_the_lock("LLVMPY_TargetMachineEmitToMemory")(machine, compiled, OBJECT, problem)
         if not memory:
@@ -158,6 +162,27 @@ def optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
         # SAFETY: all of these belong to one module, which is this thread's alone.
         _beside_the_lock("LLVMPY_RunNewModulePassManager")(passes, module, builder)
     return module
+
+
+# Descriptions that no thread uses now: making one, and its tables when it is first used, takes longer than a small
+# module. Of a thread in the middle of a module a forked child has none. Lists give and take in one step.
+_idle: dict[Target, list[llvm.TargetMachine]] = {}
+MOST_IDLE = 8
+
+
+@contextmanager
+def _lent_machine(target: Target) -> Iterator[llvm.TargetMachine]:
+    """Lend a description of a target to one thread for one module."""
+    idle = _idle.setdefault(target, [])
+    try:
+        machine = idle.pop()
+    except IndexError:
+        machine = target_machine(target)
+    try:
+        yield machine
+    finally:
+        if len(idle) < MOST_IDLE:
+            idle.append(machine)
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:
