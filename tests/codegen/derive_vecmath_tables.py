@@ -71,6 +71,7 @@ def rows() -> list[Row]:
         odd_rest(mpmath.sin, -mpf(1) / 6),
         limit(lambda z: (mpmath.cos(mpmath.sqrt(z)) - 1 + z / 2) / z**2, mpf(1) / 24),
     )
+    tangent, quarter = odd_rest(mpmath.tanh, -mpf(1) / 3), (0, ((log2 / 4 + mpf("0.09")) * mpf("1.002")) ** 2)
     slope = 2 / mpmath.sqrt(pi)
     erf_rest = limit(lambda x: (-mpmath.log(mpmath.erfc(x)) / x - slope) / x, 2 / pi)
 
@@ -105,7 +106,8 @@ def rows() -> list[Row]:
             near_one,
             8,
         ),
-        Row("tanh", "float", "(tanh(x) - x) / x^3 in z = x^2, x <= 0.625", odd_rest(mpmath.tanh, -mpf(1) / 3), (0, 0.625**2), 4),
+        Row("tanh", "float", "(tanh(x) - x) / x^3 in z = x^2, x <= log(2) / 4 + 0.09", tangent, quarter, 2),
+        Row("tanh", "double", same, tangent, quarter, 6),
         Row("erf", "float", erf_comment, erf_rest, (0, mpf("3.95")), 7, erf_weight),
         Row("erf", "double", same, erf_rest, (0, mpf("3.95")), 7, erf_weight),
         Row("sin", "float", "(sin(x) - x) / x^3 in z = x^2, x <= pi / 4", sine, eighth, 2),

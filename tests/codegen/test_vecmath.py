@@ -101,6 +101,17 @@ def test_sigmoid_is_within_two_units_where_a_sum_with_1_loses_the_power(level: s
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bounds", [(0.24, 0.27), (0.47, 0.55), (0.59, 0.62), (7.9, 9.2)])
+def test_tanh_is_within_two_units_where_it_takes_another_power(level: str, bounds: tuple[float, float]) -> None:
+    first, last = np.array(bounds, np.float32).view(np.uint32)
+    x = np.arange(first, last, 5, dtype=np.uint32).view(np.float32)
+    exact = torch.tanh(torch.from_numpy(x).double()).numpy()
+    got = build("tanh", "float", level, 1)(x)
+    assert units_apart(got, exact, "float").max() <= UNITS_FLOAT
+    assert got.max() <= 1.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", BINARY)
 def test_a_float_function_of_two_operands_is_within_two_units(name: str, level: str) -> None:
     random = np.random.default_rng(3)

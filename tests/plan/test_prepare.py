@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from math import ceil
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +13,11 @@ from torch import nn
 import weft
 from weft.plan.epilogue import Epilogue
 from weft.plan.kernels.conv import ConvKernel
-from weft.plan.kernels.gemm import PackKernel
+from weft.plan.kernels.gemm import GemmKernel, PackKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.winograd import WinogradKernel
-from weft.plan.plan import Plan
+from weft.plan.plan import KernelCall, Plan
+from weft.trace.lift.recurrent import LEAST_ROWS
 
 
 def normalised(conv: nn.Conv2d, *behind: nn.Module) -> nn.Sequential:
@@ -133,3 +136,88 @@ def test_weights_without_numbers_are_not_kept() -> None:
         found, beside = weft.hybridize(scaled)(x, y)
     assert found.shape == (8, 0)
     assert torch.equal(beside, y + 1)
+
+
+STEPS, BATCH, WIDTH = 5, 3, 32
+
+
+def recurrent(kind: type[nn.Module]) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return kind(WIDTH, WIDTH), torch.randn(STEPS, BATCH, WIDTH)
+
+
+def products(calls: tuple[KernelCall, ...]) -> int:
+    return sum(isinstance(call.kernel, GemmKernel) for call in calls)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_the_product_of_the_first_state_is_computed_before_any_call(kind: type[nn.Module]) -> None:
+    net, x = recurrent(kind)
+    plan = plan_of(net.eval(), x)
+    assert products(plan.packing) == 1
+    assert products(plan.calls) == ceil(STEPS / ceil(LEAST_ROWS / BATCH)) + STEPS - 1
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_weight_that_becomes_infinite_is_seen_in_the_product_of_the_first_state(kind: type[nn.Module]) -> None:
+    net, x = recurrent(kind)
+    run, plain = weft.hybridize(copy.deepcopy(net).eval()), copy.deepcopy(net).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(run(x)[0], plain(x)[0])
+        for number in (float("inf"), float("nan"), 0.25):
+            for module in (run, plain):
+                module.weight_hh_l0[7, 5] = number
+            found, exact = run(x)[0], plain(x)[0]
+            torch.testing.assert_close(found, exact, equal_nan=True)
+            assert found[0].isnan().any() == (number != 0.25)
+
+
+def test_products_of_parameters_that_train_are_computed_in_the_call() -> None:
+    net, x = recurrent(nn.LSTM)
+    plans = weft.program(net, x).plan.regions
+    assert sum(products(plan.calls) for plan in plans) > STEPS
+    assert not any(products(plan.packing) for plan in plans)
+
+
+class Turned(nn.Module):
+    """Multiplies by a product of two weights and a constant."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Parameter(torch.randn(size, 8)), nn.Parameter(torch.randn(8, size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turn = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).repeat(4, 4)
+        return x @ (self.first @ (turn @ self.second))
+
+
+@pytest.mark.parametrize(("size", "before"), [(24, 2), (200, 1)])
+def test_small_products_of_weights_and_constants_are_computed_before_any_call(size: int, before: int) -> None:
+    net, x = Turned(size), torch.randn(6, size)
+    plan = plan_of(net, x)
+    assert (products(plan.packing), products(plan.calls)) == (before, 3 - before)
+    run, plain = weft.hybridize(net), Turned(size)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(x), plain(x), rtol=1e-4, atol=1e-4)
+            for module in (net, plain):
+                module.first.mul_(1.5)
+                module.second[3] += 1
+
+
+def test_expressions_of_weights_that_are_met_again_are_computed_once() -> None:
+    net, x = recurrent(nn.LSTM)
+    bias = [
+        call for call in plan_of(net.eval(), x).packing if isinstance(call.kernel, LoopKernel) and len(call.reads) == 2
+    ]
+    assert len(bias) == 1
+
+
+def test_a_program_from_a_file_computes_products_of_weights_anew(tmp_path: Path) -> None:
+    net, x = recurrent(nn.LSTM)
+    with torch.no_grad():
+        program = weft.program(net.eval(), x)
+        program.save(tmp_path / "net.weft")
+        loaded = weft.load_program(tmp_path / "net.weft")
+        torch.testing.assert_close(loaded(x)[0], net(x)[0])

@@ -2,7 +2,8 @@
 
 The scale and the shift that batch norm makes of its four tensors are such expressions. Behind a product, what its
 columns are multiplied with and what is added to them go into the product itself: the one into its packed weights, the
-other to where its sums start.
+other to where its sums start. Products of weights alone are such expressions too, as that of the zeros from which a
+recurrent layer starts.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from weft.ir.graph import Value
 from weft.plan.epilogue import Operand
-from weft.plan.fusing.fusion import Fusion
+from weft.plan.fusing.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fusing.lazy import Computed, Fixed, Lazy, Leaf, Node, walk
-from weft.plan.window import Window, in_order_of
+from weft.plan.window import Window, in_order_of, plain
 
 MOST_PREPARED = 16 * 1024  # numbers: more are not kept from call to call
 LEAST_REPEATED = 4  # places that read each number; for fewer there is too little to spare
@@ -44,10 +46,30 @@ def prepare(fusion: Fusion, lazy: Lazy) -> Leaf:
     small = _without_repeats(lazy.leaves())
     seen = lazy.viewed(lambda window: replace(window, shape=small.shape), small.shape)
     assert seen is not None, "a window with fewer places is one too"
-    out = fusion.prepared(in_order_of(small.shape, small.strides), lazy.dtype)
-    fusion.assembly.prepare(seen, out)
+    out = fusion.prepared(seen, in_order_of(small.shape, small.strides))
     steps = [step if extent > 1 else 0 for extent, step in zip(small.shape, out.window.strides, strict=True)]
     return replace(out, window=Window(lazy.shape, tuple(steps)))
+
+
+def is_prepared_product(fusion: Fusion, value: Value) -> bool:
+    """Tell whether a product is of weights, or of these and constants, and has few enough numbers to keep."""
+    nodes = [node for operand in value.operands for node in walk(fusion.lazies[operand].node)]
+    leaves = [node for node in nodes if isinstance(node, Leaf)]
+    return (
+        0 < tensor_type(value).size <= MOST_PREPARED
+        and all(isinstance(node, (Leaf, Fixed, Computed)) for node in nodes)
+        and any(map(fusion.is_weight, leaves))
+        and all(fusion.is_weight(leaf) or fusion.is_constant(leaf) for leaf in leaves)
+    )
+
+
+def prepare_product(fusion: Fusion, value: Value, rule: Callable[[Fusion, Value], Lazy]) -> Lazy:
+    """Compute a product of weights when one of them has changed; gives where it then lies."""
+    shape = tensor_type(value).shape
+    out = fusion.place_for_weights(plain(shape), dtype_of(value))
+    with fusion.packing():
+        fusion.assembly.store(rule(fusion, value), out)
+    return Lazy(shape, out)
 
 
 def _without_repeats(leaves: list[Leaf]) -> Window:

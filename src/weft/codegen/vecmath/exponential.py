@@ -30,7 +30,8 @@ HIGHEST_BINARY = {"float": 129.0, "double": 1025.0}
 # Below these, e^x - 1 rounds to -1; tanh is 1 from these on.
 LOWEST_MINUS_ONE = {"float": -18.0, "double": -40.0}
 TANH_IS_ONE = {"float": 10.0, "double": 22.0}
-TANH_IS_SMALL = 0.625
+# tanh takes the next power by so much later than halfway; and from where on its results are a half and more.
+TANH_LATER, TANH_IS_LARGE = 0.09, 0.6
 
 
 def exp(f: FunctionWriter, x: Register) -> Register:
@@ -98,19 +99,23 @@ def sigmoid(f: FunctionWriter, x: Register) -> Register:
 
 
 def tanh(f: FunctionWriter, x: Register) -> Register:
-    """Give the hyperbolic tangent."""
+    """Give the hyperbolic tangent: ((p + 1) t + p - 1) / ((p - 1) t + p + 1), t that of a rest of x, p a power of 2."""
     element = element_of(x.kind)
-    size = at_most(f, absolute(f, x), TANH_IS_ONE[element])
     one, two = like(x, 1.0), like(x, 2.0)
-    twice = f.binary("fadd", size, size)
-    if element == "double":
-        power = expm1(f, twice)
-        return with_sign(f, f.binary("fdiv", power, f.binary("fadd", power, two)), x)
-    large = f.binary("fsub", one, f.binary("fdiv", two, f.binary("fadd", exp_moderate(f, twice), one)))
-    square = f.binary("fmul", size, size)
-    small = f.fma(f.binary("fmul", square, size), polynomial(f, square, "tanh"), size)
-    is_small = f.compare("fcmp olt", size, like(x, TANH_IS_SMALL))
-    return with_sign(f, f.select(is_small, small, large), x)
+    size = at_most(f, absolute(f, x), TANH_IS_ONE[element])
+    # p is the nearest power or a little smaller: it becomes 4 only where the result is a half and more.
+    multiple = nearest_multiple(f, f.binary("fsub", size, like(x, TANH_LATER)), 2.0 / math.log(2.0))
+    rest = f.fma(multiple.value, like(x, -LOG_2_HIGH[element] / 2.0), size)
+    rest = f.fma(multiple.value, like(x, -LOG_2_LOW[element] / 2.0), rest)
+    square = f.binary("fmul", rest, rest)
+    small = f.fma(f.binary("fmul", rest, square), polynomial(f, square, "tanh"), rest)
+    power = _whole_power(f, x, multiple)
+    less, more = f.binary("fsub", power, one), f.binary("fadd", power, one)
+    below = f.fma(less, small, more)
+    # There the numerator is made from the denominator, whose rounding then counts little: the two are nearly the same.
+    is_large = f.compare("fcmp ogt", size, like(x, TANH_IS_LARGE))
+    factor, start = f.select(is_large, two, more), f.select(is_large, f.binary("fsub", below, two), less)
+    return with_sign(f, f.binary("fdiv", f.fma(factor, small, start), below), x)
 
 
 def sinh(f: FunctionWriter, x: Register) -> Register:

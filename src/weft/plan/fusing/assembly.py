@@ -37,7 +37,7 @@ class Assembly:
         self.constants: list[torch.Tensor] = []
         self.owners: dict[int, tuple[Owner, ...]] = {}
         self._counts: Counter[str] = Counter()
-        self._packed: dict[tuple[PackKernel, tuple[Location, ...]], Location] = {}
+        self._packed: dict[tuple[PackKernel | LoopKernel, tuple[Location, ...]], Location] = {}
 
     def buffer(self, kind: BufferKind, elements: int, dtype: str) -> int:
         """Add a buffer; gives its number."""
@@ -60,8 +60,10 @@ class Assembly:
         if kernel.tile_count:
             self.calls.append(KernelCall(kernel, writes, reads))
 
-    def pack(self, kernel: PackKernel, sources: tuple[Location, ...], elements: int, dtype: str) -> Location:
-        """Where a weight lies packed; what is packed alike for several calls is packed once."""
+    def pack(
+        self, kernel: PackKernel | LoopKernel, sources: tuple[Location, ...], elements: int, dtype: str
+    ) -> Location:
+        """Where a weight lies packed, or what is made of weights; what is made alike for several calls is made once."""
         key = (replace(kernel, name=""), sources)  # the name tells only when it was met
         if key not in self._packed:
             self._packed[key] = Location(self.buffer("packed", elements, dtype))
@@ -115,10 +117,11 @@ class Assembly:
         kernel, reads = self._loop(lazy, out)
         self.call(kernel, (self.location(out),), reads)
 
-    def prepare(self, lazy: Lazy, out: Leaf) -> None:
-        """Compute an expression of weights by a loop kernel, when one of them has changed."""
-        kernel, reads = self._loop(lazy, out)
-        self.packing.append(KernelCall(kernel, (self.location(out),), reads))
+    def prepare(self, lazy: Lazy, window: Window) -> Leaf:
+        """Compute an expression of weights by a loop kernel, into this layout, when one of them has changed."""
+        kernel, reads = self._loop(lazy, Leaf(Source(), window, lazy.dtype))
+        place = self.pack(kernel, reads, window.size, lazy.dtype)
+        return self.leaf_in(place.buffer, window, lazy.dtype)
 
     def _loop(self, lazy: Lazy, out: Leaf) -> tuple[LoopKernel, tuple[Location, ...]]:
         sources: list[Leaf] = []

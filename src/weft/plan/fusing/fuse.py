@@ -34,7 +34,7 @@ from weft.plan.image_layout import channels_last_strides
 from weft.plan.indices import SCATTERS, VIEWS, Change, counted
 from weft.plan.kernels.top import TopKernel
 from weft.plan.plan import Plan
-from weft.plan.prepare import is_prepared, is_repeated, prepare
+from weft.plan.prepare import is_prepared, is_prepared_product, is_repeated, prepare, prepare_product
 from weft.plan.region import REDUCTIONS, Region
 from weft.plan.window import Window, in_order_of, plain, same_layout
 from weft.target import Target
@@ -269,6 +269,13 @@ def find_top(fuser: Fusion, value: Value) -> Lazy:
     return Lazy(tensor_type(value).shape, out)
 
 
+def product(fuser: Fusion, value: Value) -> Lazy:
+    """A product of matrices, computed before any call where only weights decide it."""
+    if is_prepared_product(fuser, value):
+        return prepare_product(fuser, value, multiply_either_way)
+    return multiply_either_way(fuser, value)
+
+
 def view(change: Change) -> Rule:
     """The rule of a view: the operand's leaves are seen through it, or the operand is put into memory."""
 
@@ -291,8 +298,7 @@ def view(change: Change) -> Rule:
         if handed and key in fuser.rows:  # another reshape of the same has laid it out row by row
             memory = fuser.rows[key]
         elif isinstance(lazy.node, Leaf) and fuser.is_weight(lazy.node):  # laid out anew when it has changed
-            memory = fuser.prepared(home, lazy.dtype)
-            fuser.assembly.prepare(lazy, memory)
+            memory = fuser.prepared(lazy, home)
         else:
             memory = fuser.place_for(value, plain(shape)) if handed else fuser.arena(home, lazy.dtype)
             memory = Leaf(memory.source, home, lazy.dtype)
@@ -359,7 +365,7 @@ RULES: Mapping[str, Rule] = {
     **{op: view(change) for op, change in VIEWS.items()},
     "pad": pad,
     "concat": concatenate,
-    "matmul": multiply_either_way,
+    "matmul": product,
     "convolution": convolve,
     "convolution_input_gradient": convolve_back,
     "convolution_weight_gradient": weigh,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -37,6 +38,7 @@ class Fusion:
         self._inputs = frozenset(region.inputs)
         self._weights: frozenset[int] | None = None  # buffers
         self._own_weights: set[int] = set()
+        self._is_packing = False
         self.position = 0
         self._living: list[Value] = []
         self._listed = 0  # of the region's values
@@ -102,22 +104,48 @@ class Fusion:
         return self.arena(plain(shape), dtype)
 
     def is_weight(self, leaf: Leaf) -> bool:
-        """Whether a leaf reads a parameter or buffer, or what is prepared of them."""
+        """Whether a leaf reads a parameter or buffer, or what is prepared of them; none is one while packing."""
+        if self._is_packing:
+            return False
         if self._weights is None:  # the expressions of inputs are there before any other, and stay as they are
             nodes = (self.lazies[value].node for value in self.region.weights)
             self._weights = frozenset(node.source.buffer for node in nodes if isinstance(node, Leaf))
         return leaf.source.buffer in self._weights or leaf.source.buffer in self._own_weights
+
+    def is_constant(self, leaf: Leaf) -> bool:
+        """Whether a leaf reads a constant."""
+        return leaf.source.pending is None and self.assembly.buffers[leaf.source.buffer].kind == "constant"
 
     @cached_property
     def weight_bytes(self) -> int:
         """The bytes of all parameters and buffers that the region reads."""
         return sum(tensor_type(value).size * DTYPE_BYTES[dtype_of(value)] for value in self.region.weights)
 
-    def prepared(self, window: Window, dtype: str) -> Leaf:
-        """New memory of this layout that is filled when a weight has changed, and counts as a weight itself."""
+    def prepared(self, lazy: Lazy, window: Window) -> Leaf:
+        """An expression of weights in this layout, made when one of them has changed; it counts as a weight itself."""
+        leaf = self.assembly.prepare(lazy, window)
+        self._own_weights.add(leaf.source.buffer)
+        return leaf
+
+    def place_for_weights(self, window: Window, dtype: str) -> Leaf:
+        """New memory of this layout for what is made when a weight has changed."""
         leaf = self.assembly.leaf_in(self.assembly.buffer("packed", window.size, dtype), window, dtype)
         self._own_weights.add(leaf.source.buffer)
         return leaf
+
+    @contextmanager
+    def packing(self) -> Iterator[None]:
+        """Make the calls inside run when a weight has changed, not at every call of the program.
+
+        They read weights where these lie: what is made on the way is thrown away, and nothing else may read it.
+        """
+        assembly, first = self.assembly, len(self.assembly.calls)
+        kept = self.copies, self.rows, self.panels
+        self.copies, self.rows, self.panels, self._is_packing = {}, {}, {}, True
+        yield
+        self.copies, self.rows, self.panels, self._is_packing = *kept, False
+        assembly.packing += assembly.calls[first:]
+        del assembly.calls[first:]
 
 
 def tensor_type(value: Value) -> TensorType:
