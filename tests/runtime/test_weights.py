@@ -13,6 +13,7 @@ from tests.runtime.plans import TARGET, linear_plan
 import weft
 from weft.devices import cores
 from weft.runtime import weights
+from weft.runtime.arena import HUGE_PAGE
 from weft.runtime.executable import NativeExecutable
 
 ROWS, INNER, COLUMNS = 2, 24, 40
@@ -282,7 +283,7 @@ def test_large_weights_are_packed_on_all_cores_each_once(
         return pack(self, tensors)
 
     monkeypatch.setattr(weights.PackedWeight, "_pack", noted)
-    wide = weights.HUGE_PAGE // 4 // 512  # a packed weight has large pages of its own
+    wide = HUGE_PAGE // 4 // 512  # a packed weight has large pages of its own
     net = torch.nn.Sequential(torch.nn.Linear(512, wide), torch.nn.Tanh(), torch.nn.Linear(wide, 512)).eval()
     x, hybrid = torch.randn(3, 512), weft.hybridize(net)
     with torch.no_grad(), cores(count):

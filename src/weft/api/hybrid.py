@@ -211,7 +211,10 @@ class Hybrid:
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
-        return Guarded(traced, self._compiled(traced), self._state(*roots), self._touched)
+        program = self._compiled(traced)
+        if call.memory.is_open:
+            program.pack_ahead(traced)
+        return Guarded(traced, program, self._state(*roots), self._touched)
 
     def _refuse_counters(self, traced: Traced) -> None:
         """Refuse to make one program after the other for an attribute that is counted up."""
@@ -237,8 +240,7 @@ class Hybrid:
     def _note_miss(self, key: Key, leaves: list[Any]) -> None:
         if not self.programs:
             return
-        rivals = self.programs.get(key)
-        if rivals:
+        if rivals := self.programs.get(key):
             sentence = rivals[-1].miss(leaves) or "nothing that a guard holds"
             rivals[-1].note_moved(self._touched)
         else:
@@ -269,8 +271,7 @@ class Hybrid:
             return []
 
     def _drop_oldest(self) -> None:
-        count = sum(map(len, self.programs.values()))
-        if count <= MOST_PROGRAMS:
+        if sum(map(len, self.programs.values())) <= MOST_PROGRAMS:
             return
         if not self._warned:
             self._warned = True

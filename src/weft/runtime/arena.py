@@ -14,6 +14,7 @@ from weft.target import usable_cores
 
 STEPS = 4  # sizes between two powers of two
 HUGE_PAGE = 2 * 1024 * 1024
+LEAST_OFFERED = 256 * 1024  # bytes of a block that is worth getting ahead
 
 
 class Block:
@@ -39,7 +40,7 @@ _notes: dict[int, list[int]] = {}
 
 def new_block(size: int) -> Block:
     """Give a block that nobody has: one that is offered, or a new one."""
-    if size < HUGE_PAGE:
+    if size < LEAST_OFFERED:
         return Block(size)
     for note in list(_notes.values()):
         note.append(size)

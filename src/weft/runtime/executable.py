@@ -20,7 +20,7 @@ from weft.runtime.binding import Binding, PackingOf
 from weft.runtime.fast_call import FastProgram
 from weft.runtime.kernels_ahead import Begun
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
-from weft.runtime.weights import Packing, address_of
+from weft.runtime.weights import PackedWeight, Packing, address_of, begin_packing
 from weft.runtime.whole_call import BoundProgram
 from weft.target import Target
 
@@ -78,6 +78,7 @@ class NativeExecutable:
         self._run = RUN(self._library.address(SERIAL)) if self._program is None else run_lanes
         self._check = RUN(self._library.address(CHECK)) if plan.checks else None
         self._binding: Binding | None = None
+        self._packed_ahead: list[PackedWeight] = []  # until a binding has them
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         """Compute outputs from inputs; strides, sizes and alignment are as the plan was made for.
@@ -85,12 +86,20 @@ class NativeExecutable:
         Tells whether it did: a call with an index out of range does nothing.
         """
         # Held until the end: what other threads do to weights must not end the packed buffers that this call reads.
-        binding, block = self._binding, self._pool.take()
         self._start_workers()
+        binding = self._binding
+        if binding is None:
+            self._binding = self._bind(inputs, outputs)  # before a block is taken: its memory is written first
+        block = self._pool.take()
         done = binding is not None and binding.fast(inputs, outputs, block.address) is None
         done = done or self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
         return done
+
+    def pack_ahead(self, known: Mapping[int, torch.Tensor]) -> None:
+        """Let another core begin to pack weights for a call that comes soon, as far as its inputs are known."""
+        chains = [chain for chain in self._chains if known.keys() >= {*chain.inputs}]
+        self._packed_ahead = begin_packing([chain.of(known, self.constants) for chain in chains])
 
     def _start_workers(self) -> None:
         if self._program is not None:
@@ -135,6 +144,7 @@ class NativeExecutable:
         written = {self.lasting.index(index) for chain in self._chains for index in chain.inputs}
         packings = [chain.of(inputs, self.constants) for chain in self._chains]
         binding = Binding(lasting, written, packings, max(1, len(self.plan.lanes)))
+        self._packed_ahead = []
         packed = [binding.packed_addresses[place] for place in self._packed_order]
         binding.words = (*map(address_of, lasting), *packed, *map(address_of, self.constants))
         program = FastProgram(
@@ -179,6 +189,8 @@ class _Chain:
         scratch = [plan.buffers[buffer].bytes for buffer in chain.scratch]
         self.packing = Packing(chain.text, tuple(sizes), tuple(scratch), pack)
 
-    def of(self, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> PackingOf:
+    def of(
+        self, inputs: Sequence[torch.Tensor] | Mapping[int, torch.Tensor], constants: Sequence[torch.Tensor]
+    ) -> PackingOf:
         """Give the packing with the tensors of one call."""
         return self.packing, [(constants if constant else inputs)[index] for constant, index in self.sources]

@@ -23,7 +23,7 @@ from weft.config import config
 from weft.devices import cpu_count
 from weft.engine.limit import quarter_of_memory
 from weft.errors import WeftError
-from weft.runtime.arena import HUGE_PAGE, Block, Ready, offered
+from weft.runtime.arena import HUGE_PAGE, LEAST_OFFERED, Block, Ready, offered
 from weft.runtime.shared_code import shared_library
 
 MEMORY_FOLDER = "memory"
@@ -52,6 +52,11 @@ class MemoryAhead:
         self._is_over = False
         return self
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a call is under way that runs what is traced for it."""
+        return not self._is_over
+
     def find(self, name: str) -> None:
         """Offer blocks as the entry of this name has them, and ask the system for their memory; if this is open."""
         folder = config().cache_dir
@@ -67,7 +72,7 @@ class MemoryAhead:
         for block in blocks:
             self._ready.setdefault(len(block.memory), []).append(block)
         self._open.enter_context(offered(self._ready, self._noted))
-        if blocks:
+        if sum(self._known) >= HUGE_PAGE:  # or asking takes longer than it saves
             threading.Thread(target=self._ask, args=(blocks,), name="weft memory ahead").start()
 
     def _ask(self, blocks: Sequence[Block]) -> None:
@@ -100,7 +105,7 @@ def _sizes(entry: bytes | None, name: str) -> list[int]:
         return []
     try:
         found = json.loads(entry[len(name) :])
-        if not all(type(size) is int and size >= HUGE_PAGE for size in found) or len(found) > MOST_BLOCKS:
+        if not all(type(size) is int and size >= LEAST_OFFERED for size in found) or len(found) > MOST_BLOCKS:
             return []
         return found if sum(found) <= quarter_of_memory() // SHARE else []
     except (ValueError, TypeError) as error:

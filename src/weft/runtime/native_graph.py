@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from time import perf_counter
 from typing import Any
@@ -72,6 +72,11 @@ class NativeRegion:
         if self._writes:
             IN_PLACE.regions += 1
         return outputs
+
+    def pack_ahead(self, known: Mapping[int, torch.Tensor]) -> None:
+        """Let another core begin to pack weights for a call that comes soon, as far as its inputs are known."""
+        copied = {index for index, _ in self._checked}  # perhaps
+        self._execute.pack_ahead({index: tensor for index, tensor in known.items() if index not in copied})
 
     def clocked(self) -> ClockedRegion:
         """Give the same region with a clock."""
@@ -145,6 +150,7 @@ class CompiledGraph:
                     for region in planned.regions
                 )
         compiled = planned.compiled
+        self._region_inputs = tuple(one.region.inputs for one in planned.regions)
         self.peak_bytes = planned.peak_bytes
         self.executable = LibraryExecutable(planned.library, self.regions)
         position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
@@ -174,6 +180,11 @@ class CompiledGraph:
         if outputs is None:
             return run_as_operators(self._graph, self._as_declared(inputs))
         return outputs if self._order is None else tuple(outputs[index] for index in self._order)
+
+    def pack_ahead(self, known: Mapping[Value, torch.Tensor]) -> None:
+        """Let another core begin to pack weights for a call that comes soon, as far as its inputs are known."""
+        for region, inputs in zip(self.regions, self._region_inputs, strict=True):
+            region.pack_ahead({index: known[value] for index, value in enumerate(inputs) if value in known})
 
     def _as_declared(self, inputs: Sequence[Any]) -> list[Any]:
         """Inputs with the strides that the graph says they have."""

@@ -10,15 +10,15 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 
 from weft.codegen.library import version_of
 from weft.devices import cpu_count
-from weft.runtime.arena import HUGE_PAGE, new_block
+from weft.runtime.arena import LEAST_OFFERED, new_block
 from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
 
@@ -36,6 +36,8 @@ _lock = threading.RLock()
 def _renew_lock() -> None:
     global _lock  # noqa: PLW0603  # a forked child must not inherit a lock that nobody will release
     _lock = threading.RLock()
+    for one in list(_packed_weights.values()):
+        one.begun = None  # by a thread that the child does not have
 
 
 os.register_at_fork(after_in_child=_renew_lock)
@@ -155,6 +157,7 @@ class PackedWeight:
         self.weights = weights
         self._seen: tuple[int, ...] = ()
         self._stamps: tuple[int, ...] = ()
+        self.begun: tuple[tuple[int, ...], Future[Packed]] | None = None
         self._packed: Packed | None = None
         self._spare: list[tuple[torch.Tensor, ...]] = []
         for weight in weights:
@@ -168,14 +171,35 @@ class PackedWeight:
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
         """Pack the weights as they were last looked at."""
-        packed = self._pack(tensors)
-        self._packed, self._stamps = packed, self._seen
-        return packed
+        return self._now(self._pack(tensors))
+
+    def begin(self, tensors: Sequence[torch.Tensor], pool: ThreadPoolExecutor) -> None:
+        """Let a thread pack the weights as they were last looked at."""
+        self.begun = self._seen, pool.submit(self._pack, tensors)
+
+    def is_begun(self) -> bool:
+        """Tell whether a thread packs, or has packed, the weights as they were last looked at; it begins no more."""
+        if self.begun is None:
+            return False
+        stamps, packed = self.begun
+        if packed.cancel() or stamps != self._seen:
+            self.begun = None
+        return self.begun is not None
+
+    def finish(self) -> Packed:
+        """Wait for what is begun."""
+        assert self.begun is not None
+        (_, packed), self.begun = self.begun, None
+        return self._now(packed.result())
 
     def forget(self) -> None:
         """Drop the packed form; calls that read it hold it themselves."""
-        self._packed = None
+        self._packed = self.begun = None
         self._spare.clear()
+
+    def _now(self, packed: Packed) -> Packed:
+        self._packed, self._stamps = packed, self._seen
+        return packed
 
     def _pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
         buffers = self._spare.pop() if self._spare else tuple(map(_buffer, self.packing.packed))
@@ -208,20 +232,45 @@ def current_forms(packed: Sequence[PackedWeight], tensors: Sequence[Sequence[tor
     with _lock:
         pairs = dict(zip(packed, tensors, strict=True))
         forms = {one: one.look(mine) for one, mine in pairs.items()}
-        stale = [one for one, form in forms.items() if form is None]
-        # The largest first, so that no thread is left with one at the end.
-        stale.sort(key=lambda one: -sum(one.packing.packed))
-        if len(stale) < 2 or cpu_count() < 2 or sum(sum(one.packing.packed) for one in stale) < WORTH_THREADS:
-            made = [one.pack(pairs[one]) for one in stale]
+        stale = _largest_first(one for one, form in forms.items() if form is None)
+        begun = [one for one in stale if one.is_begun()]
+        rest = [one for one in stale if one.begun is None]
+        if len(rest) < 2 or not _worth_threads(rest):
+            made = [one.pack(pairs[one]) for one in rest]
         else:
             # Each thread packs weights of its own and takes no lock: this one, which holds it, waits for them.
             with ThreadPoolExecutor(cpu_count(), thread_name_prefix="weft packing") as pool:
-                made = list(pool.map(lambda one: one.pack(pairs[one]), stale))
-        found = forms | dict(zip(stale, made, strict=True))
+                made = list(pool.map(lambda one: one.pack(pairs[one]), rest))
+        found = forms | dict(zip(rest, made, strict=True)) | {one: one.finish() for one in begun}
         return [form for one in packed if (form := found[one]) is not None]
+
+
+def begin_packing(packings: Sequence[tuple[Packing, Sequence[torch.Tensor]]]) -> list[PackedWeight]:
+    """Let another core begin to pack weights as they are now, where that is worth it, until a call needs them.
+
+    It is for whoever keeps what this gives until then.
+    """
+    with _lock:
+        pairs = {packed_weight(packing, tensors): tensors for packing, tensors in packings}
+        stale = _largest_first(one for one, mine in pairs.items() if one.look(mine) is None and one.begun is None)
+        if _worth_threads(stale):
+            pool = ThreadPoolExecutor(1, thread_name_prefix="weft packing ahead")
+            for one in stale:
+                one.begin(pairs[one], pool)
+            pool.shutdown(wait=False)  # its thread ends when all of this is packed
+        return list(pairs)
+
+
+def _largest_first(packed: Iterable[PackedWeight]) -> list[PackedWeight]:
+    """Sort them so that no thread is left with a large one at the end."""
+    return sorted(packed, key=lambda one: -sum(one.packing.packed))
+
+
+def _worth_threads(packed: Sequence[PackedWeight]) -> bool:
+    return cpu_count() > 1 and sum(sum(one.packing.packed) for one in packed) >= WORTH_THREADS
 
 
 def _buffer(size: int) -> torch.Tensor:
     # A page that is touched for the first time costs as much as packing what it holds: large ones are fewer.
-    memory = new_block(size).memory if size >= HUGE_PAGE else None
+    memory = new_block(size).memory if size >= LEAST_OFFERED else None
     return torch.empty(size, dtype=torch.uint8) if memory is None else torch.frombuffer(memory, dtype=torch.uint8)

@@ -150,6 +150,12 @@ class Program:
             found.save(path)
         return found
 
+    def pack_ahead(self, traced: Traced) -> None:
+        """Let another core begin to pack what the program was traced with, for a run that comes soon."""
+        if isinstance(self._execute, CompiledGraph):
+            own = (entry for entry in traced.inputs if entry.argument is None)
+            self._execute.pack_ahead({entry.value: entry.tensor for entry in own})
+
     def prepare_backward(self) -> None:
         """Make the backward, where there is one, before it is asked for: what is in its way is raised here."""
         if isinstance(self._execute, DifferentiableExecutable):
