@@ -21,7 +21,7 @@ from weft.runtime.object_words import LEAST_POINTER, MOST_POINTER, version_rows,
 from weft.runtime.shared_code import shared_library
 from weft.runtime.tensor_words import Row, grad_layout, probed, requires_grad_rows, word
 
-TENSOR_BYTES = 176
+TENSOR_BYTES, MOST_TENSOR_BYTES = 176, 256  # compared, and those that a tensor's object may have
 FIRST_BYTE = 16  # behind the reference count
 PROBES = 16
 WORDS_OF_TENSOR = range(FIRST_BYTE, TENSOR_BYTES, 8)
@@ -109,8 +109,8 @@ def tensor_masks() -> tuple[tuple[int, int], ...]:
 
 def _fill_idle_memory(byte: int) -> None:
     """Leave blocks of the sizes that tensors' objects may have with nothing but this byte."""
-    for size in range(128, 320, 16):
-        blocks = [torch.full((size,), byte, dtype=torch.uint8) for _ in range(4 * PROBES)]
+    for size in range(TENSOR_BYTES, MOST_TENSOR_BYTES + 1, 16):
+        blocks = [torch.full((size,), byte, dtype=torch.uint8) for _ in range(3 * PROBES)]  # as many as are made then
         del blocks
 
 
