@@ -170,6 +170,30 @@ def test_the_usual_element_by_element_takes_the_shortcut():
         assert add((TENSORS[name], 2)) is None
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("over", [[0], [-1], [0, 1], [-2, -1], [1, 0, 2]])
+@pytest.mark.parametrize("name", ["row by row", "with ones", "stacks turned", "channels last", "with gaps", "doubles"])
+def test_sums_over_dimensions_lie_as_eagers(name, over, keeps):
+    values = TENSORS[name]
+    if len(over) > values.dim():
+        pytest.skip("eager has no such sum")
+
+    def reduced(x):
+        return [function(x, over, keeps) for function in (torch.sum, torch.mean)]
+
+    assert_lie_alike(weft.hybridize(reduced)(values), reduced(values))
+
+
+def test_the_usual_sum_over_dimensions_takes_the_shortcut():
+    reduced, values = SHAPE_SHORTCUTS["aten.sum.dim_IntList"], TENSORS["row by row"]
+    assert reduced((values, [1, -1])).shape == (4,)
+    assert reduced((values, [0], True)).shape == (1, 3, 5)
+    for arguments in ((values, []), (values, None), (values, [3]), (values, [1, 1]), (values.double(), [1])):
+        assert reduced(arguments) is None
+    for name in ("with ones", "stacks turned", "channels last", "nothing"):
+        assert reduced((TENSORS[name], [0])) is None
+
+
 MATRICES = {
     "row by row": (torch.randn(4, 5), torch.randn(5, 3)),
     "turned": (torch.randn(5, 4).t(), torch.randn(3, 5).t()),

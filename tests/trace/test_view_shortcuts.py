@@ -15,6 +15,8 @@ from weft.trace.view_shortcuts import VIEW_SHORTCUTS, window_of
 OPERATORS = {
     "aten.view.default": torch.ops.aten.view.default,
     "aten._unsafe_view.default": torch.ops.aten._unsafe_view.default,
+    "aten.expand.default": torch.ops.aten.expand.default,
+    "aten.detach.default": torch.ops.aten.detach.default,
     "aten.t.default": torch.ops.aten.t.default,
     "aten.transpose.int": torch.ops.aten.transpose.int,
     "aten.permute.default": torch.ops.aten.permute.default,
@@ -50,10 +52,15 @@ def given(target: str, tensor: torch.Tensor, draw: random.Random) -> tuple[Any, 
         if sizes and draw.random() < 0.4:
             sizes[draw.randrange(len(sizes))] = -1
         return (sizes,)
+    if target == "aten.expand.default":
+        sizes = [draw.choice((-1, size, 3 if size == 1 else size)) for size in tensor.shape]
+        return ([draw.choice((0, 1, 2, 5)) for _ in range(draw.randint(0, 2))] + sizes,)
     if target == "aten.permute.default":
         order = draw.sample(range(tensor.dim()), tensor.dim())
         return ([number - tensor.dim() if draw.random() < 0.3 else number for number in order],)
-    count = {"aten.t.default": 0, "aten.transpose.int": 2, "aten.select.int": 2}.get(target, 1)
+    count = {"aten.t.default": 0, "aten.detach.default": 0, "aten.transpose.int": 2, "aten.select.int": 2}.get(
+        target, 1
+    )
     return tuple(place() for _ in range(count))
 
 

@@ -145,6 +145,19 @@ def _convolution(arguments: tuple[Any, ...]) -> Types:
     return contiguous(torch.float32, whole) if min(*whole, values.shape[1], *weight.shape[2:]) > 0 else None
 
 
+def _over_dimensions(arguments: tuple[Any, ...]) -> Types:
+    """Of a tensor that lies row by row, over some of its dimensions: a result that does too."""
+    values, over, *keeps = arguments
+    if not _is_row_major(values) or not over or not all(_has(values, place) for place in over):
+        return None
+    shape, places = tuple(values.shape), {place % values.dim() for place in over}
+    if len(places) < len(over) or min(shape) < 2:
+        return None
+    left = 1 if any(keeps) else None
+    sizes = [left if place in places else size for place, size in enumerate(shape)]
+    return contiguous(torch.float32, tuple(size for size in sizes if size is not None))
+
+
 def _class_loss(arguments: tuple[Any, ...]) -> Types:
     """The loss of a batch with a class for each row, as one number; and how many rows count."""
     if not _is_batch_of_classes(*arguments[:-1]):
@@ -229,6 +242,8 @@ SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Types]] = MappingProxy
         "aten.tanh.default": _elementwise,
         "aten.hardtanh.default": _between,
         "aten.threshold_backward.default": _elementwise,
+        "aten.sum.dim_IntList": _over_dimensions,
+        "aten.mean.dim": _over_dimensions,
         "aten.mm.default": _product,
         "aten.bmm.default": _product,
         "aten.addmm.default": _product_and_row,

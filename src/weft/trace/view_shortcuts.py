@@ -35,18 +35,63 @@ def _window(kind: TensorType, sizes: list[int], strides: list[int], offset: int 
 
 
 def _view(kind: TensorType, sizes: list[int]) -> Window:
-    """Of a tensor with elements that lie row by row."""
+    """Of a tensor with elements, of which every dimension of the view has those of one run of its dimensions."""
     count, unknown = prod(size for size in sizes if size != -1), sizes.count(-1)
-    if (
-        kind.strides != row_major(kind.shape)
-        or kind.size == 0
-        or count <= 0
-        or unknown > 1
-        or min(sizes, default=1) < -1
-    ):
+    if kind.size == 0 or count <= 0 or unknown > 1 or min(sizes, default=1) < -1:
         return None
     whole = [kind.size // count if size == -1 else size for size in sizes]
-    return _window(kind, whole, list(row_major(tuple(whole)))) if prod(whole) == kind.size else None
+    if prod(whole) != kind.size:
+        return None
+    if kind.strides == row_major(kind.shape):
+        return _window(kind, whole, list(row_major(tuple(whole))))
+    strides = _strides_in_runs(kind, whole)
+    return None if strides is None else _window(kind, whole, strides)
+
+
+def _strides_in_runs(kind: TensorType, sizes: list[int]) -> list[int] | None:
+    """Give the strides of a view by runs of dimensions that lie as one.
+
+    A run has so many elements `apart` from one another; the view has `reached` some of them. What PyTorch says of
+    dimensions of one element depends on who is asked: they are left to it.
+    """
+    if 1 in kind.shape or 1 in sizes:
+        return None
+    strides, left = [0] * len(sizes), len(sizes)
+    apart, count, reached = kind.strides[-1], 1, 1
+    for place in reversed(range(len(kind.shape))):
+        count *= kind.shape[place]
+        if place and kind.strides[place - 1] == count * apart:
+            continue
+        while left and reached < count:
+            left -= 1
+            strides[left] = reached * apart
+            reached *= sizes[left]
+        if reached != count:
+            return None
+        apart, count, reached = kind.strides[place - 1], 1, 1
+    return strides
+
+
+def _expand(kind: TensorType, sizes: list[int]) -> Window:
+    """Of a tensor with dimensions, of which those of one element are repeated, and so are new ones before them."""
+    new = len(sizes) - len(kind.shape)
+    if not kind.shape or new < 0 or min(sizes) < -1 or -1 in sizes[:new]:
+        return None
+    whole, strides = list(sizes), [0] * new + list(kind.strides)
+    for place, size in enumerate(kind.shape, new):
+        if whole[place] in (-1, size):
+            whole[place] = size
+        elif size == 1:
+            strides[place] = 0
+        else:
+            return None
+    for place in reversed(range(new)):
+        strides[place] = whole[place + 1] * strides[place + 1] if whole[place] == 1 else 0
+    return _window(kind, whole, strides)
+
+
+def _same(kind: TensorType) -> Window:
+    return kind, 0
 
 
 def _transpose(kind: TensorType, first: int, second: int) -> Window:
@@ -104,6 +149,8 @@ VIEW_SHORTCUTS: Mapping[str, Callable[..., Window]] = MappingProxyType(
     {
         "aten.view.default": _view,
         "aten._unsafe_view.default": _view,
+        "aten.expand.default": _expand,
+        "aten.detach.default": _same,
         "aten.t.default": _matrix_transpose,
         "aten.transpose.int": _transpose,
         "aten.permute.default": _permute,
