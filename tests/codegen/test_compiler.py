@@ -64,6 +64,13 @@ def test_modules_after_one_another_share_a_description_of_the_target(monkeypatch
     assert made == [host_target()]
 
 
+def test_whoever_has_a_single_text_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    by: list[int] = []
+    monkeypatch.setattr(compiler, "object_code", lambda text, target: by.append(threading.get_ident()) or b"")
+    assert object_codes(("a text",), host_target()) == (b"",)
+    assert by == [threading.get_ident()]
+
+
 def test_a_text_is_compiled_while_the_next_one_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, own = threading.Event(), threading.get_ident()
     compiled: list[int] = []
