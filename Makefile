@@ -3,7 +3,8 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
-PYTEST_OPTIONS ?= -n 2
+# A process that has nothing left takes tests of the other: some take a minute, most a hundredth of a second.
+PYTEST_OPTIONS ?= -n 2 --dist worksteal
 KILLS ?= 100
 SEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
