@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from weft.codegen.module import Module
-from weft.codegen.objects import compiler
+from weft.codegen.objects import compiler, native
 from weft.codegen.objects.compiler import object_code, object_codes, optimized, target_machine
+from weft.codegen.objects.native import compile_native
 from weft.devices import cores
 from weft.target import Target, host_target
 
@@ -64,10 +65,12 @@ def test_modules_after_one_another_share_a_description_of_the_target(monkeypatch
     assert made == [host_target()]
 
 
-def test_whoever_has_a_single_text_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_waits_for_a_single_module_compiles_it(monkeypatch: pytest.MonkeyPatch) -> None:
     by: list[int] = []
-    monkeypatch.setattr(compiler, "object_code", lambda text, target: by.append(threading.get_ident()) or b"")
-    assert object_codes(("a text",), host_target()) == (b"",)
+    monkeypatch.setattr(
+        native, "object_code", lambda text, target: by.append(threading.get_ident()) or object_code(text, target)
+    )
+    assert compile_native(module(), host_target(), use_cache=False).names
     assert by == [threading.get_ident()]
 
 

@@ -202,7 +202,10 @@ class PackedWeight:
         return packed
 
     def _pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
-        buffers = self._spare.pop() if self._spare else tuple(map(_buffer, self.packing.packed))
+        try:
+            buffers = self._spare.pop()  # in one step: another thread may still pack what was written since
+        except IndexError:
+            buffers = tuple(map(_buffer, self.packing.packed))
         scratch = tuple(map(_buffer, self.packing.scratch))
         held = [held_memory(tensor) for tensor in tensors]
         sources = [address for address, _ in held]

@@ -96,8 +96,7 @@ def object_codes(texts: Iterable[str], target: Target, compilation: Compilation 
 
     With a `compilation` that was begun before, its modules come first.
     """
-    single = isinstance(texts, tuple) and len(texts) == 1
-    if compilation is None and (single or cpu_count() < 2):
+    if compilation is None and cpu_count() < 2:
         return tuple(object_code(text, target) for text in texts)
     compilation = compilation or Compilation(target)
     try:

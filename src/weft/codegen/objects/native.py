@@ -16,7 +16,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 
 from weft.codegen.objects.code_version import code_version
-from weft.codegen.objects.compiler import VERSIONS, Compilation, object_codes, target_machine
+from weft.codegen.objects.compiler import VERSIONS, Compilation, object_code, object_codes, target_machine
 from weft.codegen.objects.object_cache import ObjectCache
 from weft.codegen.objects.object_file import read_object_file
 from weft.config import config
@@ -65,10 +65,12 @@ class NativeLibrary:
 
 def compile_native(module: str | ir.Module, target: Target, *, use_cache: bool = True) -> NativeLibrary:
     """Compile a module for this machine and load it; the disk cache is asked first unless told otherwise."""
-    texts = (str(module),)
-    if not use_cache:
-        return load_objects(object_codes(texts, target), target)
-    return load_objects(_cached(texts[0], lambda: texts, target), target)
+    text = str(module)
+
+    def compiled() -> Sequence[bytes]:
+        return (object_code(text, target),)
+
+    return load_objects(_cached(text, compiled, target) if use_cache else compiled(), target)
 
 
 def compile_described(
@@ -81,22 +83,21 @@ def compile_described(
 
     The description and the code of Weft decide the texts.
     """
-    return load_objects(_cached(f"{code_version()}\n{description}", write, target, begun), target)
+    described = f"{code_version()}\n{description}"
+    return load_objects(_cached(described, lambda: object_codes(write(), target, begun), target), target)
 
 
-def _cached(
-    description: str, write: Callable[[], Iterable[str]], target: Target, begun: Compilation | None = None
-) -> Sequence[bytes]:
+def _cached(description: str, compiled: Callable[[], Sequence[bytes]], target: Target) -> Sequence[bytes]:
     """Give object code from the disk cache, compiling and keeping it where it is not there."""
     folder = config().cache_dir
     if folder is None:
-        return object_codes(write(), target, begun)
+        return compiled()
     entries = _object_cache(folder)
     key = cache_key(description, target)
     entry = entries.read(key)
     if entry is not None:
         return _separate(entry)
-    objects = object_codes(write(), target, begun)
+    objects = compiled()
     entries.write(key, _together(objects))
     return objects
 

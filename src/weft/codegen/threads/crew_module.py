@@ -50,8 +50,9 @@ def crew_module(target: Target) -> str:
     emit_wait(module)
     emit_publish(module)
     emit_member(module)
-    for name, write in (("work", _write_work), ("dispatch", _write_dispatch), ("close", _write_close)):
-        write(_as_written(module.function(name, ["ptr"])))
+    _Worker(_as_written(module.function("work", ["ptr"]))).write()
+    _Dispatch(_as_written(module.function("dispatch", ["ptr"]))).write()
+    _write_close(_as_written(module.function("close", ["ptr"])))
     _write_touch(_as_written(module.function("touch", ["ptr", "i64", "ptr"])))
     return str(module)
 
@@ -60,14 +61,6 @@ def _as_written(f: FunctionWriter) -> FunctionWriter:
     """Let LLVM not spend time on what waits for other threads, or runs once a call: nobody would notice it."""
     f.leave_as_written()
     return f
-
-
-def _write_work(f: FunctionWriter) -> None:
-    _Worker(f).write()
-
-
-def _write_dispatch(f: FunctionWriter) -> None:
-    _Dispatch(f).write()
 
 
 def _write_touch(f: FunctionWriter) -> None:
