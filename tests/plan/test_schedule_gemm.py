@@ -97,5 +97,21 @@ def test_parts_are_outside_where_a_panel_would_be_fetched_again_for_each_block_o
     assert not choose_schedule("f32", (15, 256, 2048), TARGETS[0]).parts_inside
 
 
+@pytest.mark.parametrize("rows", range(7, 16))
+@pytest.mark.parametrize("inner", [64, 128, 256, 300, 512])
+def test_blocks_above_each_other_are_wide_and_share_a_panel_in_the_nearest_cache(rows: int, inner: int) -> None:
+    target = TARGETS[0]
+    schedule = choose_schedule("f32", (rows, 512, inner), target)
+    if schedule.parts_inside and rows > schedule.block_rows:
+        assert schedule.block_vectors > 1
+        assert 4 * inner * (schedule.block_vectors * schedule.lanes + schedule.block_rows) <= target.l1_bytes
+
+
+def test_eight_rows_are_cut_so_that_each_number_loaded_is_used_several_times() -> None:
+    schedule = choose_schedule("f32", (8, 512, 128), replace(TARGETS[0], l1_bytes=48 * 1024))
+    if TARGETS[0].vector_bytes >= 64:
+        assert (schedule.block_rows, schedule.block_vectors) == (4, 3)
+
+
 def test_parts_are_outside_for_many_rows_which_share_a_panel_by_parts() -> None:
     assert not choose_schedule("f32", (16, 64, 512), TARGETS[0]).parts_inside

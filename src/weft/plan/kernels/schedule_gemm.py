@@ -44,13 +44,12 @@ def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -
     shared = inner * columns * number_bytes > target.l2_bytes // 2
     by_panels = shared and rows <= LEAST_TILE_ROWS
     longest = LONGEST_SUM[rows <= FEW_ROWS, shared]
-    among = rows, vectors, inner, vector_registers(target), target.cores if by_panels else 1
+    registers, shares = vector_registers(target), target.cores if by_panels else 1
     # Blocks with room for totals are narrow: cores that multiply more, but shorter, vectors at once wait for loads.
     in_short_parts = rows <= FEW_ROWS and inner > longest and target.vector_bytes >= WIDE_BYTES
-    totals = totals_block(*among) if in_short_parts else None
-    if totals and rows > totals[0] and not _fits(inner, totals, target, element):
-        totals = None  # a panel would be fetched again for each block of rows
-    height, width = totals or register_block(*among)
+    widest = (target.l1_bytes // (max(inner, 1) * number_bytes) - MOST_ROWS) // lanes
+    totals = totals_block((rows, vectors, inner), registers, shares, widest) if in_short_parts else None
+    height, width = totals or register_block(rows, vectors, inner, registers, shares)
     chains = _chains(height * width, inner)
     part = max(1, min(inner, longest * chains))
     panel_bytes = part * width * lanes * number_bytes
@@ -140,17 +139,21 @@ def register_block(rows: int, vectors: int, inner: int, registers: int, shares: 
 
 
 @lru_cache(SIZES_KNOWN)
-def totals_block(rows: int, vectors: int, inner: int, registers: int, shares: int = 1) -> tuple[int, int] | None:
-    """Choose a register block for sums in parts, with registers for the totals too, and as high as blocks can be.
+def totals_block(sizes: tuple[int, int, int], registers: int, shares: int, widest: int) -> tuple[int, int] | None:
+    """Choose a register block for sums in parts, with registers for the totals too, which never go through memory.
 
-    Nothing then goes through memory from part to part. None where no such block fits the registers.
+    Sizes are rows, vectors and steps of the sum. Blocks that lie above each other are wide, or they would wait for
+    loads, but at most as the nearest cache holds a panel of all steps, or it would be fetched for each of them. None
+    where no such block fits the registers.
     """
-    height = max(1, cut(rows, MOST_ROWS).size)
+    rows, vectors, inner = sizes
     most = registers - registers // SPARE_EIGHTH
     shapes = [
         (height, width)
+        for height in range(1, MOST_ROWS + 1)
         for width in range(1, MOST_VECTORS + 1)
         if height * width * (_chains(height * width, inner) + 1) + width <= most
+        and (height >= rows or 1 < width <= widest)
     ]
     return _least_cycles(shapes, rows, vectors, inner, shares) if shapes else None
 
