@@ -76,6 +76,10 @@ def along_rows(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> t
     return softmax(query @ key.transpose(-2, -1), -2) @ value
 
 
+def by_experts(x: torch.Tensor, gate: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    return (softmax(x @ gate, -1).unsqueeze(1) @ (x @ experts).transpose(0, 1)).squeeze(1)
+
+
 def tensors(rows: int, keys: int, size: int = 32, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     torch.manual_seed(rows)
     return [torch.randn(2, length, 3, size, dtype=dtype).transpose(1, 2) for length in (rows, keys, keys)]
@@ -156,6 +160,13 @@ def test_scores_that_others_read_stay_in_memory(function: Function) -> None:
     inputs = tensors(40, 40)
     assert not attentions(function, *inputs)
     torch.testing.assert_close(weft.hybridize(function)(*inputs), function(*inputs))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 64])
+def test_rows_with_values_of_their_own_are_no_attention(rows: int) -> None:
+    inputs = torch.randn(rows, 32), torch.randn(32, 8), torch.randn(8, 32, 48)
+    assert rows == 1 or not attentions(by_experts, *inputs)
+    assert_exact(by_experts, *inputs)
 
 
 @pytest.mark.parametrize("sizes", [(1, 8), (1, 64), (1, 129), (3, 50), (7, 300)], ids=str)

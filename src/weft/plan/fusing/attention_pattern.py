@@ -59,6 +59,8 @@ def _softmax_before(product: Value, region: Region, uses: Mapping[Value, int]) -
     while share.op == "reshape" and share in inside:
         between.add(share)
         share = share.operands[0]
+    if _rows_and_keys(share) != _rows_and_keys(product.operands[0]):
+        return None  # rows became matrices, each with values of its own, as of experts
     zeros = _masked_rows(share)
     if zeros is not None:
         masked, condition, share = zeros
@@ -75,6 +77,11 @@ def _softmax_before(product: Value, region: Region, uses: Mapping[Value, int]) -
     if scores not in inside or not {*between, highest, total} <= inside:
         return None
     return Softmax(scores, highest, total, product, frozenset(between), zeros is not None, keeps)
+
+
+def _rows_and_keys(shares: Value) -> tuple[int, ...]:
+    assert isinstance(shares.type, TensorType)
+    return shares.type.shape[-2:]
 
 
 def _division(share: Value) -> tuple[Value, Value, Value, Value, Value] | None:
