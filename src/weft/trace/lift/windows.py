@@ -12,6 +12,9 @@ from weft.trace.expression import Expression, positions, several, table
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.resampling import column_of, gathered_back
 
+VOLUME = 3
+PER_DIMENSION = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}  # and what leaves a dimension as it is
+
 
 def window_attributes(arguments: Arguments, rank: int) -> dict[str, Any]:
     """The window of a pooling operator; without a stride it moves by its own size."""
@@ -38,10 +41,26 @@ def max_pool(rank: int) -> Rule:
 
     def rule(arguments: Arguments) -> tuple[Expression, ...]:
         x = batched(arguments.tensor("self").wide(), rank)
-        values, indices = several("max_pool", x, **window_attributes(arguments, rank))
+        window = window_attributes(arguments, rank)
+        values, indices = largest_of_volume(x, window) if rank == VOLUME else several("max_pool", x, **window)
         return values.reshape(arguments.result(0).shape), indices.reshape(arguments.result(1).shape)
 
     return rule
+
+
+def largest_of_volume(x: Expression, window: dict[str, Any]) -> tuple[Expression, Expression]:
+    """The largest of each window of a volume: of each layer, then of the layers, both as of images."""
+    batch, channels, layers, height, width = x.shape
+    sides = {name: window[name][1:] for name in PER_DIMENSION}
+    depth = {name: (window[name][0], alone) for name, alone in PER_DIMENSION.items()}
+    ceil = {"ceil_mode": window["ceil_mode"]}
+    of_layers, places = several("max_pool", x.reshape((batch, channels * layers, height, width)), **sides, **ceil)
+    columns = (batch, channels, layers, prod(of_layers.shape[2:]))
+    values, chosen = several("max_pool", of_layers.reshape(columns), **depth, **ceil)
+    flat = chosen.reshape((batch, channels, prod(chosen.shape[2:])))
+    place = places.reshape((batch, channels, prod(columns[2:]))).build("gather", flat, dimension=2)
+    layer = flat.apply("floor_div", columns[3])
+    return values, layer * (height * width) + place
 
 
 def max_pool_gradient(rank: int, *, adaptive: bool = False) -> Rule:
