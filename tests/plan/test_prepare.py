@@ -206,6 +206,19 @@ def test_small_products_of_weights_and_constants_are_computed_before_any_call(si
                 module.second[3] += 1
 
 
+def test_a_product_of_weights_without_steps_is_computed_in_the_call() -> None:
+    weight = nn.Parameter(torch.randn(1, 4, 0))
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        wide = weight.double()
+        return x + wide @ wide.transpose(1, 2)
+
+    x = torch.randn(4, 4)
+    assert not plan_of(weft.hybridize(shifted), x).packing
+    with torch.no_grad():
+        assert torch.equal(weft.hybridize(shifted)(x), shifted(x))
+
+
 def test_expressions_of_weights_that_are_met_again_are_computed_once() -> None:
     net, x = recurrent(nn.LSTM)
     bias = [

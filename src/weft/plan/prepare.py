@@ -52,11 +52,15 @@ def prepare(fusion: Fusion, lazy: Lazy) -> Leaf:
 
 
 def is_prepared_product(fusion: Fusion, value: Value) -> bool:
-    """Tell whether a product is of weights, or of these and constants, and has few enough numbers to keep."""
+    """Tell whether a product is of weights, or of these and constants, and has few enough numbers to keep.
+
+    A sum of nothing is computed like any other value: nothing is packed for it.
+    """
     nodes = [node for operand in value.operands for node in walk(fusion.lazies[operand].node)]
     leaves = [node for node in nodes if isinstance(node, Leaf)]
     return (
         0 < tensor_type(value).size <= MOST_PREPARED
+        and all(tensor_type(operand).size for operand in value.operands)
         and all(isinstance(node, (Leaf, Fixed, Computed)) for node in nodes)
         and any(map(fusion.is_weight, leaves))
         and all(fusion.is_weight(leaf) or fusion.is_constant(leaf) for leaf in leaves)
