@@ -12,6 +12,7 @@ from weft.plan.library_plan import plan_library
 from weft.plan.memory.arena import place
 from weft.plan.memory.in_place import write_in_place
 from weft.plan.memory.outputs import borrow_outputs
+from weft.plan.memory.over_operands import write_over_operands
 from weft.plan.memory.replaceable import replaceable
 from weft.plan.memory.waits import early_order, with_waits
 from weft.plan.merge_loops import merge_loops
@@ -158,5 +159,6 @@ class Planner:
         for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
+            plan = write_over_operands(plan, self.lanes)
             regions.append(DraftRegion(region, replace(fused, plan=plan), dict(replaced), self))
         return Draft(compiled, tuple(regions))

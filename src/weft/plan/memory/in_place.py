@@ -12,15 +12,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from weft.plan.access import boxes
-from weft.plan.epilogue import Operand
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.memory.box import Box, disjoint
+from weft.plan.memory.over_operands import read_where_written
 from weft.plan.plan import KernelCall, Location, Plan
 from weft.target import Target
 
 Pair = tuple[int, int]
-FACTORS = 2  # of a product; what follows it reads the arguments behind them
 
 
 def write_in_place(plan: Plan, pairs: Sequence[Pair], target: Target) -> tuple[Plan, tuple[Pair, ...]]:
@@ -137,7 +136,7 @@ def _over_its_input(call: KernelCall, output: Location, source: Location, target
     if not alone:
         return None
     if isinstance(kernel, GemmKernel):
-        return call if _read_where_written(kernel, number) else None
+        return call if read_where_written(kernel, number) else None
     if not isinstance(kernel, LoopKernel):
         return None
     taken = {entry for pair in kernel.in_place for entry in (("output", pair[0]), ("input", pair[1]))}
@@ -156,15 +155,6 @@ def _over_its_input(call: KernelCall, output: Location, source: Location, target
         kernel.tables,
     )
     return replace(call, kernel=plan_loop(again, target))
-
-
-def _read_where_written(kernel: GemmKernel, number: int) -> bool:
-    """Whether a product reads an argument only where it writes, and when the sum is complete."""
-    inputs = kernel.epilogue.inputs
-    place = number - FACTORS
-    if kernel.accumulate or kernel.walk.parts.count > 1 or not 0 <= place < len(inputs):
-        return False  # partial sums wait in the output
-    return inputs[place] == Operand(kernel.out.batch, kernel.out.row, kernel.out.column)
 
 
 def _moved(call: KernelCall, output: int, source: int) -> KernelCall:
