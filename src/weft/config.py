@@ -62,7 +62,9 @@ def count(text: str) -> int:
 
 
 def folder(text: str) -> Path:
-    """Read the path of a folder, with `~` for the home folder."""
+    """Read the path of a folder, with `~` for the home folder; nothing is not the folder where the process is."""
+    if not text.strip():
+        raise ValueError(text)
     return Path(text).expanduser()
 
 
