@@ -73,7 +73,14 @@ def test_an_unknown_option_like_no_other_should_be_unset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("WEFT_TARGET", "sse9"), ("WEFT_ENGINE", ""), ("WEFT_THREADS", "-1"), ("WEFT_THREADS", "two")]
+    ("name", "text"),
+    [
+        ("WEFT_TARGET", "sse9"),
+        ("WEFT_ENGINE", ""),
+        ("WEFT_THREADS", "-1"),
+        ("WEFT_THREADS", "two"),
+        ("WEFT_CACHE_DIR", ""),
+    ],
 )
 def test_a_bad_value_is_an_error_that_lists_the_good_ones(name: str, text: str) -> None:
     with pytest.raises(UsageError) as error:
