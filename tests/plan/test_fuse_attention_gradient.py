@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, no_kept_plans: None) -> list[Planne
     return found
 
 
-def kernels(regions: list[PlannedRegion], kind: type = AttentionGradientKernel) -> list[object]:
+def kernels(regions: list[PlannedRegion], kind: type = AttentionGradientKernel) -> list[Any]:
     return [call.kernel for region in regions for call in region.plan.calls if isinstance(call.kernel, kind)]
 
 
@@ -152,6 +153,29 @@ def test_a_step_of_a_transformer_has_neither_scores_of_its_forward_nor_of_its_ba
     for mine, its in zip(layer.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine, its, atol=1e-5, rtol=1e-4)
     assert len(kernels(planned)) == len(kernels(planned, AttentionKernel)) == 1
+
+
+def gradients_by_hand(more: float, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Give what a causal attention's gradients are where `other` is the key, and nothing `more` is added to slopes."""
+    query, key, value, pull, other = tensors
+    later = torch.arange(key.shape[-2]) > torch.arange(query.shape[-2])[:, None]
+    shares = (query @ key.transpose(-2, -1) * 0.2).masked_fill(later, -math.inf).exp()
+    slopes = shares * (pull @ value.transpose(-2, -1)) + more
+    return slopes @ other, slopes.transpose(-2, -1) @ query, shares.transpose(-2, -1) @ pull
+
+
+@pytest.mark.parametrize("more", [0.0, 0.5])
+@pytest.mark.parametrize("size", [8, 24, 40])
+def test_what_only_looks_like_the_gradients_of_an_attention_is_right(
+    size: int, more: float, planned: list[PlannedRegion]
+) -> None:
+    torch.manual_seed(size)
+    inputs = [torch.randn(4, 130, columns) for columns in (24, 24, 24, 24, size)]
+    exact = gradients_by_hand(more, *(each.double() for each in inputs))
+    for mine, best in zip(weft.hybridize(gradients_by_hand)(more, *inputs), exact, strict=True):
+        torch.testing.assert_close(mine.double(), best, atol=1e-4, rtol=1e-4)
+    found = [kernel.schedule.key_block for kernel in kernels(planned)]
+    assert found == ([] if size != 24 else [0] if more else [64])
 
 
 def test_any_number_of_lanes_gives_the_same_bits(planned: list[PlannedRegion]) -> None:

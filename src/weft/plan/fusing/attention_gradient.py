@@ -10,7 +10,7 @@ from weft.plan.expression import SHORT_FLOATS, Instruction
 from weft.plan.fusing.assembly import view_of
 from weft.plan.fusing.attention import in_batch, with_batch
 from weft.plan.fusing.attention_gradient_pattern import AttentionGradient, shape_of
-from weft.plan.fusing.causal_mask import is_causal
+from weft.plan.fusing.causal_mask import is_zero_after_row
 from weft.plan.fusing.fusion import Fusion, dtype_of
 from weft.plan.fusing.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Taken, read_from_memory, walk
 from weft.plan.fusing.products import Product, matrix_of, multiply
@@ -96,11 +96,11 @@ def _emit(fusion: Fusion, found: AttentionGradient) -> bool:
     assert elements.scores.factors is not None
     assert elements.pull.factors is not None
     scores, pull = in_batch(elements.scores.factors, batch), in_batch(elements.pull.factors, batch)
-    if scores is None or pull is None:
-        return False
+    if scores is None or pull is None or shape_of(found.for_query)[-1] != scores.inner:
+        return False  # what the slopes are multiplied by is no key
     *_, rows, keys = shape_of(found.slopes)
     sizes = AttentionSizes(dtype, batch, rows, keys, scores.inner, pull.inner)
-    causal = any(is_causal(fusion.lazies[value], fusion.assembly) for value in found.between)
+    causal = all(is_zero_after_row(lazy, fusion.assembly) for lazy in (elements.shares, elements.slopes))
     schedule = choose_attention_gradient(sizes, scores.schedule, pull.schedule, fusion.assembly.target, causal=causal)
     if schedule is None:
         return False

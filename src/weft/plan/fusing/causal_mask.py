@@ -1,13 +1,14 @@
-"""An expression of scores -> whether the keys behind a row are masked, for any row and whatever the scores are."""
+"""An expression of scores -> whether the keys after a row are masked, for any row and whatever the scores are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from weft.plan.fusing.assembly import Assembly
-from weft.plan.fusing.lazy import Computed, Counted, Fixed, Lazy, Leaf, Node
+from weft.plan.fusing.lazy import Computed, Counted, Fixed, Lazy, Leaf, Node, walk
 
 # What a comparison with 0 of key - row + start says of key - row + start - 1, and of its opposite.
 STRICT = {"gt": (1, 0), "ge": (1, 1), "lt": (-1, 0), "le": (-1, 1)}
@@ -40,6 +41,63 @@ def is_causal(scores: Lazy, assembly: Assembly) -> bool:
     if _is_number(yes, -float("inf")):
         return _hides(condition, assembly, shown=False)
     return _is_number(no, -float("inf")) and _hides(condition, assembly, shown=True)
+
+
+def is_zero_after_row(lazy: Lazy, assembly: Assembly) -> bool:
+    """Whether an expression is 0 wherever the key comes after the row, as what follows from masked scores is."""
+    known: dict[int, float | None] = {}
+    for node in walk(lazy.node):
+        known[id(node)] = _after_row(node, known, assembly)
+    return known[id(lazy.node)] == 0
+
+
+def _after_row(node: Node, known: Mapping[int, float | None], assembly: Assembly) -> float | None:
+    """The number that an expression is wherever the key comes after the row; None where that is not known."""
+    if isinstance(node, Fixed):
+        return node.number
+    if not isinstance(node, Computed):
+        return None
+    if node.op == "select":
+        condition, yes, no = node.operands
+        if _hides(condition, assembly, shown=False):
+            return known[id(yes)]
+        if _hides(condition, assembly, shown=True):
+            return known[id(no)]
+    first, *rest = (known[id(operand)] for operand in node.operands)
+    return FOLLOWS[node.op](first, *rest) if node.op in FOLLOWS else None
+
+
+def _product(first: float | None, second: float | None) -> float | None:
+    if 0 in (first, second):
+        return 0.0
+    hidden = first == HIDDEN and second is not None and second > 0
+    return HIDDEN if hidden or (second == HIDDEN and first is not None and first > 0) else None
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    if HIDDEN in (first, second):
+        return HIDDEN
+    return 0.0 if first == second == 0 else None
+
+
+def _quotient(first: float | None, second: float | None) -> float | None:
+    if first == 0:
+        return 0.0
+    return HIDDEN if first == HIDDEN and second is not None and second > 0 else None
+
+
+# What follows from a score of -inf and from 0, and so holds whatever else is computed with, as long as that is finite.
+HIDDEN = -float("inf")
+FOLLOWS: Mapping[str, Callable[..., float | None]] = {
+    "exp": lambda number: 0.0 if number == HIDDEN else None,
+    "mul": _product,
+    "div": _quotient,
+    "add": _sum,
+    "sub": lambda first, second: HIDDEN if first == HIDDEN else _sum(first, None if second == HIDDEN else second),
+    "neg": lambda number: 0.0 if number == 0 else None,
+    "cast": lambda number: number,
+    "select": lambda _, yes, no: yes if yes == no else None,
+}
 
 
 def _hides(condition: Node, assembly: Assembly, *, shown: bool) -> bool:
