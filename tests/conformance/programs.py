@@ -9,6 +9,7 @@ from tests.conformance.cases import Contestant, Outcome, Player, Record, Rule, S
 from tests.conformance.fresh import moved_by_a_bit
 from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
+from tests.programs.dimensions import program_of_dimensions
 from tests.programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
 from tests.programs.shrink import reproduction, shrink
 
@@ -39,6 +40,13 @@ def gradient_trials(entry: str) -> list[Trial]:
     """Make the trials of a group of seeds with a backward pass."""
     first = int(entry.removeprefix("seeds ").partition("-")[0])
     return [gradient_trial(random_program(seed)) for seed in range(first, first + PROGRAMS_PER_ENTRY)]
+
+
+def dimension_trials(entry: str) -> list[Trial]:
+    """Make the trials of programs of named dimensions: of each seed once without, and once with a backward pass."""
+    first = int(entry.removeprefix("seeds ").partition("-")[0])
+    programs = list(map(program_of_dimensions, range(first, first + PROGRAMS_PER_ENTRY)))
+    return [*map(program_trial, programs), *map(gradient_trial, programs)]
 
 
 def unmoved(arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -126,4 +134,7 @@ def sections() -> tuple[Section, ...]:
     return (
         Section("programs", f"{PROGRAMS:,} random programs", entries, trials, codegens=BOTH),
         Section("program-gradients", "the same, forward and backward", entries, gradient_trials, codegens=BOTH),
+        Section(
+            "dimensions", f"{PROGRAMS:,} of named dimensions, twice", entries, dimension_trials, codegens=("native",)
+        ),
     )
