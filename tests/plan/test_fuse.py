@@ -302,6 +302,16 @@ def test_a_gradient_in_a_single_tile_is_shared_out_by_images(function, images):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (3, 5, 8)], ids=str)
+def test_positions_stay_where_they_are_when_another_dimension_than_the_last_is_reduced(shape):
+    def triangle(x):
+        return F.softmax(x, -2).triu(1), F.softmax(x.tril(), 0)
+
+    x = torch.randn(shape)
+    for found, expected in zip(weft.hybridize(triangle)(x), triangle(x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_graphs_give_the_interpreters_answer(seed):
     for number, graph in enumerate(random_graphs(seed, GRAPHS_OF_A_SEED)):

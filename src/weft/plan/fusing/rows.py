@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Value
 from weft.plan.divide_reduce import outputs_of, plan_stages
-from weft.plan.expression import SHORT_FLOATS, explicit_rounding
+from weft.plan.expression import SHORT_FLOATS, explicit_rounding, with_strides
 from weft.plan.fusing.assembly import view_of
 from weft.plan.fusing.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fusing.lazy import BodyWriter, Computed, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
 from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, Stage, Store
 from weft.plan.plan import Location
-from weft.plan.window import Window, plain
+from weft.plan.window import Window, plain, same_layout
 
 Place = tuple[int, Window]
 
@@ -148,7 +148,7 @@ class Rows:
         for leaf in lazy.leaves():
             pending = leaf.source.pending
             if isinstance(pending, Scalar) and pending.group is self:
-                if not _alike(leaf.window, home):
+                if not same_layout(leaf.window, home):
                     return False
             elif self._writes(leaf.source.buffer) and not self._reads_own_output(leaf):
                 return False
@@ -177,7 +177,7 @@ class Rows:
         for leaf in seen.leaves():
             pending = leaf.source.pending
             own = isinstance(pending, Scalar) and pending.group is self
-            if (own and not _alike(leaf.window, plain(self.rows))) or self._writes(leaf.source.buffer):
+            if (own and not same_layout(leaf.window, plain(self.rows))) or self._writes(leaf.source.buffer):
                 return None
         return seen
 
@@ -307,13 +307,6 @@ def _dimensions(value: Value, rank: int) -> frozenset[int]:
     return frozenset(range(rank)) if dimension is None else frozenset({dimension})
 
 
-def _alike(first: Window, second: Window) -> bool:
-    return first.offset == second.offset and all(
-        one == other or extent == 1
-        for one, other, extent in zip(first.strides, second.strides, first.shape, strict=True)
-    )
-
-
 def _emit(group: Rows) -> None:
     """Write a group's stages as one kernel."""
     assembly = group.fusion.assembly
@@ -344,7 +337,8 @@ def _emit(group: Rows) -> None:
         before = [*dtypes, *(scalar.dtype for scalar in scalars[:known])]
         writer = BodyWriter(number_of, len(before))
         results = [writer.write(node) for node in _nodes(stage)]
-        body, renumbered = explicit_rounding(before, writer.body, results)
+        placed = [with_strides(line, lambda steps: _spread_steps(group, steps, order)) for line in writer.body]
+        body, renumbered = explicit_rounding(before, placed, results)
         count = len(stage.numbers)
         stores = tuple(
             Store(places[_place(out)], number)
@@ -391,6 +385,12 @@ def _spread(group: Rows, leaf: Leaf) -> Leaf:
     steps = iter(leaf.window.strides)
     strides = tuple(0 if i in group.reduced else next(steps) for i in range(len(group.shape)))
     return replace(leaf, window=Window(group.shape, strides, leaf.window.offset))
+
+
+def _spread_steps(group: Rows, steps: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
+    """Steps of positions as kernels count them: those of rows, then those of columns, which a row's number has not."""
+    whole = len(steps) == len(order)
+    return tuple(steps[dimension] for dimension in order) if whole else (*steps, *(0 for _ in group.columns))
 
 
 def _find(leaves: Sequence[Leaf], wanted: Leaf) -> int | None:
