@@ -302,14 +302,13 @@ def test_a_gradient_in_a_single_tile_is_shared_out_by_images(function, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (3, 5, 8)], ids=str)
-def test_positions_stay_where_they_are_when_another_dimension_than_the_last_is_reduced(shape):
+@pytest.mark.parametrize("shape", [(40, 12), (128, 128), (3, 5, 8)], ids=str)
+def test_positions_stay_where_they_are_when_another_dimension_than_the_last_is_reduced(shape, no_kept_plans):
     def triangle(x):
-        return F.softmax(x, -2).triu(1), F.softmax(x.tril(), 0)
+        return F.softmax(x, -2).triu(1)
 
     x = torch.randn(shape)
-    for found, expected in zip(weft.hybridize(triangle)(x), triangle(x), strict=True):
-        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(weft.hybridize(triangle)(x), triangle(x))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
