@@ -25,6 +25,10 @@ CASES = {
         lambda x, y: torch.einsum("aij,ajk->aik", x, y),
         (torch.ones(1, 2, 3), torch.ones(1, 3, 4)),
     ),
+    "the square of what has a stride of its own for a dimension of one element": (
+        lambda x, y: (x[:, :, :, None] - y.permute(1, 2, 0)[:, :, None, :]).square(),
+        (torch.ones(32, 1, 8), torch.ones(1, 32, 32).transpose(-1, 0)),
+    ),
     "rms_norm of nothing": (lambda x, w: torch.rms_norm(x, (1,), w), (torch.ones(0, 1), torch.ones(1))),
 }
 
