@@ -76,6 +76,37 @@ def test_few_channels_of_few_pixels_or_short_sums_are_computed_as_others() -> No
     assert ways(kernels(nn.Conv2d(16, 4, 1), torch.randn(1, 16, 40, 40))) == ["channels"]
 
 
+NARROW = {
+    "of colours": (nn.Conv2d(3, 16, 3, padding=1), (2, 3, 17, 19)),
+    "with strides that leave rows out": (nn.Conv2d(3, 32, 3, stride=2, padding=1), (1, 3, 34, 35)),
+    "of rows and columns padded unlike": (nn.Conv2d(5, 20, (5, 3), padding=(3, 1)), (1, 5, 20, 23)),
+    "of one channel": (nn.Conv2d(1, 40, 5, padding=2, bias=False), (1, 1, 28, 28)),
+    "dilated down": (nn.Conv2d(10, 16, 3, padding=(2, 1), dilation=(2, 1)), (1, 10, 18, 17)),
+    "padded by more than the window": (nn.Conv2d(4, 24, 3, padding=5), (1, 4, 12, 13)),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_a_convolution_of_few_channels_sees_nothing_outside(name: str) -> None:
+    torch.manual_seed(0)
+    net, shape = NARROW[name]
+    # What comes before writes inside the border, or is copied there.
+    for whole in (net, nn.Sequential(nn.Conv2d(shape[1], shape[1], 1), nn.ReLU(), net, nn.Tanh())):
+        for order in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(shape).contiguous(memory_format=order)
+            convolutions = [one for one in kernels(whole.eval(), x) if isinstance(one, ConvKernel)]
+            assert [one.schedule.merge_columns for one in convolutions if one.window.size != (1, 1)] == [True]
+            assert not any(one.sees_outside for one in convolutions)
+
+
+def test_few_channels_of_few_pixels_or_many_images_look_outside() -> None:
+    for shape in ((1, 3, 8, 8), (64, 3, 4, 4)):
+        [convolution] = [
+            one for one in kernels(nn.Conv2d(3, 16, 3, padding=1), torch.randn(shape)) if isinstance(one, ConvKernel)
+        ]
+        assert convolution.sees_outside
+
+
 def test_images_that_several_read_are_right_inside_a_border() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

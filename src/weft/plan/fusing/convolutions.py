@@ -34,6 +34,7 @@ from weft.plan.kernels.schedule_conv import (
     choose_dot_schedule,
     goes_along_inputs,
     pack_conv_weights,
+    wants_border,
 )
 from weft.plan.plan import Location
 from weft.plan.window import in_order_of
@@ -48,7 +49,8 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     sizes, groups = _sizes(fusion, value, weight), value.attributes["groups"]
     depthwise = _is_depthwise(value)
     along_inputs = groups == 1 and goes_along_inputs(sizes, fusion.assembly.target)
-    images, sizes = _images(fusion, value, sizes, bare=along_inputs and sizes.sees_outside)
+    bordered = along_inputs or (groups == 1 and wants_border(sizes, fusion.assembly.target))
+    images, sizes = _images(fusion, value, sizes, bare=bordered and sizes.sees_outside)
     home, dtype = in_order_of(out_shape, channels_last_strides(out_shape)), sizes.element
     way = winograd_way(sizes, fusion.assembly.target)[0] if groups == 1 and images.window.strides[1] == 1 else "direct"
     if way != "direct" and not (way == "stages" and _waits_for_weights(fusion, sizes)):

@@ -54,8 +54,7 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
     depth = conv.in_channels * prod(window.size)
     vectors = -(-conv.out_channels // lanes)
     run = conv.in_channels * window.size[1]
-    one_run = conv.dense and not conv.sees_outside and window.dilation[1] == 1
-    merge = one_run and run <= LONGEST_UNROLLED_RUN
+    merge = conv.dense and not conv.sees_outside and _has_short_runs(conv)
     if conv.sees_outside and not merge:
         by_images = _schedule_of_images(conv, target)
         if by_images is not None:
@@ -83,6 +82,20 @@ def choose_conv_schedule(conv: ConvSizes, target: Target) -> ConvSchedule:
         unroll_rows=merge and depth <= LONGEST_UNROLLED_WINDOW,
         set_aside="nothing" if depth <= LONGEST_SUM else "rows" if run <= 2 * LONGEST_SUM else "columns",
     )
+
+
+def wants_border(conv: ConvSizes, target: Target) -> bool:
+    """Tell whether a convolution is best computed inside a border of zeros: its windows' rows are unrolled there.
+
+    With so few channels it would take about as long to find out what is inside as to multiply it.
+    """
+    enough = conv.images * prod(conv.out_size) >= LEAST_PIXELS
+    return enough and conv.sees_outside and _has_short_runs(conv) and _schedule_of_images(conv, target) is None
+
+
+def _has_short_runs(conv: ConvSizes) -> bool:
+    """Tell whether what a row of the window sees, where it lies side by side, is short enough to be unrolled."""
+    return conv.window.dilation[1] == 1 and conv.in_channels * conv.window.size[1] <= LONGEST_UNROLLED_RUN
 
 
 def _channel_block(conv: ConvSizes, vectors: int, target: Target) -> int:
