@@ -62,7 +62,6 @@ bench: $(INSTALLED)
 	@$(PYTHON) -m bench.unequal
 
 readme: $(INSTALLED)
-	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,plot]'
 	@$(PYTHON) -m bench.readme
 
 docs: $(INSTALLED)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import signal
 import sys
 import tempfile
@@ -13,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import contestants, machine, plot, report, workloads
+from bench import contestants, machine, report, workloads
 from bench.harness import QUICK, Limits
 from bench.measure import Options, measure
 from bench.row import Row
 
 RESULTS = Path(__file__).resolve().parent / "results"
-QUICK_RESULTS = machine.ROOT / "build" / "bench"  # not to be committed by mistake
+OTHER_RESULTS = machine.ROOT / "build" / "bench"  # of parts, and quick ones: not to be committed by mistake
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, help="most seconds of timing a workload (30)")
     made.add_argument("--patience", type=float, help="most seconds to wait for a contestant's first answer (600)")
     made.add_argument("--quick", action="store_true", help="show that everything runs; the times mean little")
-    made.add_argument("--output", type=Path, help="folder for the results (bench/results, with --quick build/bench)")
+    made.add_argument("--output", type=Path, help="folder for the results (bench/results; of a part build/bench)")
     made.add_argument("--list", action="store_true", help="list workloads and contestants")
     return made
 
@@ -46,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all processes are ended
     about = machine.describe(given.threads)
-    stem = _stem(given)
+    path = _path(given)
     rows: list[Row] = []
     print(*report.machine_lines(about), sep="\n")
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
@@ -57,22 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(measure(workload, rivals, options, _say))
             took = f"  took {time.monotonic() - started:.0f} s"
             print(*report.lines_of(rows[-1], about), took, sep="\n", flush=True)
-            report.write(rows, about, stem)  # after each row: an interrupted run leaves what it found
-    _draw(stem)
-    print("", *report.summary(rows), f"written: {stem}.json and .md", sep="\n")
+            report.write(rows, about, path)  # after each row: an interrupted run leaves what it found
+    print("", *report.summary(rows), f"written: {path}, .md and .svg", sep="\n")
     return int(any(_gave_wrong_answer(row) for row in rows))
 
 
 def _gave_wrong_answer(row: Row) -> bool:
     return any(" is wrong" in failure or " is less exact" in failure for failure in row.failures())
-
-
-def _draw(stem: Path) -> None:
-    reason = plot.missing()
-    if reason is not None:
-        print(reason)
-    else:
-        plot.draw(json.loads(stem.with_suffix(".json").read_text()), stem)
 
 
 def _say(line: str) -> None:
@@ -87,11 +76,11 @@ def _options(given: argparse.Namespace, folder: Path) -> Options:
     return Options(given.threads, limits, patience, quick=given.quick, folder=folder)
 
 
-def _stem(given: argparse.Namespace) -> Path:
-    folder = given.output or (QUICK_RESULTS if given.quick else RESULTS)
-    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+def _path(given: argparse.Namespace) -> Path:
+    is_whole = not (given.quick or given.workload or given.contestant)
+    folder = given.output or (RESULTS if is_whole else OTHER_RESULTS)
     part = "" if not given.workload and not given.contestant else "-part"
-    return Path(folder) / f"{machine.short_name()}-{today}{part}"
+    return Path(folder) / f"{machine.short_name()}{part}.json"
 
 
 def _list(chosen: Sequence[workloads.Workload], rivals: Sequence[contestants.Contestant]) -> None:

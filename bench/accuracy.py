@@ -1,7 +1,7 @@
-"""LeNet and ResNet-18 trained imperatively and by `weft.step` -> accuracies, curve beside curve.
+"""LeNet and ResNet-18 trained imperatively and by `weft.step` -> accuracies, row beside row.
 
-`python -m bench.accuracy [lenet|resnet18] [--epochs 4] [--samples 6400] [--seeds 2] [--fashion-mnist]` writes a page,
-the figures and a picture under bench/results/accuracy/. Both ways start from the same parameters and see the same
+`python -m bench.accuracy [lenet|resnet18] [--epochs 4] [--samples 6400] [--seeds 2] [--fashion-mnist]` writes a page
+and the figures under build/bench/accuracy/. Both ways start from the same parameters and see the same
 batches; rounding parts them after some steps, so what is compared is where they arrive, beside how far seeds are apart.
 """
 
@@ -21,14 +21,12 @@ import torch
 from torch import nn
 
 import weft
-from bench import plot
 from bench.machine import ROOT, describe, short_name
 from bench.models.chapter import lenet, resnet18
 from weft.train.datasets.data import Batches, Images
 
-FOLDER = ROOT / "bench" / "results" / "accuracy"
+FOLDER = ROOT / "build" / "bench" / "accuracy"
 LARGEST_DIFFERENCE = 0.01  # of the mean accuracies after the last epoch
-SMOOTHED = 10  # steps in one point of a loss's curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,47 +107,12 @@ def difference(found: Mapping[str, Sequence[Curve]]) -> float:
     return ours - eager
 
 
-def smooth(losses: Sequence[float]) -> list[tuple[float, float]]:
-    """The means of so many steps each, at their middles."""
-    pieces = [losses[start : start + SMOOTHED] for start in range(0, len(losses), SMOOTHED)]
-    return [(SMOOTHED * index + len(piece) / 2, statistics.mean(piece)) for index, piece in enumerate(pieces)]
-
-
-def draw(title: str, found: Mapping[str, Sequence[Curve]], stem: Path) -> None:
-    """Draw losses and accuracies: eager wide and pale, Weft thin above it."""
-    import matplotlib as mpl  # noqa: PLC0415 - an optional dependency
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice of a backend
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for (way, runs), (colour, width) in zip(found.items(), (("#b5bbc2", 5.0), ("#d1632b", 1.4)), strict=True):
-        for seed, curve in enumerate(runs):
-            label = way if seed == 0 else None
-            left.plot(*zip(*smooth(curve.losses), strict=True), color=colour, linewidth=width, label=label)
-            epochs = range(1, len(curve.accuracies) + 1)
-            right.plot(epochs, curve.accuracies, color=colour, linewidth=width, marker="o", markersize=width)
-    left.set_xlabel("step")
-    left.set_ylabel("loss")
-    left.set_yscale("log")
-    left.legend(frameon=False)
-    right.set_xlabel("epoch")
-    right.set_ylabel("test accuracy")
-    right.set_xticks(range(1, len(next(iter(found.values()))[0].accuracies) + 1))
-    figure.suptitle(title, fontsize=10)
-    for suffix in (".svg", ".png"):
-        figure.savefig(stem.with_suffix(suffix), dpi=150)
-    plt.close(figure)
-
-
 def page(net: str, title: str, found: Mapping[str, Sequence[Curve]], machine: Mapping[str, Any], samples: int) -> str:
     """The figures as a page."""
     seeds = len(next(iter(found.values())))
     epochs = len(next(iter(found.values()))[0].accuracies)
     lines = [
         f"# {title}",
-        "",
-        f"![Losses and accuracies]({short_name()}-{net}.svg)",
         "",
         "| seed | way | first loss | last loss | " + " | ".join(f"epoch {epoch + 1}" for epoch in range(epochs)) + " |",
         "|---|---|---|---|" + "---|" * epochs,
@@ -218,11 +181,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stem.with_suffix(".json").write_text(json.dumps({"machine": machine, "curves": curves}, indent=1) + "\n")
     text = page(options.net, title, found, machine, len(data[0]))
     stem.with_suffix(".md").write_text(text, encoding="utf-8")
-    reason = plot.missing()
-    if reason is not None:
-        print(reason)
-    else:
-        draw(title, found, stem)
     apart = difference(found)
     print(f"mean accuracy of weft.step less eager's: {apart:+.4f} (at most {LARGEST_DIFFERENCE} apart)")
     return 0 if abs(apart) <= LARGEST_DIFFERENCE else 1

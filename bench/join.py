@@ -1,4 +1,4 @@
-"""Files of results of one machine -> one of all their rows, with its page and its picture."""
+"""Join files of results of one machine into one of all their rows, with its page and its picture."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import plot, report
+from bench import report
 from bench.row import Row, row_of
-from bench.workloads import GROUPS, WORKLOADS
+from bench.workloads import WORKLOADS
 
 SAME = ("processor", "cores", "threads")  # figures of other machines are not put side by side
 
 
 def join(files: Sequence[Mapping[str, Any]]) -> tuple[list[Row], dict[str, Any]]:
-    """Take each row from the file in which it was measured last, and say of each commit which groups are its."""
+    """Take each row from the file in which it was measured last, and name the commits that they are from."""
     ordered = sorted(files, key=lambda file: file["machine"]["date"])
     _refuse_strangers(ordered)
     origins: dict[str, Mapping[str, Any]] = {}
@@ -26,7 +26,7 @@ def join(files: Sequence[Mapping[str, Any]]) -> tuple[list[Row], dict[str, Any]]
             rows[row["workload"]] = row_of(row)
             origins[row["workload"]] = file["machine"]
     found = [rows[workload.name] for workload in WORKLOADS if workload.name in rows]
-    return found, {**ordered[-1]["machine"], "commit": _commits(found, origins), "changed_files": _changed(origins)}
+    return found, {**ordered[-1]["machine"], "commit": _commits(origins), "changed_files": _changed(origins)}
 
 
 def _refuse_strangers(files: Sequence[Mapping[str, Any]]) -> None:
@@ -35,13 +35,9 @@ def _refuse_strangers(files: Sequence[Mapping[str, Any]]) -> None:
         raise SystemExit(f"these files are of different machines: {', '.join(map(str, sorted(machines)))}")
 
 
-def _commits(rows: Sequence[Row], origins: Mapping[str, Mapping[str, Any]]) -> str:
-    groups: dict[str, set[str]] = {}
-    for row in rows:
-        groups.setdefault(origins[row.workload.name]["commit"], set()).add(row.workload.group)
-    if len(groups) == 1:
-        return next(iter(groups))
-    return ", ".join(f"{commit} ({', '.join(sorted(found, key=GROUPS.index))})" for commit, found in groups.items())
+def _commits(origins: Mapping[str, Mapping[str, Any]]) -> str:
+    """Name the commits that rows are from; a file that was joined itself names several."""
+    return ", ".join(sorted({commit for machine in origins.values() for commit in machine["commit"].split(", ")}))
 
 
 def _changed(origins: Mapping[str, Mapping[str, Any]]) -> int:
@@ -55,11 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("files", nargs="+", type=Path, help="JSON files of results; the last measured row counts")
     given = parser.parse_args(arguments)
     rows, machine = join([json.loads(path.read_text(encoding="utf-8")) for path in given.files])
-    report.write(rows, machine, given.output.with_suffix(""))
-    reason = plot.missing()
-    if reason is None:
-        plot.draw(json.loads(given.output.read_text(encoding="utf-8")), given.output)
-    print(*report.summary(rows), reason or f"written: {given.output}, .md, .svg and .png", sep="\n")
+    report.write(rows, machine, given.output)
+    print(*report.summary(rows), f"written: {given.output}, .md and .svg", sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tour's claims on this machine, and measured ratios where there are any -> the figures in both READMEs."""
+"""Write the tour's claims on this machine, and the newest measured ratios, into both READMEs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.machine import ROOT, describe, short_name
-from bench.plot import draw, missing, ratios_of
+from bench.plot import HEADINGS, draw, ratios_of
 
 RESULTS = ROOT / "bench" / "results"
 TOUR = RESULTS / "tour.json"
@@ -36,10 +36,13 @@ def table(told: dict[str, Any], name: str) -> str:
     """Give the table of promises in the language of a README."""
     words = WORDS[name]
     lines = [words["head"], "|---|---|---|"]
-    for claim, sentence in words["promises"].items():
+    for claim, shown in words["promises"].items():
         chapter, here, holds = told["claims"][claim]
-        lines.append(f"| {sentence} | {chapter} | {'**' + here + '**' if holds else here + ' ✗'} |")
-    return "\n".join([*lines, "", words["measured"].format(**told["machine"])])
+        then, now = shown["chapter"].format(chapter=chapter), shown["here"].format(here=here)
+        lines.append(f"| {shown['sentence']} | {then} | {f'**{now}**' if holds else f'{here} ✗'} |")
+    machine = told["machine"]
+    changed = words["changed"].format(**machine) if machine["changed_files"] else ""
+    return "\n".join([*lines, "", words["measured"].format(**{**machine, "date": _day(machine)}, changed=changed)])
 
 
 def ratios(results: dict[str, Any] | None, stem: str, name: str) -> str:
@@ -47,13 +50,26 @@ def ratios(results: dict[str, Any] | None, stem: str, name: str) -> str:
     words = WORDS[name]
     if results is None:
         return str(words["none"])
-    found = [row for row in map(ratios_of, results["rows"]) if row]
-    best = [min(row.values()) for row in found]
-    compiled = [row["torch.compile"] for row in found if "torch.compile" in row]
-    more = words["compiled"].format(ratio=_mean(compiled)) if compiled else ""
-    counts = {"count": len(found), "best": _mean(best), "won": sum(ratio > 1 for ratio in best)}
-    sentence = words["ratios"].format(**results["machine"], **counts, compiled=more, page=f"{stem}.md")
+    rows = [(row, found) for row in results["rows"] if row["group"] in HEADINGS and (found := ratios_of(row))]
+    nearest = [min(found.values(), key=lambda shown: shown.median) for _, found in rows]
+    # First is a row whose quartiles are: a median of 1.01 between 0.90 and 1.06 says nothing.
+    behind = [row["title"] for (row, _), shown in zip(rows, nearest, strict=True) if shown.low <= 1]
+    compiled = [found["torch.compile"].median for _, found in rows if "torch.compile" in found]
+    sentence = words["ratios"].format(
+        **{**results["machine"], "date": _day(results["machine"])},
+        count=len(rows),
+        best=_mean([shown.median for shown in nearest]),
+        won=len(rows) - len(behind),
+        behind=words["behind"].format(names="; ".join(behind)) if behind else "",
+        noisy=sum(row["noisy"] is not None for row, _ in rows),
+        compiled=words["compiled"].format(ratio=_mean(compiled)) if compiled else "",
+        page=f"{stem}.md",
+    )
     return f"{words['picture'].format(picture=f'{stem}.svg')}\n\n{sentence}"
+
+
+def _day(machine: Mapping[str, Any]) -> str:
+    return str(machine["date"]).partition("T")[0]
 
 
 def filled(text: str, part: str, content: str) -> str:
@@ -92,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         RESULTS.mkdir(exist_ok=True)
         TOUR.write_text(json.dumps(measure(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     path = newest()
-    if path is not None and missing() is None:
-        draw(json.loads(path.read_text()), path)
+    if path is not None:
+        draw(path)
     write()
     print("README.md and README.zh-CN.md have the figures of this machine")
 

@@ -1,4 +1,4 @@
-"""Rows -> text for the terminal, a Markdown page and a JSON file."""
+"""Write rows as text for the terminal, a Markdown page, a JSON file and a picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import plot
 from bench.contestants import CONTESTANTS
 from bench.figures import Spread
 from bench.row import COMPILED, ONE_LANE, WHOLE, Row, means
@@ -180,9 +181,21 @@ def _remarks(row: Row) -> list[str]:
     return lines
 
 
-def write(rows: Sequence[Row], machine: Mapping[str, Any], stem: Path) -> None:
-    """Write the JSON file and the page beside it."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
+def write(rows: Sequence[Row], machine: Mapping[str, Any], path: Path) -> None:
+    """Write the JSON file, a line a workload, with the page and the picture beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     data = {"machine": dict(machine), "summary": summary(rows), "rows": [row.as_dict() for row in rows]}
-    stem.with_suffix(".json").write_text(json.dumps(data, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(markdown(rows, machine))
+    path.write_text(json_text(data), encoding="utf-8")
+    path.with_suffix(".md").write_text(markdown(rows, machine), encoding="utf-8")
+    plot.draw(path)
+
+
+def json_text(data: Mapping[str, Any]) -> str:
+    """Write data with a line for each entry, and for each row of a list: short to store, and readable in a diff."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_entry(value)}" for key, value in data.items()) + "\n}\n"
+
+
+def _entry(value: Any) -> str:
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
+    return json.dumps(value, ensure_ascii=False)

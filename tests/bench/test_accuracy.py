@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from bench import accuracy, plot
+from bench import accuracy
 from bench.accuracy import Curve, main
 
 SHORT = ["lenet", "--samples", "512", "--epochs", "1", "--seeds", "1"]
@@ -23,7 +23,6 @@ def test_both_ways_are_trained_alike_and_written_down(tmp_path: Path) -> None:
     torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-5)
     assert len(ours) == 2
     assert "less eager" in written.with_suffix(".md").read_text()
-    assert written.with_suffix(".svg").exists() is (plot.missing() is None)
 
 
 def test_ways_that_arrive_elsewhere_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +30,5 @@ def test_ways_that_arrive_elsewhere_are_a_failure(tmp_path: Path, monkeypatch: p
         return Curve([2.3, 1.0], [0.80 if way == "eager" else 0.78], [1.0])
 
     monkeypatch.setattr(accuracy, "train", train)
-    monkeypatch.setattr(accuracy, "draw", lambda *_: None)
     assert main([*SHORT, "--folder", str(tmp_path)]) == 1
     assert "-0.0200" in next(tmp_path.glob("*.md")).read_text()

@@ -34,7 +34,7 @@ def test_the_last_measured_row_counts_in_whatever_order_the_files_are_named() ->
         rows, machine = join(given)
         assert [found.workload.name for found in rows] == ["mlp", "gcn"]
         assert rows[0].entries["weft"].time.median == 1.0
-        assert machine["commit"] == "new (named), old (families)"
+        assert machine["commit"] == "new, old"
         assert machine["date"] == "2026-02-02"
 
 

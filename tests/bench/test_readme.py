@@ -10,13 +10,20 @@ from bench.readme import ROOT, TOUR, WORDS, filled, newest, ratios, table
 from weft.tour.texts import read_texts
 
 CLAIMS = {claim: ["1 s", "0.5 s", True] for claim in WORDS["README.md"]["promises"]}
-MACHINE = {"processor": "A processor", "cores": 2, "threads": 2, "commit": "abc"}
+MACHINE = {
+    "processor": "A processor",
+    "cores": 2,
+    "threads": 2,
+    "commit": "abc",
+    "changed_files": 0,
+    "date": "2026-02-03T04",
+}
 
 
 def row(eager: float, compiled: float, ours: float) -> dict:
     times = {"eager": eager, "torch.compile": compiled, "weft": ours}
     entries = {name: {"rounds": [time, 9 * time], "verdict": "right"} for name, time in times.items()}
-    return {"contestants": entries, "ours": "weft", "bar": None, "title": "a row"}
+    return {"contestants": entries, "ours": "weft", "group": "named", "noisy": None, "title": f"a row of {eager:g}"}
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -39,15 +46,21 @@ def test_every_promise_is_a_claim_of_the_tour_in_both_languages() -> None:
 def test_a_claim_that_failed_is_marked() -> None:
     claims = {**CLAIMS, "checkpoint": ["Missing keys", "False", False]}
     shown = table({"machine": MACHINE, "claims": claims}, "README.md")
-    assert shown.count("**0.5 s**") == 6
+    assert shown.count("0.5 s") + shown.count("loads, and is equal") == 6
     assert "| False ✗ |" in shown
+
+
+def test_what_was_measured_with_changed_files_says_so() -> None:
+    assert "changed files" not in table({"machine": MACHINE, "claims": CLAIMS}, "README.md")
+    assert "with 3 changed files" in table({"machine": {**MACHINE, "changed_files": 3}, "claims": CLAIMS}, "README.md")
 
 
 def test_ratios_are_against_the_fastest_peer_of_each_row() -> None:
     results = {"machine": MACHINE, "rows": [row(4.0, 8.0, 1.0), row(1.0, 2.0, 1.0)]}
     shown = ratios(results, "bench/results/here", "README.md")
     assert "(bench/results/here.svg)" in shown
-    assert "2.00 times as fast (geometric mean), 1 rows ahead of all, 4.00 times torch.compile" in shown
+    assert "2.00 times as fast as the fastest other one on each (geometric mean), 4.00 times torch.compile" in shown
+    assert "first on 1 of them (not clearly: a row of 1); 0 were measured" in shown
 
 
 def test_parts_are_filled_and_what_is_around_them_stays() -> None:
