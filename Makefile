@@ -7,9 +7,11 @@ INSTALLED := $(VENV)/.installed
 PYTEST_OPTIONS ?= -n 2 --dist worksteal
 KILLS ?= 100
 SEED ?= 0
+AREA ?= check
+N ?= 30
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check lint types layers conformance kills bench readme docs install clean
+.PHONY: help demo test check lint types layers conformance kills mutants bench readme docs install clean
 
 help:
 	@echo "make demo         run two networks imperatively and as programs, and compare"
@@ -17,6 +19,7 @@ help:
 	@echo "make check        style, types, layers, then the tests: what CI runs"
 	@echo "make conformance  compare every PyTorch operator's samples with eager PyTorch (long)"
 	@echo "make kills        end processes of training runs at random, $(KILLS) times (long; SEED=1 for others)"
+	@echo "make mutants      change single places of an area and see tests fail: AREA=check N=30 SEED=0 (long)"
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
 	@echo "make readme       measure the promises again, and put all figures into the READMEs"
 	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
@@ -52,6 +55,9 @@ conformance: $(INSTALLED)
 
 kills: $(INSTALLED)
 	@$(PYTHON) -m tests.train.failing $(KILLS) both $(SEED)
+
+mutants: $(INSTALLED)
+	@OMP_NUM_THREADS=1 $(PYTHON) -m tests.mutants $(AREA) $(N) $(SEED)
 
 bench: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,bench]'

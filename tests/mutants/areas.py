@@ -1,0 +1,80 @@
+"""Name the areas of `src` of which mutants are sampled, each with its files and the tests that are nearest to them.
+
+Tests are told apart by what they execute (see `reach`); the patterns here only bound which are recorded at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Files below `src/weft`, and test files below `tests`, both as patterns."""
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+AREAS = {
+    "weights": Area(
+        (
+            "runtime/weights.py",
+            "runtime/watch.py",
+            "runtime/content.py",
+            "runtime/same_content.py",
+            "codegen/packing.py",
+            "codegen/calls/same_content.py",
+            "codegen/calls/content_hash.py",
+            "trace/packed.py",
+        ),
+        (
+            "runtime/test_weights.py",
+            "runtime/test_packed_ahead.py",
+            "runtime/test_same_content.py",
+            "trace/test_packed.py",
+            "codegen/test_winograd_weights.py",
+            "runtime/test_executable.py",
+        ),
+    ),
+    "fusing": Area(("plan/fusing/*.py",), ("plan/test_fuse*.py", "plan/test_sink.py", "plan/test_kernel*.py")),
+    "lazy": Area(
+        ("api/lazy/*.py",),
+        ("api/test_lazy*.py", "runtime/test_lazy_calls.py", "api/test_threads.py"),
+    ),
+    "check": Area(
+        ("plan/check.py", "plan/kernels/check.py", "ir/verifier.py", "ir/call_checks.py"),
+        ("plan/test_check.py", "ir/test_verifier.py", "ir/test_text.py", "ir/test_parser.py", "plan/test_memory.py"),
+    ),
+    "memory": Area(
+        ("plan/memory/*.py", "runtime/arena.py", "plan/scheduling/dependencies.py"),
+        (
+            "plan/test_memory*.py",
+            "plan/test_in_place.py",
+            "plan/test_box.py",
+            "plan/test_over_operands.py",
+            "plan/test_loose_outputs.py",
+            "plan/test_lanes.py",
+            "runtime/test_arena.py",
+        ),
+    ),
+    "engine": Area(("engine/*.py",), ("engine/test_*.py",)),
+    "facts": Area(
+        ("trace/facts.py", "trace/signature.py"),
+        ("trace/test_facts.py", "trace/test_signature.py", "trace/test_state.py", "api/test_guards.py"),
+    ),
+    "kernels": Area(
+        ("codegen/kernels/*.py", "plan/kernels/*.py"),
+        ("codegen/test_*.py", "plan/test_kernel*.py", "plan/test_schedule_gemm.py"),
+    ),
+    "lift": Area(("trace/lift/*.py",), ("trace/test_lift*.py",)),
+    "checkpoints": Area(
+        ("train/checkpoints/*.py",),
+        (
+            "train/test_checkpoint*.py",
+            "train/test_durable_file.py",
+            "train/test_foreign_numbers.py",
+            "train/test_going_on.py",
+        ),
+    ),
+}
