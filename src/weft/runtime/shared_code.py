@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from weft.codegen.objects.native import NativeLibrary, compile_native
 from weft.errors import WeftError
 from weft.target import Target, host_target
+from weft.worker_threads import is_ending
 
 Text = Callable[[Target], str]
 log = logging.getLogger("weft.runtime")
@@ -77,6 +78,8 @@ class Ahead:
         try:
             for text in texts():
                 self._may_go_on.wait()
+                if is_ending():
+                    return
                 with self._turn:
                     shared_library(text)
         except WeftError as error:

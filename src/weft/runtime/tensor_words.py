@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, wraps
 from typing import TypeVar
 
 import torch
+
+from weft.worker_threads import in_a_thread
 
 Row = tuple[int, int, int]  # an address, the bits that count, what they are
 WORD = 8
@@ -52,8 +53,7 @@ def probed(find: Callable[[], Found]) -> Callable[[], Found]:
     @wraps(find)
     def once() -> Found:
         # Whoever waits here holds no lock that the search, which takes none but PyTorch's own, could wait for.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(find).result()
+        return in_a_thread(find)
 
     return once
 

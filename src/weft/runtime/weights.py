@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from weft.devices import cpu_count
 from weft.runtime.arena import LEAST_OFFERED, new_block
 from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
+from weft.worker_threads import WorkerThreads
 
 Pack = Callable[[Sequence[int]], None]
 WORTH_THREADS = 4 * 1024 * 1024  # bytes to be packed, which take some milliseconds
@@ -173,7 +174,7 @@ class PackedWeight:
         """Pack the weights as they were last looked at."""
         return self._now(self._pack(tensors))
 
-    def begin(self, tensors: Sequence[torch.Tensor], pool: ThreadPoolExecutor) -> None:
+    def begin(self, tensors: Sequence[torch.Tensor], pool: WorkerThreads) -> None:
         """Let a thread pack the weights as they were last looked at."""
         self.begun = self._seen, pool.submit(self._pack, tensors)
 
@@ -242,7 +243,7 @@ def current_forms(packed: Sequence[PackedWeight], tensors: Sequence[Sequence[tor
             made = [one.pack(pairs[one]) for one in rest]
         else:
             # Each thread packs weights of its own and takes no lock: this one, which holds it, waits for them.
-            with ThreadPoolExecutor(cpu_count(), thread_name_prefix="weft packing") as pool:
+            with WorkerThreads(cpu_count(), thread_name_prefix="weft packing") as pool:
                 made = list(pool.map(lambda one: one.pack(pairs[one]), rest))
         found = forms | dict(zip(rest, made, strict=True)) | {one: one.finish() for one in begun}
         return [form for one in packed if (form := found[one]) is not None]
@@ -257,7 +258,7 @@ def begin_packing(packings: Sequence[tuple[Packing, Sequence[torch.Tensor]]]) ->
         pairs = {packed_weight(packing, tensors): tensors for packing, tensors in packings}
         stale = _largest_first(one for one, mine in pairs.items() if one.look(mine) is None and one.begun is None)
         if _worth_threads(stale):
-            pool = ThreadPoolExecutor(1, thread_name_prefix="weft packing ahead")
+            pool = WorkerThreads(1, thread_name_prefix="weft packing ahead")
             for one in stale:
                 one.begin(pairs[one], pool)
             pool.shutdown(wait=False)  # its thread ends when all of this is packed

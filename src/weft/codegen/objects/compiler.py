@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -22,6 +22,7 @@ from llvmlite.binding import ffi
 from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.target import Target
+from weft.worker_threads import WorkerThreads
 
 OPTIMIZATION = 2
 # Of machine code. More only orders instructions once again, which processors do themselves: it took a tenth of the time
@@ -65,7 +66,7 @@ class Compilation:
         self._begun: list[tuple[str, Future[bytes]]] = []
         self._open = ExitStack()
         self._open.enter_context(_loops_as_written())
-        threads = ThreadPoolExecutor(max(1, cpu_count() - 1), thread_name_prefix="weft compiler")
+        threads = WorkerThreads(max(1, cpu_count() - 1), thread_name_prefix="weft compiler")
         self._threads = self._open.enter_context(threads)
 
     def add(self, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TypeVar
 
@@ -13,12 +12,13 @@ import torch
 from weft.api.asynchronous_cores import cores
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.devices import Device, cpu_count
+from weft.worker_threads import WorkerThreads
 
 Result = TypeVar("Result")
 
 # Held to make the pool once. On the other side: another thread's first use; making it waits for nothing.
 _lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pools: dict[int, WorkerThreads] = {}
 
 
 def run_on(functions: Sequence[Callable[[], Result]], places: Sequence[Device]) -> list[Result]:
@@ -39,10 +39,10 @@ def run_on(functions: Sequence[Callable[[], Result]], places: Sequence[Device]) 
     return [future.result() for future in futures]
 
 
-def _pool(count: int) -> ThreadPoolExecutor:
+def _pool(count: int) -> WorkerThreads:
     with _lock:
         if count not in _pools:
-            _pools[count] = ThreadPoolExecutor(count, thread_name_prefix="weft-device")
+            _pools[count] = WorkerThreads(count, thread_name_prefix="weft-device")
         return _pools[count]
 
 
