@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from weft.runtime.object_words import Images, Rows, content_rows, held_rows, ver
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.tensor_words import Row, word
 from weft.runtime.whole_call import Likeness, Whole, whole_call
+from weft.trace.argument_containers import containers_of
 from weft.trace.capture import PLAIN_TYPES
 from weft.trace.containers import Touched
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
@@ -72,6 +73,13 @@ class Guarded:
             return None
         bound, given = found
         return whole_call(bound, Likeness(guards, arguments, given, kept=settled))
+
+    def run(self, inputs: Sequence[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Run the program for a call with these arguments."""
+        program = self.program
+        if program.needs_containers:
+            return program.run(inputs, containers_of(arguments, keywords))
+        return program.run(inputs)
 
     @property
     def moves(self) -> bool:

@@ -33,6 +33,7 @@ from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
 from weft.runtime.memory_ahead import MemoryAhead
 from weft.runtime.whole_call import Whole, refuse_all
+from weft.trace.argument_containers import aliases_of
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.containers import Touched
 from weft.trace.failure import trace_failure
@@ -103,7 +104,7 @@ class Hybrid:
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)
         try:
-            key = self._key(leaves, structure)
+            key = self._key(leaves, structure, aliases_of(arguments, keywords, structure))
         except UnsupportedError as error:
             if self.fallback is None:
                 raise
@@ -122,7 +123,7 @@ class Hybrid:
     def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
         """Run a program, which the next call takes the quick way to."""
         self._quick.add(found, arguments, keywords)
-        return found.program.run(found.inputs(leaves))
+        return found.run(found.inputs(leaves), arguments, keywords)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
@@ -139,14 +140,18 @@ class Hybrid:
         leaves, structure = tree_flatten((arguments, keywords))
         found = None
         if self.imperative is None:
-            found = self._find(self._key(leaves, structure), leaves)
-            found = found or self._trace(Call(arguments, keywords, leaves, structure), always=True)
+            call = Call(arguments, keywords, leaves, structure)
+            found = self._find(self._key_of(call), leaves) or self._trace(call, always=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
 
-    def _key(self, leaves: list[Any], structure: TreeSpec) -> Key:
-        return (structure, self._numbers.apply(structure, tuple(map(leaf_key, leaves))), modes_key())
+    def _key(self, leaves: list[Any], structure: TreeSpec, aliases: tuple[int, ...]) -> Key:
+        return (structure, self._numbers.apply(structure, tuple(map(leaf_key, leaves))), modes_key(), aliases)
+
+    def _key_of(self, call: Call) -> Key:
+        aliases = aliases_of(call.arguments, call.keywords, call.structure)
+        return self._key(call.leaves, call.structure, aliases)
 
     def _find(self, key: Key, leaves: list[Any]) -> Guarded | None:
         for guarded in self.programs.get(key, ()):
@@ -160,7 +165,7 @@ class Hybrid:
         """The program of a call, made if need be; None where it runs imperatively."""
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
-            key = self._key(call.leaves, call.structure)
+            key = self._key_of(call)
             found = self._find(key, call.leaves)
             if found is not None:
                 return found
@@ -175,7 +180,7 @@ class Hybrid:
                     raise
                 self._go_imperative(error)
                 return None
-            key = self._key(call.leaves, call.structure)
+            key = self._key_of(call)
             self.programs.setdefault(key, []).append(found)
             self._drop_oldest()
             return found

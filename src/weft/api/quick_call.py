@@ -10,6 +10,7 @@ import torch
 from weft.api.guarded import Guarded
 from weft.runtime.ever_fewer import EverFewer
 from weft.runtime.whole_call import Whole, refuse_all
+from weft.trace.argument_containers import containers_of
 from weft.trace.capture import traced_elsewhere
 from weft.trace.modes import has_function_modes
 from weft.trace.signature import autocast_key
@@ -30,6 +31,7 @@ class QuickCall:
         given = (*arguments, *keywords.values())
         self._count = len(given)
         self._nesting = _nesting(given) if _has_containers(given) else None
+        self._has_lists = len(_lists(given)) > 1  # which are all different ones
         leaves = _leaves(given)
         tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         self._looks = tuple((place, _look(tensor)) for place, tensor in tensors.items())
@@ -52,7 +54,7 @@ class QuickCall:
         if len(arguments) != self._count:
             return None
         if self._nesting is not None:
-            if _nesting(arguments) != self._nesting:
+            if _nesting(arguments) != self._nesting or (self._has_lists and not _are_different(_lists(arguments))):
                 return None
             arguments = tuple(_leaves(arguments))
         for place, constant in self._constants:
@@ -104,7 +106,12 @@ class QuickCalls:
         for quick, leaves in likely:
             inputs = quick.inputs(leaves)
             if inputs is not None:
-                result = quick.guarded.program.run(inputs)
+                program = quick.guarded.program
+                result = (
+                    program.run(inputs)
+                    if not program.needs_containers
+                    else program.run(inputs, containers_of(arguments, keywords))
+                )
                 quick.try_whole(leaves)
                 self._put_first(quick)
                 return result
@@ -126,7 +133,8 @@ class QuickCalls:
 
 def quick_call(guarded: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> QuickCall | None:
     """The quick form of a call, if it has one: dense tensors, constants, tuples and lists of them, in usual modes."""
-    if has_function_modes() or not all(map(_is_quick, _leaves((*arguments, *keywords.values())))):
+    given = (*arguments, *keywords.values())
+    if has_function_modes() or not all(map(_is_quick, _leaves(given))) or not _are_different(_lists(given)):
         return None
     return QuickCall(guarded, arguments, keywords)
 
@@ -149,6 +157,20 @@ def _leaves(things: Iterable[Any]) -> list[Any]:
 def _nesting(things: Iterable[Any]) -> list[Any]:
     """Which containers hold which: of each its type and what is inside, and nothing of what is none."""
     return [(type(thing), _nesting(thing)) if type(thing) in CONTAINERS else None for thing in things]
+
+
+def _lists(things: Iterable[Any]) -> list[Any]:
+    """The lists among containers of one another."""
+    found: list[Any] = []
+    for thing in things:
+        if type(thing) in CONTAINERS:
+            found += [thing] if type(thing) is list else []
+            found += _lists(thing)
+    return found
+
+
+def _are_different(lists: list[Any]) -> bool:
+    return len({*map(id, lists)}) == len(lists)
 
 
 def _is_quick(leaf: Any) -> bool:

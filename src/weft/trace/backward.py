@@ -21,9 +21,10 @@ from weft.trace.containers import Touched
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf
 from weft.trace.places import user_place
-from weft.trace.rebound import REFILLED, Change, Rebound
+from weft.trace.rebound import Change, Rebound
 from weft.trace.refusals import refuse
 from weft.trace.state import State, find_state
+from weft.trace.taken_apart import TakenApart
 from weft.trace.tracer import Tracer
 
 REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
@@ -88,10 +89,11 @@ class Differentiator:
 
     def _kept(self, changes: list[Change]) -> tuple[Rebound, ...]:
         real = {id(entry.stand_in): entry.tensor for entry in self.tracer.trace.inputs}
-        found = (change.settled(real, self.tracer.constant) for change in changes)
+        apart = TakenApart()
+        found = (change.settled(real, self.tracer.constant, apart) for change in changes)
         kept = tuple(entry for entry in found if entry is not None)
         for entry in kept:
-            if isinstance(entry.slot.container, REFILLED) and not entry.appends:
+            if entry.refills:
                 refuse("kept tensor", None, detail="a list that a hook of the backward changes")
             self.touched.give(entry.slot.container, entry.keys)
         return kept

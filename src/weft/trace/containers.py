@@ -70,7 +70,7 @@ class Slotted(MutableMapping[str, Any]):
         return [name for kind in type(self.thing).__mro__ for name in slots(kind)]
 
     def __len__(self) -> int:
-        return len([*self])
+        return sum(1 for _ in self)  # not of a list of them, which would ask how long it will be
 
 
 def attributes(thing: Any) -> MutableMapping[str, Any]:

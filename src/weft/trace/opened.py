@@ -63,13 +63,14 @@ register_node(
 
 
 def opened(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """The tree, with objects that hold stand-ins taken apart."""
+    """The tree, with objects that hold stand-ins taken apart; what `is_leaf` says is one stays."""
     return _opened(tree, is_leaf, 0)
 
 
 def _opened(tree: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:
     leaves, structure = tree_flatten(tree, is_leaf=is_leaf)
-    if depth > DEEPEST or not any(_holds_stand_in(leaf, 0, set()) for leaf in leaves if not _is_whole(leaf)):
+    others = (leaf for leaf in leaves if not (_is_whole(leaf) or (is_leaf is not None and is_leaf(leaf))))
+    if depth > DEEPEST or not any(_holds_stand_in(leaf, 0, set()) for leaf in others):
         return tree
     return tree_unflatten([_open(leaf, is_leaf, depth) for leaf in leaves], structure)
 
@@ -80,7 +81,7 @@ def has_stand_in(things: Iterable[Any]) -> bool:
 
 
 def _open(leaf: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:
-    if _is_whole(leaf) or not _holds_stand_in(leaf, 0, set()):
+    if _is_whole(leaf) or (is_leaf is not None and is_leaf(leaf)) or not _holds_stand_in(leaf, 0, set()):
         return leaf
     try:
         copy(leaf)

@@ -130,6 +130,8 @@ def key_change(before: Key, now: Key, names: Sequence[str]) -> str:
     for fact, old, new in zip(MODE_FACTS, before[2], now[2], strict=True):
         if old != new:
             return f"{fact} was {_mode_text(old)}, is {_mode_text(new)}"
+    if before[3:] != now[3:]:
+        return "other containers among the arguments are the very same one"
     return "nothing that a key holds"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import getattr_static
@@ -64,14 +64,21 @@ class Slot:
     registered: bool = False
     owner: type | None = None  # the class whose attributes the dictionary is
     parent: Slot | None = None
-    is_attribute: bool = False  # of what the parent holds; else an item of it
+    is_attribute: bool = False  # of what the parent holds, or was given; else an item of it
+    given: int | None = None  # it is in a container among the arguments of each call, the one with this number
 
     def get(self) -> Any:
         """What is there now: a tensor, unless somebody put something else there."""
         return look(self.holder(), self.key)
 
-    def holder(self) -> Any:
-        """What this place is in now."""
+    def at(self, key: Any) -> Slot:
+        """Another place in the same container."""
+        return replace(self, key=key, path=f"{key!r} of {self.path}")
+
+    def holder(self, given: Sequence[Any] = ()) -> Any:
+        """What this place is in now, in a call with these containers among its arguments."""
+        if self.given is not None:
+            return attributes(given[self.given]) if self.is_attribute else given[self.given]
         if self.parent is None:
             return self.container
         held = self.parent.get()

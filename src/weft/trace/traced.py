@@ -26,7 +26,8 @@ from weft.trace.python_draws import without_draws
 from weft.trace.rebound import Rebound
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, find_state
-from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
+from weft.trace.taken_apart import GivenLeaf, TakenApart
+from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer, plain_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,17 @@ class Traced:
     kept: tuple[Rebound, ...] = ()  # places that each run gives new tensors; their leaves are as `leaves` are
     touched: Touched = field(default_factory=Touched)  # what Python code changed as it was traced
     moving: frozenset[Value] = frozenset()  # inputs from places that each run gives new tensors
+    held: tuple[Slot, ...] = ()  # what HeldLeaf refers to
+    made: tuple[tuple[tuple[Any, ...], TreeSpec], ...] = ()  # what MadeLeaf refers to
+
+    @property
+    def needs_containers(self) -> bool:
+        """Whether a run changes containers among its arguments, or hands some on."""
+        leaves = (*self.leaves, *(leaf for entry in self.kept for leaf in entry.leaves))
+        inside = (leaf for made, _ in self.made for leaf in made)
+        return any(entry.slot.given is not None for entry in self.kept) or any(
+            isinstance(leaf, GivenLeaf) for leaf in (*leaves, *inside)
+        )
 
     def gives(self, slot: Slot) -> bool:
         """Whether each run puts something in this place, whatever was there."""
@@ -202,11 +214,16 @@ def _traced_once(request: Request) -> Traced:
         left = kept.put_back(find_state(*request.state.roots))
     real = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
     left.settle(real, tracer.constant)
-    rebound = [found for change in changes if (found := change.settled(real, tracer.constant)) is not None]
+    changes += tracer.copies.changes()
+    apart = TakenApart([tracer.result, *(change.after for change in changes)], request.state, tracer.copies.numbers)
+    tracer.give(apart)
+    rebound = [found for change in changes if (found := change.settled(real, tracer.constant, apart)) is not None]
     touched = kept.touched()
     for entry in rebound:
-        touched.give(entry.slot.container, entry.keys)
-    everything = [*trace.leaves, *(leaf for entry in rebound for leaf in entry.leaves)]
+        if entry.slot.given is None:
+            touched.give(entry.slot.container, entry.keys)
+    put = [leaf for entry in rebound for leaf in entry.leaves]
+    everything = [*trace.leaves, *map(plain_number, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves)))]
     described, writes = outcome(tracer.recorder, everything)
     if not request.keeps_gradients:
         described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])
@@ -233,6 +250,8 @@ def _traced_once(request: Request) -> Traced:
         _with_leaves(rebound, leaves[len(trace.leaves) :]),
         touched,
         moving,
+        tuple(apart.held),
+        _made(apart, leaves[len(trace.leaves) + len(put) :]),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
@@ -261,6 +280,11 @@ def _without_gradient(leaf: Any) -> Any:
 def _with_leaves(rebound: Sequence[Rebound], leaves: Sequence[Any]) -> tuple[Rebound, ...]:
     waiting = iter(leaves)
     return tuple(entry.described(islice(waiting, len(entry.leaves))) for entry in rebound)
+
+
+def _made(apart: TakenApart, leaves: Sequence[Any]) -> tuple[tuple[tuple[Any, ...], TreeSpec], ...]:
+    waiting = iter(leaves)
+    return tuple((tuple(islice(waiting, len(inside))), structure) for inside, structure in apart.made)
 
 
 def _without_unread(graph: Graph) -> Graph:

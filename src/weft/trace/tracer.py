@@ -14,6 +14,7 @@ from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
 from weft.trace.answers import find_answer
+from weft.trace.argument_copies import ArgumentCopies
 from weft.trace.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
@@ -27,7 +28,6 @@ from weft.trace.capture import (
     running_autograd_number,
     storage_key,
     tree_flatten,
-    tree_unflatten,
     without_functions,
 )
 from weft.trace.corrections import CORRECTIONS, correct_elementwise
@@ -39,7 +39,6 @@ from weft.trace.known import Known
 from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
 from weft.trace.module_moves import stays
-from weft.trace.opened import opened
 from weft.trace.packed import PackedSequences
 from weft.trace.places import user_place
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
@@ -49,12 +48,8 @@ from weft.trace.refusals import refuse
 from weft.trace.result_types import ResultTypes
 from weft.trace.shortcuts import known_result
 from weft.trace.state import State
+from weft.trace.taken_apart import TakenApart
 from weft.trace.unsized import UNSIZED, unsized_types
-
-
-def is_size(leaf: Any) -> bool:
-    """Whether a returned object is a tensor's size, which a tree of results would give back as a plain tuple."""
-    return isinstance(leaf, torch.Size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +113,8 @@ class Tracer:
         self.recorder = Recorder(self._adopt, self._place, self._results)
         self.interception = Interception(self)
         self.trace = Trace()
+        self.copies = ArgumentCopies((), {}, (), {})
+        self.result: Any = None
         self._captured: dict[int, TensorState] = {}
         self._places: dict[int, Place] = {}
         self._random: RandomLedger | None = None
@@ -132,21 +129,21 @@ class Tracer:
     # -- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Trace:
-        """Run the function on stand-ins of its tensor arguments."""
-        leaves, structure = tree_flatten((self.request.arguments, self.request.keywords))
+        """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
+        leaves, _ = tree_flatten((self.request.arguments, self.request.keywords))
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
                 leaves[position] = self._add_input(leaf, position)
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)
-        stand_in_arguments, stand_in_keywords = tree_unflatten(leaves, structure)
+        own = self.request.state.homes
+        self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, leaves, own)
         self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
         self._generators = OwnGenerators((*self.request.state.generators, *given))
         try:
             with self.interception:
-                result = self.request.function(*stand_in_arguments, **stand_in_keywords)
-                self.trace.leaves, self.trace.structure = tree_flatten(opened(result, is_size), is_leaf=is_size)
+                self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
         finally:
             self._random.restore()
@@ -154,15 +151,22 @@ class Tracer:
             self.interception.release()
         if seeded:
             refuse("generator", None)
-        self.trace.leaves = [_plain_number(leaf) for leaf in self.trace.leaves]
-        self._check_nothing_was_lost()
         self.trace.values = self.recorder.values
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
         return self.trace
 
+    def give(self, apart: TakenApart) -> None:
+        """Take the result apart."""
+        with self.interception:
+            leaves, self.trace.structure = apart.flatten(self.result)
+        self.result = None
+        self.trace.leaves = [plain_number(leaf) for leaf in leaves]
+        self._check_nothing_was_lost()
+
     def let_go(self, *, entirely: bool) -> None:
         """Forget real tensors: circles are found late. A backward, which keeps this object, needs the module's."""
         self.request = replace(self.request, arguments=(), keywords={})
+        self.copies = ArgumentCopies((), {}, (), {})
         self._real_of.clear()
         own = [] if entirely else self.trace.inputs
         self.trace.inputs = [item if item.argument is None else replace(item, tensor=item.stand_in) for item in own]
@@ -393,7 +397,7 @@ def _carries_gradient(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and not tensor.is_inference()
 
 
-def _plain_number(leaf: Any) -> Any:
+def plain_number(leaf: Any) -> Any:
     """A number that is handed out is a Python number; that it is handed out ties the program to its value."""
     if isinstance(leaf, (torch.SymInt, torch.SymBool)):
         return int(leaf) if isinstance(leaf, torch.SymInt) else bool(leaf)

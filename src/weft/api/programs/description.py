@@ -11,13 +11,14 @@ import torch
 import torch.utils._pytree as pytree
 
 from weft.api.programs.parts import ProgramParts, StateTensor
-from weft.api.programs.structure import Branch, CallStructure, Fixed, Node, Port, describe
+from weft.api.programs.structure import Branch, CallStructure, Fixed, Node, Port, describe, ports
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
 from weft.trace.signature import memory_key
 from weft.trace.state import Slot
+from weft.trace.taken_apart import REFERENCES, GivenLeaf
 from weft.trace.traced import Traced
 
 
@@ -67,10 +68,18 @@ def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramP
     positions = {entry.argument: index for index, entry in enumerate(traced.inputs) if entry.argument is not None}
     positions |= {entry.argument: index for index, entry in enumerate(traced.numbers, len(traced.inputs))}
     names = state_names(traced, example)
+    if any(entry.slot.given is not None for entry in traced.kept):
+        raise UnsupportedError(
+            "the program changes a container among its arguments, which a program file cannot",
+            why="a file has no Python objects: it takes tensors and returns tensors",
+            fix="return what the function puts in its arguments",
+        )
     tensors = [slot.get() for slot in example.slots]
     state = tuple(StateTensor(index, names[index], tensor) for index, tensor in zip(names, tensors, strict=True))
-    arguments = _call(example, describe(structure, _argument_leaves(leaves, positions), "an argument"))
-    results = describe(traced.structure, [_result_leaf(leaf) for leaf in traced.leaves], "the result")
+    both = describe(structure, _argument_leaves(leaves, positions), "an argument")
+    arguments = _call(example, both)
+    containers = _containers(both)
+    results = describe(traced.structure, [_result_leaf(leaf, containers) for leaf in traced.leaves], "the result")
     given = {index: leaves[position] for position, index in positions.items()}
     given |= {entry.input: entry.tensor for entry in state}
     return ProgramParts(
@@ -123,6 +132,16 @@ def _argument_leaves(leaves: Sequence[Any], positions: dict[int, int]) -> list[N
     return found
 
 
+def _containers(both: Node) -> list[Node]:
+    """The containers among the arguments of a call, in the order of PyTorch's trees; the call's own two are none."""
+
+    def inside(node: Node) -> list[Node]:
+        return [node, *(found for item in node.items for found in inside(item))] if isinstance(node, Branch) else []
+
+    parts = both.items if isinstance(both, Branch) else ()
+    return [found for part in parts for found in inside(part)[1:]]
+
+
 def _call(example: Example, both: Node) -> CallStructure:
     """The structure of a call from that of its arguments as PyTorch flattens them: a tuple and a dictionary."""
     if not isinstance(both, Branch) or not all(isinstance(part, Branch) for part in both.items):
@@ -135,7 +154,15 @@ def _call(example: Example, both: Node) -> CallStructure:
     )
 
 
-def _result_leaf(leaf: Any) -> Node:
+def _result_leaf(leaf: Any, given: Sequence[Node]) -> Node:
+    if isinstance(leaf, GivenLeaf) and not ports(found := given[leaf.place]):
+        return found
+    if isinstance(leaf, REFERENCES):
+        raise UnsupportedError(
+            "the program gives back a container that was there before, which a program file cannot",
+            why="a file has no Python objects: what it returns is made anew at each run",
+            fix="return a new one: dict(batch), list(outputs)",
+        )
     return Port(leaf.index) if isinstance(leaf, TensorLeaf) else Fixed(leaf)
 
 

@@ -18,7 +18,8 @@ from weft.api.programs.file import save_program
 from weft.api.programs.parts import ProgramParts
 from weft.api.programs.picture import program_card
 from weft.api.programs.plan import ProgramPlan
-from weft.api.rebuild import Build, builder, flat_kind
+from weft.api.programs.returned import Returned, keep, places
+from weft.api.rebuild import flat_kind
 from weft.api.timeline import CALL, Timeline, measure_timeline
 from weft.counted import counted
 from weft.errors import UsageError
@@ -33,12 +34,9 @@ from weft.runtime.native_graph import CompiledGraph
 from weft.runtime.whole_call import BoundProgram, Given
 from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
-from weft.trace.rebound import Rebound
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
 from weft.trace.tracer import TracedInput
-
-Places = list[tuple[Rebound, Build]]  # that a run puts tensors in, and what makes of its results what is put there
 
 
 class Program:
@@ -57,13 +55,14 @@ class Program:
         )
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
+        leaves += (leaf for inside, _ in traced.made for leaf in inside)
         by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
         # A program that gives new tensors and writes nothing needs no edge.
-        self._is_new = not traced.kept and _are_new(shown, traced.leaves)
+        self._is_new = not traced.kept and not traced.made and _are_new(shown, traced.leaves)
         self._bare = self._is_new and traced.structure.is_leaf()
         self._row = flat_kind(traced.structure)
-        self._build = builder(traced.structure)
-        self._kept = _places(traced.kept)
+        self.needs_containers = traced.needs_containers  # a run has to be given those of its call
+        self._returned = Returned(traced)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -178,15 +177,17 @@ class Program:
             raise UsageError("this program has no example call", fix="use the one that weft.program(net, x) gives")
         return self._example
 
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """Run on the graph's inputs in order; gives what the traced function returned."""
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run on the graph's inputs in order; gives what the traced function returned.
+
+        `containers` are those among the arguments of the call, where the program needs them.
+        """
         if self._bare and autocast_key() is None:
             return self._execute(inputs)[0]
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
-        _keep(self._kept, results)
-        return self._build(_filled(self._traced.leaves, results))
+        return self._returned.apply(results, containers)
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, Given] | None:
         """Give what runs it as it is bound now, where it is native code from end to end and gives new tensors alone."""
@@ -208,21 +209,6 @@ def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
     )
 
 
-def _places(kept: Sequence[Rebound]) -> Places:
-    return [(entry, builder(entry.structure)) for entry in kept]
-
-
-def _keep(places: Places, results: Sequence[Any]) -> None:
-    """Put in Python places what a run keeps there."""
-    # Where all of them are is looked up before anything is put there: one may be inside of another.
-    for entry, container, build in [(entry, entry.slot.holder(), build) for entry, build in places]:
-        entry.put(container, build(_filled(entry.leaves, results)))
-
-
-def _filled(leaves: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    return [results[leaf.index] if isinstance(leaf, TensorLeaf) else leaf for leaf in leaves]
-
-
 def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutable:
     gradient = traced.gradient
     assert gradient is not None
@@ -234,8 +220,8 @@ def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutabl
         # never waits for a thread that waits for this lock.
         with program._lock:
             found = gradient.backward(tangents)
-        keep = partial(_keep, _places(found.kept)) if found.kept else None
-        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, keep
+        kept = partial(keep, places(found.kept)) if found.kept else None
+        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, kept
 
     forward = Forward(
         run_pipeline(gradient.graph),

@@ -71,7 +71,7 @@ class SteadyStep:
         with interrupts_after():  # what is written, handed out and counted changes together
             for parameter in self._every:
                 parameter.grad = None  # before the program runs, so that it may use the memory again
-            losses, gradients = self._ran.found.program.run(inputs)
+            losses, gradients = self._ran.found.run(inputs, arguments, {})
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             if self._steps:

@@ -153,7 +153,7 @@ class Step(Hybrid):
         if not self._calls:
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
         with interrupts_after():  # what is written, handed out and counted changes together
-            losses, gradients = found.program.run(inputs)
+            losses, gradients = found.run(inputs, arguments, keywords)
             self._hand_out(current, gradients)
         self._steady = None if keywords else self._steady_step(current, found, arguments)
         return losses
@@ -213,9 +213,9 @@ class Step(Hybrid):
                 why="a step changes parameters, which must not happen while something else looks at tensors",
                 fix="call it outside",
             )
-        found = self._find(self._key(leaves, structure), leaves)
+        call = Call((*given, current.form), keywords, leaves, structure)
+        found = self._find(self._key_of(call), leaves)
         if found is None:
-            call = Call((*given, current.form), keywords, leaves, structure)
             found = self._trace(call, always=self.task.deterministic)
             if found is None:
                 return None
