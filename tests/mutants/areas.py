@@ -26,13 +26,11 @@ AREAS = {
             "codegen/packing.py",
             "codegen/calls/same_content.py",
             "codegen/calls/content_hash.py",
-            "trace/packed.py",
         ),
         (
             "runtime/test_weights.py",
             "runtime/test_packed_ahead.py",
             "runtime/test_same_content.py",
-            "trace/test_packed.py",
             "codegen/test_winograd_weights.py",
             "runtime/test_executable.py",
         ),

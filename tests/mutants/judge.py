@@ -6,6 +6,7 @@ at once. Its caches on disk are its own: what is kept there is named by digests 
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import hashlib
 import importlib
@@ -34,10 +35,11 @@ LONGEST_TEST = 15.0
 MOST_SECONDS_OF_TESTS = 240.0
 TIMEOUT = 60
 LONGEST_RUN = 600
-OPTIONS = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist", f"--timeout={TIMEOUT}")
+PLUGINS_OFF = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist")
+# Asserts as they are: rewriting them takes longer than most tests, and nobody reads what a mutant's test would say.
+OPTIONS = ("-q", "-x", "--assert=plain", *PLUGINS_OFF, f"--timeout={TIMEOUT}")
 ALL_PASSED, NONE_RAN = 0, 5
-# What may be imported before pytest is: not its plugins, whose asserts it rewrites.
-LIBRARIES = {"torch", "numpy", "llvmlite", "sympy", "mpmath", "safetensors"}
+OURS = {"weft", "tests", "__main__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Judge:
         self.root, self.area, self.kept = root, area, kept
         self.copy = Path(tempfile.mkdtemp(prefix="weft-mutants-"))
         copy_project(root, self.copy)
+        for folder in ("src", "tests"):
+            compileall.compile_dir(self.copy / folder, quiet=2)
         self.reach: dict[str, dict[str, Any]] = {}
 
     def close(self) -> None:
@@ -117,7 +121,7 @@ class Judge:
                 self.reach.update(json.loads(place.read_text(encoding="utf-8")))
 
     def import_libraries(self) -> None:
-        """Import here what PyTorch and NumPy import while the tests run, so that forks need not."""
+        """Import here what the tests import of others, so that forks need not."""
         names = self.copy / "modules.txt"
 
         def child() -> int:
@@ -127,7 +131,7 @@ class Judge:
 
         self.fork(child, LONGEST_RUN)
         for name in names.read_text(encoding="utf-8").split():
-            if name.partition(".")[0] in LIBRARIES and name not in sys.modules:
+            if name.partition(".")[0] not in OURS and name not in sys.modules:
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
 
