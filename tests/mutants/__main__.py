@@ -57,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judge = Judge(ROOT, AREAS[options.area], KEPT)
     try:
         paths = [path for path in judge.sources() if not options.file or any(one in path for one in options.file)]
-        mutants = sample(ROOT, paths, options.number, options.seed)
+        mutants = sample(judge.copy, paths, options.number, options.seed)
         if options.list:
             for one in mutants:
                 print(f"{one.path}:{one.first_line} {one.function} ({one.kind})")
-                print(one.difference((ROOT / one.path).read_bytes()))
+                print(one.difference((judge.copy / one.path).read_bytes()))
             return 0
         judge.import_libraries()
         judge.learn(lambda text: print(text, flush=True))

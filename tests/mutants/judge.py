@@ -81,7 +81,10 @@ class Chosen:
 
 
 class Judge:
-    """A copy of the project, the tests of an area, and what they execute."""
+    """A copy of the project as it is now, the tests of an area, and what they execute.
+
+    Nothing else is read from here on: the checkout may be worked on meanwhile.
+    """
 
     def __init__(self, root: Path, area: Area, kept: Path) -> None:
         self.root, self.area, self.kept = root, area, kept
@@ -97,17 +100,17 @@ class Judge:
 
     def sources(self) -> list[str]:
         """List the files of the area."""
-        base = self.root / "src" / "weft"
+        base = self.copy / "src" / "weft"
         found = {path for pattern in self.area.sources for path in base.glob(pattern)}
-        return sorted(str(path.relative_to(self.root)) for path in found)
+        return sorted(str(path.relative_to(self.copy)) for path in found)
 
     def learn(self, say: Callable[[str], None]) -> None:
         """Record what each test file of the area executes; files that were recorded as they are now are read."""
-        base = self.root / "tests"
+        base = self.copy / "tests"
         files = sorted({path for pattern in self.area.tests for path in base.glob(pattern)})
         self.kept.mkdir(parents=True, exist_ok=True)
         for file in files:
-            name = str(file.relative_to(self.root))
+            name = str(file.relative_to(self.copy))
             digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
             place = self.kept / f"{name.replace('/', '.')}-{digest}.json"
             if not place.exists():
@@ -155,7 +158,7 @@ class Judge:
 
     def judge(self, mutant: Mutant) -> Verdict:
         """Run the tests that execute a mutant until one fails."""
-        source = (self.root / mutant.path).read_bytes()
+        source = (self.copy / mutant.path).read_bytes()
         tests = self.tests_for(mutant)
         with self.applied(mutant, source):
             for some in (tests[:FIRST_TESTS], tests[FIRST_TESTS:]):
