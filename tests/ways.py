@@ -43,11 +43,16 @@ CALLS = 3
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+def _nothing(number: int) -> None:
+    """Change nothing before a call."""
+
+
 @dataclass(frozen=True)
 class Work:
     """A function or module, the arguments of each call, and whatever else it may change.
 
-    Calls may share objects, as callers share a cache. `backward` sends a cotangent back from each call's result.
+    Calls may share objects, as callers share a cache. `around` is in force around each call, `before` is called with
+    its number, and `backward` sends a cotangent back from its result.
     """
 
     thing: Callable[..., Any]
@@ -55,6 +60,7 @@ class Work:
     watched: Any = None
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     backward: bool = False
+    before: Callable[[int], Any] = _nothing
 
     @classmethod
     def repeated(cls, thing: Callable[..., Any], *arguments: Any, calls: int = CALLS, **keywords: Any) -> Work:
@@ -247,6 +253,7 @@ def _difference(make: Make, way: Way) -> str | None:
 def played(work: Work, stand_in: Callable[..., Any], number: int) -> Left:
     """Make a call from fixed seeds."""
     arguments, keywords = work.calls[number]
+    work.before(number)
     seed(number)
     left = Left()
     try:
@@ -292,6 +299,7 @@ def _check_untouched(make: Make, way: Way, number: int, ours: Work) -> None:
     call = eager_loop(before.thing) if way.loop else before.thing
     for earlier in range(number):
         played(before, call, earlier)
+    before.before(number)
     text = Worlds(exact=way.exact).difference("after a refusal", _world(before), _world(ours))
     assert text is None, f"call {number + 1}: {text}"
 

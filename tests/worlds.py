@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from tests.conformance.compare import form_difference, same_bits, same_rounding, value_difference
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import weft
 from weft.api.hybrid import Hybrid
@@ -197,6 +198,8 @@ def _of_namespace(thing: Any) -> dict[str, Any]:
 
 HELD: dict[Any, Callable[[Any], dict[str, Any]]] = {
     types.FunctionType: _of_function,
+    functools._lru_cache_wrapper: lambda _: {},
+    RemovableHandle: lambda _: {},
     types.MethodType: lambda method: {"__self__": method.__self__, "__func__": method.__func__},
     functools.partial: lambda made: {"func": made.func, "args": made.args, "keywords": made.keywords},
     types.GeneratorType: _of_generator,
