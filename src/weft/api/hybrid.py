@@ -43,6 +43,12 @@ from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_
 from weft.trace.state import State, find_state
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
+from weft.trace.unmaterialised import (
+    UnmaterialisedError,
+    refuse_unmaterialised,
+    unmaterialised,
+    waits_for_sizes,
+)
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
@@ -81,6 +87,7 @@ class Hybrid:
         self._numbers = FreeNumbers()
         self._counts: dict[tuple[int, Any], deque[float | None]] = {}
         self._warned = False
+        self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self._quick = QuickCalls()
         self._whole: Whole = refuse_all
 
@@ -115,7 +122,10 @@ class Hybrid:
             return self._run(found, arguments, keywords, leaves)
         call = Call(arguments, keywords, leaves, structure)
         with call.memory:
-            found = self._trace(call, always=False)
+            try:
+                found = self._trace(call, always=False)
+            except UnmaterialisedError:
+                return self._materialise(call)
             if found is not None:
                 return self._run(found, arguments, keywords, leaves)
         return self.function(*arguments, **keywords)
@@ -124,6 +134,18 @@ class Hybrid:
         """Run a program, which the next call takes the quick way to."""
         self._quick.add(found, arguments, keywords)
         return found.run(found.inputs(leaves), arguments, keywords)
+
+    def _materialise(self, call: Call) -> Any:
+        """Run a call as Python says, as it makes parameters of lazy modules; of several threads the first one does."""
+        with self.lock:
+            key = self._key_of(call)
+            if key in self._called and not waits_for_sizes(self._state(self.root)):
+                with contextlib.suppress(UnmaterialisedError):  # a layer that only the call itself finds
+                    found = self._trace(call, always=True)
+                    if found is not None:
+                        return self._run(found, call.arguments, call.keywords, call.leaves)
+            self._called.add(key)
+            return self.function(*call.arguments, **call.keywords)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
@@ -190,7 +212,10 @@ class Hybrid:
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
         state = self._state(*roots)
-        types = known_types(name := trace_name(self.name, call.leaves, (slot.get() for slot in state.slots.values())))
+        if waits_for_sizes(state) and self._key_of(call) not in self._called:
+            raise refuse_unmaterialised(self.name)
+        reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
+        types = known_types(name := trace_name(self.name, call.leaves, reached))
         call.memory.find(name)
         request = Request(
             self.function,

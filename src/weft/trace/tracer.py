@@ -49,6 +49,7 @@ from weft.trace.result_types import ResultTypes
 from weft.trace.shortcuts import known_result
 from weft.trace.state import State
 from weft.trace.taken_apart import TakenApart
+from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 from weft.trace.unsized import UNSIZED, unsized_types
 
 
@@ -284,6 +285,8 @@ class Tracer:
     def _stand_ins(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
             if is_stand_in(item) or type(item) not in PLAIN_TYPES or is_transformed(item):
+                if unmaterialised(item):
+                    raise refuse_unmaterialised(self.request.name)
                 return item
             return (
                 self.recorder.state_of(item).tensor

@@ -13,6 +13,7 @@ from torch import nn
 
 from weft.api.hybrid import hybridize
 from weft.errors import UsageError
+from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 from weft.train.checkpoints.folder import Checkpoints
 from weft.train.datasets.prefetch import Prefetched
 from weft.train.device_work import DeviceWork, Numbers
@@ -66,6 +67,8 @@ class Trainer:
         ask = self.measured is not None and not self.options.hybridize
         self._limits = MemoryLimits(places, self.options.memory, ask=ask)
         self._whole: WholeStep | None = whole_step(self)
+        if self._whole is None and any(map(unmaterialised, net.parameters())):
+            raise refuse_unmaterialised(type(net).__name__)  # each device has a copy from the start
         prepared = self.options.hybridize and self._whole is None
         self.replicas = Replicas(net, places if self._whole is None else places[:1], hybridize if prepared else _as_is)
         self._work = DeviceWork(self.replicas, self.options, self.measured, self.peers)

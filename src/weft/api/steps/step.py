@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any, NoReturn
@@ -48,6 +48,7 @@ from weft.trace.capture import (
 from weft.trace.failure import trace_failure
 from weft.trace.state import Slot, State, find_state
 from weft.trace.traced import Traced
+from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 
 MOST_QUICK_CALLS = 8
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
@@ -83,6 +84,7 @@ class Step(Hybrid):
         self._before = Snapshot()
         self._steady: SteadyStep | None = None
         self._known = [*self._parameters()]
+        self._waits_for_sizes = any(map(unmaterialised, self._known))
         self._long_ways, self._next_steady = 0, FIRST_STEADY
         # For which parameters the last trace found a gradient, and for which each program gives one.
         self._gradients_there: tuple[bool, ...] = ()
@@ -113,6 +115,8 @@ class Step(Hybrid):
             if found is not None:
                 return found
         covered = self._covered()
+        if self._waits_for_sizes:
+            return self._first_step(arguments, keywords, covered=covered)
         current = self._next_round(covered=covered)
         if current.updates and not covered:
             self._before.take((*self._parameters(), *self._buffers()), self.optimizer.state)
@@ -136,6 +140,8 @@ class Step(Hybrid):
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
+        if self._waits_for_sizes and any(map(unmaterialised, self._parameters())):
+            raise refuse_unmaterialised(self.name)
         current = self._next_round(covered=self._covered())
         return super().program((*arguments, *current.numbers.values(), current.form), keywords)
 
@@ -180,6 +186,27 @@ class Step(Hybrid):
         losses, _ = all_or_nothing(train, before.restore, lambda found: self._hand_out(current, found[1]))
         self._steady = None
         return losses
+
+    def _first_step(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, covered: bool) -> Any:
+        """Run a step as Python says: its forward makes the parameters that wait for the first batch."""
+        updates = self._calls + 1 >= self.task.accumulate
+
+        def differentiate() -> Any:
+            if not self._calls:
+                self.optimizer.zero_grad()
+            with torch.inference_mode(False), torch.enable_grad():
+                losses = losses_of(self.task, arguments, keywords)
+                self._waits_for_sizes = any(map(unmaterialised, self._parameters()))
+                if self._waits_for_sizes:
+                    raise refuse_unmaterialised(self.name)
+                if self._kept is not None:
+                    self._kept.wake()
+                current = self._next_round(covered=covered)
+                gradients = self._learn(losses, current, current.numbers)
+            self._hand_out(current, gradients)
+            return tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
+
+        return by_library(self.optimizer, differentiate) if updates and not covered else differentiate()
 
     def _steady_step(self, current: _Round, found: Guarded, arguments: tuple[Any, ...]) -> SteadyStep | None:
         """What runs this step again; tried at some steps, ever fewer, as it is costly to make."""
@@ -281,6 +308,7 @@ class Step(Hybrid):
             self.programs.clear()
             self._quick_calls.clear()
             self._known = now
+            self._waits_for_sizes = any(map(unmaterialised, now))
 
     def _form(self, prepared: Prepared, before: list[torch.Tensor | None], *, clips: bool) -> str:
         added = [index for index, gradient in enumerate(before) if gradient is not None]
@@ -300,6 +328,11 @@ class Step(Hybrid):
         arguments = given[: len(given) - 1 - count]
         numbers = dict(zip(current.numbers, given[len(arguments) : -1], strict=True))
         losses = losses_of(self.task, arguments, keywords)
+        gradients = self._learn(losses, current, numbers)
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, losses), gradients
+
+    def _learn(self, losses: Any, current: _Round, numbers: Mapping[torch.dtype, torch.Tensor]) -> Gradients:
+        """Differentiate the losses and, where a rule covers the optimizer, update."""
         with torch.autocast("cpu", enabled=False):
             gradients = total_gradients(self.task, losses, current.prepared.parameters)
             with torch.no_grad():
@@ -310,7 +343,7 @@ class Step(Hybrid):
                 if current.prepared.form.buckets:
                     assert self.task.rule is not None
                     update(self.task.rule, current.prepared, gradients, numbers)
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, losses), gradients
+        return gradients
 
     def _state(self, *roots: Any) -> State:
         """What module and loss reach, and what the optimizer keeps."""

@@ -15,6 +15,7 @@ from torch.autograd.function import FunctionCtx
 from weft.api.hybrid import hybridize as hybridize_module
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.capture import graph_is_retained, traced_elsewhere
+from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 from weft.train.devices.choose_devices import find_devices
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.split import Shares, resolved_shares, training_sizes
@@ -53,6 +54,8 @@ class DataParallel(nn.Module):
         self.devices = find_devices(devices)
         self.shares = resolved_shares(self.devices, shares)
         self.module = net
+        if any(map(unmaterialised, net.parameters())):
+            raise refuse_unmaterialised(type(net).__name__)  # each device has a copy from the start
         self.replicas = Replicas(net, self.devices, hybridize_module if hybridize else _as_it_is)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
