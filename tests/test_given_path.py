@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,75 @@ def test_what_is_no_program_is_not_exported(given: Any) -> None:
     with pytest.raises(weft.UsageError, match=r"export takes a program, not (int|Linear|str)") as caught:
         weft.export(given, "net")
     assert caught.value.fix == 'weft.export(weft.program(net, x), "net")'
+
+
+TOO_LONG = ["x" * 256, "ü" * 128, "x" * 300 + "/net.weft", "/".join(["folder"] * 1000) + "/net.weft"]
+
+
+@pytest.mark.parametrize("given", TOO_LONG, ids=["name", "letters of two bytes", "folder", "path"])
+@pytest.mark.parametrize("name", TAKERS)
+def test_a_name_that_is_too_long_is_told_as_such(name: str, given: str) -> None:
+    with pytest.raises(weft.UsageError, match=r"the path .{60}\.\.\. is too long") as caught:
+        TAKERS[name](given)
+    assert f"{len(os.fsencode(given)):,} bytes in all" in str(caught.value.why)
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_text_that_no_name_can_have_is_told(name: str) -> None:
+    with pytest.raises(weft.UsageError, match=r"takes a path, not .*ud800.*\n  why   it is no text"):
+        TAKERS[name]("a\ud800")
+
+
+@pytest.mark.parametrize("given", ["~/net.weft", "~root/net.weft", "~"])
+@pytest.mark.parametrize("name", TAKERS)
+def test_the_shells_name_of_the_home_folder_makes_no_folder(name: str, given: str) -> None:
+    with pytest.raises(weft.UsageError, match=r"there is no folder ~") as caught:
+        TAKERS[name](given)
+    assert "expanduser()" in str(caught.value.fix)
+    assert not list(Path().glob("~*"))
+
+
+def test_a_file_and_a_folder_that_begin_with_the_shells_sign_are_what_they_are() -> None:
+    weft.save("~net", NET)
+    Path("~").mkdir()
+    weft.save("~/net", NET)
+    assert weft.load("~/net", NET).report is not None
+    assert weft.load("~net", NET).report is not None
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_slash_at_the_end_asks_for_a_folder(name: str) -> None:
+    with pytest.raises(weft.UsageError, match=r"writes a file, and net\.svg is a folder"):
+        TAKERS[name]("net.svg/")
+    assert not Path("net.svg").exists()
+
+
+@pytest.mark.parametrize("name", ["load", "load_program", "Checkpoints", "export"])
+def test_an_empty_text_is_not_the_folder_where_the_process_runs(name: str) -> None:
+    with pytest.raises(weft.UsageError, match="takes a path, not ''"):
+        TAKERS[name]("")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_pipe_that_nobody_reads_and_a_socket_are_written_by_nobody(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.whole_file.PATIENCE", 0.02)
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+        for path in ("pipe", "socket", "loop"):
+            if name == "trace_to":
+                with pytest.raises(weft.WeftError), weft.trace_to(path):
+                    pass
+            elif name == "Animator":
+                with pytest.raises(weft.WeftError):
+                    weft.Animator(path=path).add(1, 0.5)
+            elif "draw" in name and path == "loop":
+                with pytest.raises(weft.WeftError, match="has no ending"):
+                    TAKERS[name](path)
+            else:
+                with pytest.raises(weft.WeftError, match="could not be written"):
+                    TAKERS[name](path)

@@ -136,8 +136,12 @@ def test_what_takes_long_tells_each_tenth_of_it(
     net = torch.nn.Linear(400, 400)
     torch.save(net.state_dict(), folder / "big.pt")
     package.save(folder / "big.safetensors", net)
-    for name in ("foreign_file.READ_SIZE", "tensor_file.PIECE", "durable_file.WRITE_SIZE"):
-        monkeypatch.setattr(f"weft.train.checkpoints.{name}", 2**13)
+    for name in (
+        "train.checkpoints.foreign_file.READ_SIZE",
+        "train.checkpoints.tensor_file.PIECE",
+        "whole_file.WRITE_SIZE",
+    ):
+        monkeypatch.setattr(f"weft.{name}", 2**13)
 
     assert "%" not in weft("ckpt", *line.split()).err  # below two seconds nothing is told
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tests.train import saving_process
 
-from weft.train.checkpoints import durable_file
 from weft.train.checkpoints.file_series import FileSeries
 from weft.train.checkpoints.tensor_file import read_tensor_file
+from weft.whole_file import sweep_orphans
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 LONGEST = 0.05  # seconds between the first file that is in place and the kill
@@ -55,8 +55,7 @@ def kill_many(folder: Path, count: int, seed: int) -> int:
     source, step, orphans = random.Random(seed), 0, 0
     for _ in range(count):
         step = check(folder, kill_once(folder, step + 1, source))
-        durable_file.YOUNGEST_ORPHAN = -1.0
-        swept = durable_file.sweep_orphans(folder)
+        swept = sweep_orphans(folder)
         orphans += len(swept)
     assert not [path for path in folder.iterdir() if path.name.endswith(".part")]
     return orphans

@@ -14,8 +14,8 @@ import pytest
 from tests.train.killing import kill_many
 
 from weft.errors import CheckpointError
-from weft.train.checkpoints import durable_file
-from weft.train.checkpoints.durable_file import sweep_orphans, write_durably
+from weft.train.checkpoints.durable_file import write_durably
+from weft.whole_file import sweep_orphans
 
 
 class Usage(NamedTuple):
@@ -77,7 +77,6 @@ def test_ctrl_c_waits_for_the_rename(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 def test_orphans_are_swept_and_files_that_are_being_written_are_not(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(durable_file, "YOUNGEST_ORPHAN", -1.0)
     orphan, written = (tmp_path / f".step-1.{digit * 16}.part" for digit in "ab")
     other = tmp_path / ".other.part"
     for path in (orphan, written, other):
@@ -90,5 +89,4 @@ def test_orphans_are_swept_and_files_that_are_being_written_are_not(tmp_path: Pa
 
 @pytest.mark.slow
 def test_killed_at_any_moment_the_last_file_is_good(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(durable_file, "YOUNGEST_ORPHAN", durable_file.YOUNGEST_ORPHAN)
     kill_many(tmp_path, 20, seed=1)

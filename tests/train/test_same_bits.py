@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -105,3 +106,45 @@ def test_what_does_not_go_together_is_refused() -> None:
     for options in ({"deterministic": True, "hybridize": True}, {"sync_batchnorm": True, "hybridize": True}):
         with pytest.raises(weft.UsageError, match="together"):
             weft.Trainer(net, torch.optim.SGD(net.parameters()), functional.cross_entropy, "cpu:0", **options)
+
+
+class Drawing(nn.Module):
+    """Draws in its forward, and nothing about it says so."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, 0.4, self.training) + torch.rand(())
+
+
+@pytest.mark.parametrize("drawing", [nn.Dropout(0.4), nn.RReLU(), Drawing(), nn.Identity()], ids=repr)
+@pytest.mark.parametrize("late", [False, True])
+def test_deterministic_steps_leave_the_generator_as_it_was_whoever_draws(late: bool, drawing: nn.Module) -> None:
+    states, nets = [], []
+    for devices in ("cpu:0", ["cpu:0", "cpu:1"], ["cpu:0", "cpu:1"]):
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(108, 8), copy.deepcopy(drawing), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        trainer = weft.Trainer(
+            net, torch.optim.SGD(net.parameters(), 0.1), functional.cross_entropy, devices, deterministic=True
+        )
+        torch.manual_seed(7)
+        before = torch.get_rng_state()
+        for number in range(3):
+            net[2].train(not late or number > 0)  # nobody draws in the first step
+            trainer.step(X[:21], Y[:21])
+            assert torch.equal(torch.get_rng_state(), before)
+        states.append(torch.rand(3))
+        nets.append(net.state_dict())
+    assert torch.equal(states[0], states[1])
+    for many in nets[1:]:
+        torch.testing.assert_close(many, nets[0], rtol=0, atol=0)
+
+
+def test_a_step_that_fails_leaves_the_generator_as_it_was() -> None:
+    def failing(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no loss")
+
+    net = network(0.4)
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), failing, 2, deterministic=True)
+    before = torch.get_rng_state()
+    with pytest.raises(RuntimeError, match="no loss"):
+        trainer.step(X, Y)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -9,7 +9,6 @@ from typing import Any
 
 from weft.api.drawing_layout import lay_out
 from weft.api.drawing_svg import Figure, svg_text
-from weft.api.programs.writing import write_atomically
 from weft.counted import counted
 from weft.errors import source_line
 from weft.given_path import given_file
@@ -18,6 +17,7 @@ from weft.ir.graph import Graph, Value
 from weft.ir.literals import argument_text
 from weft.ir.printer import call_text, name_inputs, path_text
 from weft.ir.types import TupleType, Type
+from weft.whole_file import write_atomically
 
 NO_STATE: Mapping[int, str] = MappingProxyType({})
 LONGEST_TOOLTIP = 400

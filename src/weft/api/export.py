@@ -15,7 +15,6 @@ from weft.api.c_build import build_and_compare, makefile
 from weft.api.programs.loaded import LoadedProgram
 from weft.api.programs.parts import ProgramParts
 from weft.api.programs.program import Program
-from weft.api.programs.writing import write_atomically
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.given_path import given_path
@@ -30,6 +29,7 @@ from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 from weft.underway import underway
+from weft.whole_file import write_atomically
 
 CALL = 'weft.export(weft.program(net, x), "net")'
 OTHER = re.compile(r"\W", re.ASCII)

@@ -13,10 +13,10 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-from weft.api.programs.writing import write_atomically
 from weft.given_path import given_file
 from weft.runtime.clocked import Span
 from weft.runtime.native_graph import CompiledGraph
+from weft.whole_file import write_atomically
 
 WARM_CALLS, MEASURED_CALLS = 5, 20
 MICROSECONDS = 1e6

@@ -12,6 +12,7 @@ from typing import Any
 from weft.errors import UsageError, source_line
 from weft.near_files import missing_file
 from weft.owners import Owner, owner_of
+from weft.regular_file import FILE, what_is_there
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LONGEST = 200
@@ -19,7 +20,7 @@ LONGEST = 200
 
 def run_file(path: Path) -> dict[str, Any]:
     """Run a Python file as a module of its own; its folder is looked in for what it imports."""
-    if not path.is_file():
+    if what_is_there(path) != FILE:
         raise missing_file(path, [".py"])
     folder_name = str(path.parent.resolve())
     if folder_name not in sys.path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from weft.api.programs.writing import write_atomically
 from weft.bench.comparison import compare, settings_text
 from weft.bench.portrait import portrait
 from weft.bench.settings import HYBRID, STEP, Settings
@@ -14,6 +13,7 @@ from weft.cli.progress import Progress
 from weft.document import Document, Heading, Paragraph
 from weft.report.environment import environment
 from weft.report.page import page
+from weft.whole_file import write_atomically
 
 
 def code(given: Namespace) -> str:

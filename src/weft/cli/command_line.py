@@ -8,7 +8,6 @@ import traceback
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
-from pathlib import Path
 
 import weft
 from weft.cli.arguments import find_command, parse
@@ -23,7 +22,7 @@ from weft.cli.terminal import OutputError, forget_output, open_streams, say, sho
 from weft.data_text import as_json
 from weft.document import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
-from weft.given_path import check_writable
+from weft.given_path import check_writable, given_path
 from weft.runtime.interrupts import interrupts_after
 
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
@@ -133,7 +132,8 @@ def _check_paths(command: Command, given: Namespace) -> None:
     for argument in command.arguments:
         name = getattr(given, argument.field)
         if argument.writes and name is not None:
-            check_writable(Path(name), f"{argument.name} {name}")
+            path = given_path(name, argument.name, f"{argument.name} {argument.shows}")
+            check_writable(path, f"{argument.name} {name}")
 
 
 def _fail(words: list[str], error: BaseException, told: str, status: int) -> int:

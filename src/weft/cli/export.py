@@ -12,6 +12,7 @@ from weft.cli.progress import Progress
 from weft.cli.target import load_code, program_of
 from weft.document import Document, Paragraph, facts
 from weft.errors import UsageError
+from weft.regular_file import FILE, what_is_there
 
 
 def code(given: Namespace) -> str:
@@ -22,7 +23,7 @@ def code(given: Namespace) -> str:
 def run(given: Namespace, progress: Progress) -> Outcome:
     """Export a program."""
     folder = _folder(given)
-    if Path(folder).is_file():
+    if what_is_there(Path(folder)) == FILE:
         raise UsageError(f"{folder} is a file", why="export writes a folder", fix="--to another name")
     progress.stage(f"reading {given.TARGET}")
     found = export(program_of(given.TARGET, given.input), folder)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from weft.api.programs.writing import write_atomically
 from weft.cli.outcome import Outcome
 from weft.cli.progress import Progress
 from weft.cli.target import load_code, program_of
 from weft.errors import UsageError
 from weft.report.stages import stage_text
+from weft.whole_file import write_atomically
 
 PICTURE, ENDING = "draw", ".svg"
 

@@ -14,6 +14,7 @@ from weft.api.programs.program import Program
 from weft.bench.subject import call, load_subject
 from weft.cli.suggestion import did_you_mean
 from weft.errors import ExecutionError, UsageError
+from weft.regular_file import FILE, FOLDER, what_is_there
 
 
 def program_of(target: str, sizes: Sequence[str]) -> Program | LoadedProgram:
@@ -32,8 +33,8 @@ def program_of(target: str, sizes: Sequence[str]) -> Program | LoadedProgram:
 def load(target: str) -> LoadedProgram:
     """Load a saved program; that a file is damaged is nobody's misuse, so it is an ExecutionError."""
     path = Path(target)
-    if not path.is_file():
-        near = [str(each) for each in path.parent.glob(f"*{SUFFIX}")] if path.parent.is_dir() else []
+    if what_is_there(path) != FILE:
+        near = [str(each) for each in path.parent.glob(f"*{SUFFIX}")] if what_is_there(path.parent) == FOLDER else []
         guess = did_you_mean(target, near)
         fix = guess or f"weft.program(net, x).save({Path(target).stem + SUFFIX!r}) writes one"
         raise UsageError(f"there is no saved program {target}", fix=fix)

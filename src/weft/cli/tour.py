@@ -6,13 +6,13 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from weft.api.programs.writing import write_atomically
 from weft.cli.outcome import CLAIM_FAILED, OK, Outcome
 from weft.cli.progress import Progress
 from weft.cli.terminal import style_of
 from weft.errors import UsageError
 from weft.report.page import page
 from weft.tour.tour import tour
+from weft.whole_file import write_atomically
 
 BEYOND_ASCII = {"zh"}
 

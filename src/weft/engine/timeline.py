@@ -18,6 +18,7 @@ from weft.counted import counted
 from weft.engine.ordering import predecessors
 from weft.engine.task import Task
 from weft.errors import ExecutionError
+from weft.whole_file import write_whole
 
 PROCESS = 1
 NANOSECONDS = 1000.0  # in a microsecond, the unit of Chrome traces
@@ -79,7 +80,7 @@ class Timeline:
     def _write(self, document: dict[str, object]) -> None:
         text = json.dumps(document).encode("utf-8")
         try:
-            self.path.write_bytes(gzip.compress(text) if self.path.suffix == ".gz" else text)
+            write_whole(self.path, [gzip.compress(text) if self.path.suffix == ".gz" else text])
         except OSError as error:
             raise ExecutionError(
                 f"the timeline could not be written to {self.path}", why=error.strerror or str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ from weft.document import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
 from weft.near_files import missing_file
+from weft.regular_file import open_regular
 from weft.trace.capture import tree_flatten
 from weft.underway import underway
+from weft.whole_file import write_atomically
 
 NPY_START = b"\x93NUMPY"
 SIZES = re.compile(r"\d+(,\d+)*(:\w+)?|scalar")  # what --input means for a target with source
@@ -87,11 +90,9 @@ def save_results(ran: Ran, path: Path) -> list[Path]:
     paths = [path if alone else path.with_name(f"{path.stem}-{place}{path.suffix}") for place in range(len(arrays))]
     for each, array in zip(paths, arrays, strict=True):
         plain = array.float() if array.dtype is torch.bfloat16 else array
-        try:
-            with each.open("wb") as file:
-                np.save(file, plain.numpy(), allow_pickle=False)
-        except OSError as error:
-            raise ExecutionError(f"{each} could not be written", why=error.strerror) from error
+        content = io.BytesIO()
+        np.save(content, plain.numpy(), allow_pickle=False)
+        write_atomically(each, [content.getbuffer()])
     return paths
 
 
@@ -135,11 +136,11 @@ def _random(kind: Any) -> Any:
 def _read(path: Path) -> torch.Tensor:
     """Read an array; pickles, which could run anything, are refused."""
     try:
-        with path.open("rb") as file:
-            begins = file.read(len(NPY_START)) == NPY_START
-        if not begins:  # NumPy would take it for a pickle, and advise to run that
-            raise ExecutionError(f"{path} cannot be read as an .npy file", why="it does not begin as one")
-        return torch.from_numpy(np.load(path, allow_pickle=False))
+        with open_regular(path) as file:
+            if file.read(len(NPY_START)) != NPY_START:  # NumPy would take it for a pickle, and advise to run that
+                raise ExecutionError(f"{path} cannot be read as an .npy file", why="it does not begin as one")
+            file.seek(0)
+            return torch.from_numpy(np.load(file, allow_pickle=False))
     except FileNotFoundError as error:
         if SIZES.fullmatch(str(path)):
             raise UsageError(

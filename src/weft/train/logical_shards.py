@@ -7,7 +7,7 @@ the same samples whoever computes it, runs on one core, and draws its random num
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -39,7 +39,9 @@ class LogicalShards:
         self.replicas = replicas
         self.options = options
         self.peers = peers
-        self._draws = any(_may_draw(part) for part in replicas.nets[0].modules())
+        # Whether any shard of the batch before drew random numbers: none that does not needs to wait for the generator.
+        self._draws = True
+        self._drew = False
 
     def run(self, loss_fn: Any, x: Any, y: Any, number: int) -> Numbers:
         """Add the gradients of a global batch to the module's; `number` tells batches apart."""
@@ -51,11 +53,28 @@ class LogicalShards:
         busy = [place for place in range(count) if mine[place::count]]
         buffers = [buffer.clone() for buffer in self.replicas.nets[0].buffers()]
         work = [partial(self._shards, loss_fn, place, mine[place::count], pieces, number) for place in busy]
-        with cores(1):
-            results = run_on(work, [self.replicas.places[place] for place in busy])
+        results = self._results(work, busy)
         found = {shard: result for one in results for shard, result in one.items()}
         self._set_buffers(found.get(0, (None, 0.0, [], buffers))[3])
         return self._sum(found, [shard for shard in range(SHARDS) if sizes[shard]], samples)
+
+    def _results(self, work: Sequence[Callable[[], dict[int, Any]]], busy: Sequence[int]) -> list[dict[int, Any]]:
+        """Run the shards of each device; where one draws that was not known to, all again, each from its own seed."""
+        places = [self.replicas.places[place] for place in busy]
+        gpus = sorted({place.torch_device.index or 0 for place in places if place.torch_device.type == "cuda"})
+        before = [(buffer, buffer.clone()) for net in self.replicas.nets for buffer in net.buffers()]
+        # Whoever draws outside of a step finds the generator where it was, whichever shard was the last to draw.
+        with cores(1), torch.random.fork_rng(devices=gpus):
+            state, self._drew = torch.get_rng_state(), False
+            results = run_on(work, places)
+            if self._draws:
+                self._draws = self._drew
+            elif not torch.equal(torch.get_rng_state(), state):
+                self._draws = True
+                for buffer, value in before:
+                    buffer.data.copy_(value)
+                results = run_on(work, places)
+        return results
 
     def _is_mine(self, shard: int) -> bool:
         return self.peers is None or shard % self.peers.world == self.peers.rank
@@ -77,8 +96,11 @@ class LogicalShards:
             with cores(1), torch.enable_grad(), _drawing if self._draws else nullcontext():
                 if self._draws:
                     torch.manual_seed((number * SHARDS + shard) * SEED_STEP % 2**63)
+                    seeded = torch.get_rng_state()
                 with torch.autocast(device.kind, dtype=cast) if cast is not None else nullcontext():
                     loss, count = summed_loss(loss_fn, net(x), y)
+                if self._draws and not torch.equal(torch.get_rng_state(), seeded):
+                    self._drew = True
             with cores(1):
                 gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             kept = [buffer.clone() for buffer in net.buffers()]
@@ -117,9 +139,3 @@ class LogicalShards:
     def _set_buffers(self, values: Sequence[torch.Tensor]) -> None:
         for buffer, value in zip(self.replicas.nets[0].buffers(), values, strict=True):
             buffer.data.copy_(value)
-
-
-def _may_draw(part: torch.nn.Module) -> bool:
-    """Whether a module may draw random numbers: one that has a rate of dropout above zero."""
-    rates = (getattr(part, name, 0.0) for name in ("p", "dropout"))
-    return any(isinstance(rate, float) and rate > 0 for rate in rates)

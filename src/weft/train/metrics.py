@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from weft.errors import ExecutionError
 from weft.given_path import check_writable, given_file
+from weft.whole_file import write_atomically
 
 Numbers = float | Sequence[float | None]
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
@@ -132,10 +132,7 @@ class Animator:
             print(f"{self.xlabel or 'x'} {max(xs[-1] for xs in self.X if xs):g}  {values}")  # noqa: T201 - a display
 
     def _write(self, file: Path) -> None:
-        try:
-            file.write_text(self.svg(), encoding="utf-8")
-        except OSError as error:
-            raise ExecutionError(f"{file} could not be written", why=error.strerror or str(error)) from error
+        write_atomically(file, [self.svg().encode("utf-8")])
 
     def _show_in_notebook(self) -> None:
         notebook: Any = importlib.import_module("IPython.display")  # only a notebook has it

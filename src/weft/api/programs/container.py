@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import BinaryIO
 
 from weft.errors import UsageError
 from weft.near_files import what_is_near
+from weft.regular_file import open_regular
 
 MAGIC = b"\x89WEFT\r\n\x1a"  # a high bit and both line ends: a transfer as text breaks it visibly
 SUFFIX = ".weft"
@@ -64,9 +64,7 @@ def packed(sections: Mapping[str, Bytes]) -> list[Bytes]:
 def read_sections(path: Path, most: Mapping[str, int | None]) -> dict[str, bytes]:
     """Read the sections named in `most`, each of which may have at most so many bytes (None: as many as the file)."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise file_error(path, "it is not a regular file")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             table = _read_table(path, file, size)
             _check_names(path, table, most)

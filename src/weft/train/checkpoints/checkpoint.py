@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from weft.given_path import given_file, given_path
+from weft.regular_file import FOLDER, what_is_there
 from weft.train.checkpoints.folder import read_newest
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.restoring import Restore, apply
@@ -44,5 +45,5 @@ def load(
     byte is verified, unless `verify=False`. `partial=True` loads what fits; the report in the result says the rest.
     """
     source = given_path(path, "load", LOADING)
-    found = read_newest(source, verify=verify) if source.is_dir() else read(source, verify=verify)
+    found = read_newest(source, verify=verify) if what_is_there(source) == FOLDER else read(source, verify=verify)
     return apply(found, net, Restore(random, partial, parts))

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
+from weft.regular_file import FILE, FOLDER, what_is_there
 from weft.train.checkpoints.canonical import WRAPPED, without_wrappers
-from weft.train.checkpoints.durable_file import sweep_orphans, write_durably
+from weft.train.checkpoints.durable_file import write_durably
 from weft.train.checkpoints.examining import content_of, good_and_damaged
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.snapshot import snapshot_of
 from weft.train.checkpoints.told import Told, nobody
+from weft.whole_file import sweep_orphans
 
 OURS, THEIRS = (".safetensors",), (".pt", ".pth")
 
@@ -47,7 +49,10 @@ def convert(source: Path, target: Path, told: Told = nobody) -> Converted:
             f"{target} ends with {target.suffix or 'nothing'}",
             why=f"the kind of file is told by its ending: one of {', '.join(OURS + THEIRS)}",
         )
-    if target.exists() and target.samefile(source):
+    there, was = what_is_there(target), what_is_there(source)
+    if there == FOLDER:
+        raise UsageError(f"{target} is a folder", why="a file will be written", fix="name a file in it with --to")
+    if there == FILE and was == FILE and target.samefile(source):
         raise UsageError("a file cannot be converted into itself", fix="give another name with --to")
     found = content_of(source, told)
     model, renamed = _canonical(found.tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,15 @@ import torch
 
 from weft.errors import CheckpointError, UsageError
 from weft.near_files import missing_file
+from weft.regular_file import FILE, FOLDER, what_is_there
 from weft.train.checkpoints.file_series import FileSeries
-from weft.train.checkpoints.foreign_file import SUFFIXES, is_foreign
+from weft.train.checkpoints.foreign_file import is_foreign
 from weft.train.checkpoints.matching import MatchReport, match
 from weft.train.checkpoints.reading import Checkpoint, read
-from weft.train.checkpoints.tensor_file import NoChecksumError, NotTensorsError
+from weft.train.checkpoints.tensor_bytes import to_blocks
+from weft.train.checkpoints.tensor_file import SUFFIXES, NoChecksumError, NotTensorsError
 from weft.train.checkpoints.told import Told, nobody
+from weft.train.checkpoints.values import encode
 
 SOUND, UNCHECKED, UNREAD, DAMAGED = "sound", "no checksum", "not read", "damaged"
 
@@ -70,9 +74,9 @@ class Difference:
 
 def examine(path: Path, told: Told = nobody) -> Examined:
     """Read a file, verified where it carries a checksum; a damaged one is a result, one that is not there an error."""
-    if path.is_dir():
+    if what_is_there(path) == FOLDER:
         raise UsageError(f"{path} is a folder", why="one file is asked for", fix="name a file in it")
-    if not path.is_file():
+    if what_is_there(path) != FILE:
         raise missing_file(path, SUFFIXES)
     try:
         return Examined(path, SOUND, None, read(path, told=told))
@@ -107,9 +111,12 @@ def files_of(places: list[Path]) -> list[Path]:
     """List files, and of folders the files in them that look like checkpoints, in order."""
     found: list[Path] = []
     for place in places:
-        if place.is_dir():
-            found += sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-        elif place.exists():
+        there = what_is_there(place)
+        if there == FOLDER:
+            found += sorted(
+                path for path in place.rglob("*") if path.suffix in SUFFIXES and what_is_there(path) == FILE
+            )
+        elif there == FILE:
             found.append(place)
         else:
             raise missing_file(place, SUFFIXES, "file or folder")
@@ -130,7 +137,7 @@ def difference(first: Path, second: Path, told: Told = nobody) -> Difference:
 
 def _changed(name: str, old: Any, new: Any) -> Changed | None:
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
-        return None if old == new else Changed(name, float("nan"), float("nan"))
+        return None if _as_stored(old) == _as_stored(new) else Changed(name, float("nan"), float("nan"))
     if old.dtype == new.dtype and torch.equal(old, new):
         return None
     wide = torch.complex128 if old.dtype.is_complex else torch.float64
@@ -143,6 +150,13 @@ def _changed(name: str, old: Any, new: Any) -> Changed | None:
     return Changed(name, apart.max().item(), rms / size if size else float("inf"))
 
 
+def _as_stored(value: Any) -> tuple[str, list[tuple[str, bytes]]]:
+    """Give what a file would hold of a value: of values that share what they hold, each thing once."""
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(encode(value, "", tensors))
+    return text, [(name, bytes(block.content)) for name, block in to_blocks(tensors)[0].items()]
+
+
 def summary(tensors: Mapping[str, Any]) -> tuple[int, int]:
     """Count the tensors of a model and their elements, each once however many names it has."""
     own = {id(value): value for value in tensors.values() if isinstance(value, torch.Tensor)}
@@ -151,7 +165,7 @@ def summary(tensors: Mapping[str, Any]) -> tuple[int, int]:
 
 def good_and_damaged(folder: Path, told: Told = nobody) -> tuple[list[Path], list[Path]]:
     """Sort the checkpoints of a training run, newest first, into those that are sound and those that are not."""
-    if not folder.is_dir():
+    if what_is_there(folder) != FOLDER:
         raise UsageError(f"{folder} is no folder", why="clean takes the folder of weft.Checkpoints")
     files = FileSeries(folder, None).newest_first()
     states = {path: examine(path, told).state for path in files}

@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from weft.engine import BaseEngine, Var, make_engine
-from weft.errors import CheckpointError, ExecutionError
+from weft.errors import CheckpointError, ExecutionError, UsageError
 from weft.given_path import given_path
-from weft.train.checkpoints.file_series import FileSeries
+from weft.train.checkpoints.file_series import MOST_LISTINGS, FileSeries, checked_step
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.restoring import Restore, apply
 from weft.train.checkpoints.snapshot import Snapshot, snapshot
-from weft.train.checkpoints.tensor_file import packed
+from weft.train.checkpoints.tensor_file import MissingFileError, packed
 
 logger = logging.getLogger("weft")
 
@@ -43,13 +43,16 @@ class Checkpoints:
 
     def save(self, net: nn.Module, step: int, /, *, random: bool | None = True, **parts: Any) -> Path:
         """Write a checkpoint of a step, and give the file's path; see `weft.save`."""
-        taken = snapshot(net, random, {**parts, "step": step})
+        number = checked_step(step)
+        if "step" in parts:
+            raise UsageError("a checkpoint was given its step twice", fix="checkpoints.save(net, 7, epoch=2)")
+        taken = snapshot(net, random, {**parts, "step": number})
         self.wait()  # for the one before: a single copy of the tensors is in memory at a time
         if self._background:
-            self._push(taken.detached(), step)
+            self._push(taken.detached(), number)
         else:
-            self._series.write(step, packed(taken.blocks, taken.description))
-        return self._series.path(step)
+            self._series.write(number, packed(taken.blocks, taken.description))
+        return self._series.path(number)
 
     def load(self, net: nn.Module | None = None, /, *, random: bool | None = None, **parts: Any) -> Checkpoint:
         """Read the newest checkpoint that is good into a model and the other parts; see `weft.load`."""
@@ -91,17 +94,27 @@ class Checkpoints:
 
 
 def read_newest(folder: Path, *, verify: bool = True) -> Checkpoint:
-    """Read the newest checkpoint of a folder; one that is damaged is named loudly, and the one before it is read."""
+    """Read the newest checkpoint of a folder; one that is damaged is named loudly, and the one before it is read.
+
+    Where all that were there have gone meanwhile, as writers of the folder keep only the newest, it is listed again.
+    """
     damaged: list[CheckpointError] = []
-    for path in FileSeries(folder, None).newest_first():
-        try:
-            found = read(path, verify=verify)
-        except CheckpointError as error:
-            damaged.append(error)
-            continue
-        for earlier in damaged:
-            logger.warning("weft: CHECKPOINT DAMAGED, going back to %s: %s", path.name, earlier.fact)
-        return found
+    for _ in range(MOST_LISTINGS):
+        damaged, gone = [], False
+        for path in FileSeries(folder, None).newest_first():
+            try:
+                found = read(path, verify=verify)
+            except MissingFileError:
+                gone = True
+                continue
+            except CheckpointError as error:
+                damaged.append(error)
+                continue
+            for earlier in damaged:
+                logger.warning("weft: CHECKPOINT DAMAGED, going back to %s: %s", path.name, earlier.fact)
+            return found
+        if not gone:
+            break
     raise CheckpointError(
         f"there is no checkpoint to load in {folder}",
         why="\n".join(earlier.fact for earlier in damaged) or "no file in it is called step-<number>.safetensors",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import threading
@@ -12,19 +13,17 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from weft.errors import CheckpointError, UsageError
-from weft.near_files import what_is_near
 from weft.train.checkpoints.foreign_numbers import STAND_INS, plain
-from weft.train.checkpoints.tensor_file import NotTensorsError, file_error, no_checksum
+from weft.train.checkpoints.tensor_file import NotTensorsError, file_error, no_checksum, opened
 from weft.train.checkpoints.told import Told, nobody
 
 ZIP_START = b"PK\x03\x04"
 PICKLE_START = b"\x80"
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's
 READ_SIZE = 2**20
 FOLDER = 0x10  # among a record's attributes: PyTorch's reader gives such a one memory, and reads nothing into it
 # Where people put the state_dict of a model among other things.
@@ -34,31 +33,34 @@ _reading = threading.Lock()
 
 def is_foreign(path: Path) -> bool:
     """Whether a file begins as one of `torch.save`: a zip archive, or a pickle as PyTorch wrote before 1.6."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(8)
-    except FileNotFoundError as error:
-        why, fix = what_is_near(path, SUFFIXES)
-        raise file_error(path, "there is no such file", why=why, fix=fix) from error
-    except OSError as error:
-        raise file_error(path, error.strerror or type(error).__name__) from error
+    with opened(path) as file:
+        return begins_foreign(file)
+
+
+def begins_foreign(file: BinaryIO) -> bool:
+    """Tell it of an open file, which stays at its beginning."""
+    start = file.read(8)
+    file.seek(0)
     # A safetensors file begins with the length of its header, of which the upper bytes are zero.
     return start.startswith(ZIP_START) or (start.startswith(PICKLE_START) and start[7:] != b"\0")
 
 
-def read_foreign(path: Path, *, verify: bool, told: Told = nobody) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the tensors of a file's model by name, and what else it holds."""
-    with path.open("rb") as file:
-        archive = file.read(4) == ZIP_START
+def read_foreign(
+    path: Path, file: BinaryIO, *, verify: bool, told: Told = nobody
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the tensors of an open file's model by name, and what else it holds."""
+    archive = file.read(4) == ZIP_START
+    file.seek(0)
     if archive:
-        _check_archive(path, verify, told)
+        _check_archive(path, file, verify, told)
+        file.seek(0)
     elif verify:
         raise no_checksum(path, "it carries no checksum", "PyTorch wrote pickles without an archive before version 1.6")
     try:
         # PyTorch's list is the process's: two threads in it would take each other's entries away, or leave them there.
         # Nobody waits here for anything but a file.
         with _reading, torch.serialization.safe_globals(STAND_INS):
-            content = plain(torch.load(path, map_location="cpu", weights_only=True))
+            content = plain(torch.load(file, map_location="cpu", weights_only=True))
     except UsageError as error:
         raise _not_tensors(path, error.fact, error.why) from error
     except pickle.UnpicklingError as error:
@@ -70,11 +72,11 @@ def read_foreign(path: Path, *, verify: bool, told: Told = nobody) -> tuple[dict
     return _tensors(path, content)
 
 
-def _check_archive(path: Path, verify: bool, told: Told) -> None:
+def _check_archive(path: Path, file: BinaryIO, verify: bool, told: Told) -> None:
     """Compare each record with its checksum; a record takes as many bytes of the file as it has, none is packed."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            size, done = path.stat().st_size, 0
+        with zipfile.ZipFile(file) as archive:
+            size, done = os.fstat(file.fileno()).st_size, 0
             names = archive.namelist()
             if len(set(names)) < len(names):
                 raise file_error(path, "two of its records have one name")
@@ -133,10 +135,13 @@ def _reason(error: pickle.UnpicklingError) -> str:
 
 
 def _is_table(content: Any) -> bool:
+    """Whether these are tensors by name, and none of what is beside them is such a table itself."""
+    return _holds_tensors(content) and not any(_holds_tensors(item) for item in content.values())
+
+
+def _holds_tensors(content: Any) -> bool:
     return (
         isinstance(content, Mapping)
-        and bool(content)
         and all(isinstance(name, str) for name in content)
         and any(isinstance(item, torch.Tensor) for item in content.values())
-        and not any(isinstance(item, Mapping) and _is_table(item) for item in content.values())
     )

@@ -7,7 +7,7 @@ them here knows numbers and their bytes, and refuses the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,16 @@ class Elements:
         order = state[1] if isinstance(state, tuple) and len(state) > 1 else None
         self.order = order if order in ("<", ">", "|", "=") else ""
 
-    def read(self, content: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """Make an array of bytes."""
+    def kind(self) -> np.dtype[Any]:
+        """Give the type itself."""
         code = self.code if isinstance(self.code, str) else ""
         if not self.order or code[:1] not in KINDS or not code[1:].isdecimal() or int(code[1:]) > 16:
             raise UsageError(f"it holds NumPy elements of type {self.code!r}, which are no numbers")
-        kind = np.dtype(code if self.order == "|" else self.order + code)
+        return np.dtype(code if self.order == "|" else self.order + code)
+
+    def read(self, content: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """Make an array of bytes."""
+        kind = self.kind()
         if not isinstance(content, bytes) or len(content) != math.prod(shape) * kind.itemsize:
             raise UsageError("it holds a NumPy array whose bytes are not as many as its sizes say")
         return np.frombuffer(content, kind).reshape(shape).astype(kind.newbyteorder("="))
@@ -87,15 +91,49 @@ STAND_INS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 
 
 def plain(content: Any) -> Any:
-    """Put arrays in the place of what stood for them."""
-    if isinstance(content, Array):
-        if content.value is None:
-            raise UsageError("it holds a NumPy array without elements")
-        return content.value
-    if isinstance(content, Mapping):
-        for key in content:
-            content[key] = plain(content[key])  # type: ignore[index]  # what the unpickler makes can be written
+    """Put arrays in the place of what stood for them; what the file holds once, however often it names it, is one."""
+    return _Plain().of(content)
+
+
+class _Plain:
+    """Changes tables and lists where they are, so that those who share one, also in a circle, share it afterwards."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}  # by identity; what was made of it, and None while a tuple is being made
+        self._kept: list[Any] = []  # lives as long as the numbers above
+
+    def of(self, content: Any) -> Any:
+        """Give what becomes of a value."""
+        if isinstance(content, Array):
+            if content.value is None:
+                raise UsageError("it holds a NumPy array without elements")
+            return content.value
+        if isinstance(content, Elements):
+            return content.kind()
+        if not isinstance(content, (dict, list, tuple, set, frozenset)):
+            return content
+        if id(content) in self._seen:
+            found = self._seen[id(content)]
+            if found is None:
+                raise UsageError("it holds a tuple that holds itself")
+            return found
+        self._kept.append(content)
+        self._seen[id(content)] = None if isinstance(content, (tuple, frozenset)) else content
+        try:
+            found = self._changed(content)
+        except RecursionError as error:
+            raise UsageError("it holds values that nest too deeply") from error
+        self._seen[id(content)] = found
+        return found
+
+    def _changed(self, content: Any) -> Any:
+        if isinstance(content, dict):
+            if any(isinstance(key, (Array, Elements)) for key in content):
+                raise UsageError("it holds a table with a key that no table can have")
+            for key in content:
+                content[key] = self.of(content[key])
+        elif isinstance(content, list):
+            content[:] = map(self.of, content)
+        elif type(content) is tuple:
+            return tuple(map(self.of, content))
         return content
-    if type(content) in (list, tuple):
-        return type(content)(map(plain, content))
-    return content

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
-from weft.train.checkpoints.foreign_file import is_foreign, read_foreign
+from weft.train.checkpoints.foreign_file import begins_foreign, read_foreign
 from weft.train.checkpoints.matching import MatchReport
 from weft.train.checkpoints.snapshot import VERSION
 from weft.train.checkpoints.tensor_bytes import to_tensors
-from weft.train.checkpoints.tensor_file import file_error, read_tensor_file
+from weft.train.checkpoints.tensor_file import file_error, opened, read_tensors
 from weft.train.checkpoints.told import Told, nobody
 from weft.train.checkpoints.values import MEANINGLESS, decode
 
@@ -42,9 +42,10 @@ class Checkpoint:
 
 def read(path: Path, *, verify: bool = True, told: Told = nobody) -> Checkpoint:
     """Read and verify a file; makes nothing of it yet."""
-    if is_foreign(path):
-        return Checkpoint(path, *read_foreign(path, verify=verify, told=told))
-    content = read_tensor_file(path, verify=verify, told=told)
+    with opened(path) as file:
+        if begins_foreign(file):
+            return Checkpoint(path, *read_foreign(path, file, verify=verify, told=told))
+        content = read_tensors(path, file, verify=verify, told=told)
     try:
         return _checkpoint(path, content.description, to_tensors(content.blocks, content.description.get("pairs", {})))
     except UsageError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,16 @@ import torch
 from torch import nn
 
 from weft.errors import CheckpointError, UsageError
+from weft.runtime.interrupts import interrupts_after
 from weft.train.checkpoints.canonical import canonical_names
+from weft.train.checkpoints.kept_parts import (
+    PutBack,
+    kept_generator,
+    kept_module,
+    kept_object,
+    kept_optimizer,
+    kept_random_states,
+)
 from weft.train.checkpoints.matching import MatchReport, match, mismatch
 from weft.train.checkpoints.optimizer_state import is_numbered, numbered_state, same_numbers
 from weft.train.checkpoints.random_states import set_random_states
@@ -31,36 +40,68 @@ class Restore:
 
 def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoint:
     """Put a checkpoint into a model and the other objects: all is prepared before anything changes."""
-    steps: list[Callable[[], object]] = []
-    report = None
+    steps: list[Step] = []
+    report, state = None, None
     if net is not None:
         if not isinstance(net, nn.Module):
             raise UsageError(
                 f"load takes a module, not {type(net).__name__}", fix="weft.load(path, net, optimizer=...)"
             )
         state, report = _model_state(found, net, wanted.partial)
-        steps.append(lambda: net.load_state_dict(state, strict=not wanted.partial))
     for name, part in wanted.parts.items():
         steps.append(_restore(found, name, part, net))
     restore_random = bool(wanted.parts) if wanted.random is None else wanted.random
     if restore_random and found.random is not None:
         states = found.random
-        steps.append(lambda: set_random_states(states))
+        steps.append(Step(lambda: set_random_states(states), kept_random_states))
     elif wanted.random:
         raise file_error(found.path, "it holds no random states", fix="save it with random=True")
-    for step in steps:
+    if net is not None and state is not None:
+        model = net
+        # Last: it is the largest, and what refuses its state does so before the model is touched.
+        steps.append(_module_step(model, state, strict=not wanted.partial))
+    _take(found, steps)
+    return replace(found, report=report)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What restores a part, and what keeps it as it is: that gives the function which puts it back."""
+
+    restore: Callable[[], object]
+    keep: Callable[[], PutBack]
+
+
+def _take(found: Checkpoint, steps: Sequence[Step]) -> None:
+    """Take all steps, or none: where a part refuses its state, or Ctrl-C comes between, all is put back."""
+    kept = [step.keep() for step in steps]
+    with interrupts_after() as interrupts:
         try:
-            step()
-        except MEANINGLESS as error:
-            if isinstance(error, CheckpointError):
+            for step in steps:
+                with interrupts.cut_short():
+                    step.restore()
+        except BaseException as error:
+            problems = [str(problem) for put_back in reversed(kept) if (problem := _problem_of(put_back)) is not None]
+            if not isinstance(error, MEANINGLESS) or isinstance(error, CheckpointError):
                 raise
+            outcome = (
+                "; ".join(["a part refuses what it had before, too", *problems]) if problems else "all is as it was"
+            )
             raise file_error(
                 found.path,
                 f"what it restores was refused: {error}",
-                why="names and shapes agree, but something else does not; some of it may be restored already",
+                why=f"names and shapes agree, but something else does not; {outcome}",
                 fix="use the classes and options that the checkpoint was saved with",
             ) from error
-    return replace(found, report=report)
+
+
+def _problem_of(put_back: PutBack) -> BaseException | None:
+    """Put back, and give what was raised: the other parts are put back all the same."""
+    try:
+        put_back()
+    except MEANINGLESS as error:
+        return error
+    return None
 
 
 def _model_state(found: Checkpoint, net: nn.Module, partial: bool) -> tuple[dict[str, Any], MatchReport]:
@@ -101,7 +142,7 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return blocks["one"] == blocks["other"]
 
 
-def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> Callable[[], object]:
+def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> Step:
     """Give the step that restores a part; what can be checked before is checked now."""
     stored = found[name]
     if isinstance(part, torch.optim.Optimizer):
@@ -112,18 +153,22 @@ def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> 
         except MEANINGLESS as error:
             fact, why = (error.fact, error.why) if isinstance(error, UsageError) else (repr(error), None)
             raise file_error(found.path, f"its {name} does not fit: {fact}", why=why) from error
-        return lambda: part.load_state_dict(state)
+        return Step(lambda: part.load_state_dict(state), lambda: kept_optimizer(part))
     if isinstance(part, torch.Generator):
-        return lambda: part.set_state(stored)
+        return Step(lambda: part.set_state(stored), lambda: kept_generator(part))
     if isinstance(part, nn.Module):
         if not isinstance(stored, dict):
             raise file_error(found.path, f"its {name} is no module's state")
         inner = Checkpoint(found.path, stored)
         state, _ = _model_state(inner, part, partial=False)
-        return lambda: part.load_state_dict(state)
+        return _module_step(part, state, strict=True)
     if not hasattr(part, "load_state_dict"):
         raise UsageError(
             f"{name} is a {type(part).__name__}, which cannot take a state",
             fix=f'plain values are in the result: weft.load(path, net)["{name}"]',
         )
-    return lambda: part.load_state_dict(stored)
+    return Step(lambda: part.load_state_dict(stored), lambda: kept_object(part))
+
+
+def _module_step(module: nn.Module, state: dict[str, Any], *, strict: bool) -> Step:
+    return Step(lambda: module.load_state_dict(state, strict=strict), lambda: kept_module(module))

@@ -11,16 +11,19 @@ import json
 import math
 import os
 import re
-import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import CheckpointError
+from weft.near_files import what_is_near
+from weft.regular_file import open_regular
 from weft.train.checkpoints.told import Told, nobody
 
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's
 LARGEST_HEADER = 64 * 2**20
 ALIGNMENT = 8
 PIECE = 2**24  # bytes that are read, and taken into a digest, at once
@@ -66,6 +69,10 @@ class Entry:
 
 class NoChecksumError(CheckpointError):
     """A file that carries nothing to check its bytes by: it may be sound, but nobody can tell."""
+
+
+class MissingFileError(CheckpointError):
+    """A file that is not there, or not any more: who found its name in a folder may look again."""
 
 
 class NotTensorsError(CheckpointError):
@@ -115,21 +122,34 @@ def header_digest(header: bytes) -> str:
     return hashlib.sha256(LENGTH.pack(len(header)) + header).hexdigest()
 
 
-def read_tensor_file(path: Path, *, verify: bool = True, told: Told = nobody) -> TensorFile:
-    """Read a file; no size is believed before it is compared with the file's, and nothing is used before its digest."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read; what goes wrong until it is closed is an error that names it."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise file_error(path, "it is not a regular file")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            header = _read_header(path, file, size, verify)
-            metadata, entries = _parse_header(path, header)
-            _check_layout(path, entries, size - LENGTH.size - len(header))
-            description = _description(path, metadata)
-            digests = _digests(path, description, entries) if verify else None
-            return TensorFile(dict(_read_blocks(_Reading(path, file, size, told), entries, digests)), description)
+        with open_regular(path) as file:
+            yield file
+    except FileNotFoundError as error:
+        why, fix = what_is_near(path, SUFFIXES)
+        raise MissingFileError(f"{path} cannot be loaded: there is no such file", why=why, fix=fix) from error
     except OSError as error:
         raise file_error(path, error.strerror or type(error).__name__) from error
+
+
+def read_tensor_file(path: Path, *, verify: bool = True, told: Told = nobody) -> TensorFile:
+    """Read a file; no size is believed before it is compared with the file's, and nothing is used before its digest."""
+    with opened(path) as file:
+        return read_tensors(path, file, verify=verify, told=told)
+
+
+def read_tensors(path: Path, file: BinaryIO, *, verify: bool, told: Told) -> TensorFile:
+    """Read an open file from its beginning."""
+    size = os.fstat(file.fileno()).st_size
+    header = _read_header(path, file, size, verify)
+    metadata, entries = _parse_header(path, header)
+    _check_layout(path, entries, size - LENGTH.size - len(header))
+    description = _description(path, metadata)
+    digests = _digests(path, description, entries) if verify else None
+    return TensorFile(dict(_read_blocks(_Reading(path, file, size, told), entries, digests)), description)
 
 
 def _read_header(path: Path, file: BinaryIO, size: int, verify: bool) -> bytes:

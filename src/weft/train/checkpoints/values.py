@@ -19,43 +19,99 @@ from weft.errors import UnsupportedError, UsageError
 
 SPECIAL_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 PLAIN = (str, int, bool, type(None))
-DEEPEST = 100
+DEEPEST, LONGEST_PLACE = 100, 80
+SHARED, AGAIN = "shared", "again"  # what is held more than once: written, and named by its number
 # What Python and PyTorch raise for values that nobody saved, such as a state of the wrong length.
 MEANINGLESS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def encode(value: Any, place: str, tensors: dict[str, torch.Tensor]) -> Any:
     """Give JSON for a value; its tensors go to `tensors`, named after their place in it."""
-    kind = type(value)
-    if kind in PLAIN or (kind is float and math.isfinite(value)):
-        return value
-    if isinstance(value, torch.Tensor):
-        while place in tensors:  # under the keys 1 and "1" of one dictionary, say
-            place += "'"
-        tensors[place] = value
-        return {"tensor": place}
-    if place.count(".") > DEEPEST:
-        raise UnsupportedError(f"{place[:80]}... cannot be stored in a checkpoint", why="it nests too deeply")
-    if kind is list:
-        return [encode(item, f"{place}.{index}", tensors) for index, item in enumerate(value)]
-    if kind in MAPPINGS:
-        name = MAPPINGS[kind]
-        rows = [
-            [encode(key, f"{place}.key{index}", tensors), encode(item, _below(place, key, index), tensors)]
-            for index, (key, item) in enumerate(value.items())
-        ]
-        return {name: rows}
-    if kind in WRITERS:
-        name, write = WRITERS[kind]
-        return {name: encode(write(value), place, tensors)}
-    if isinstance(value, np.generic):
-        return encode(value.item(), place, tensors)
-    raise UnsupportedError(
-        f"{place} cannot be stored in a checkpoint",
-        why=f"it is a {kind.__module__}.{kind.__qualname__}: a checkpoint holds numbers, texts, tensors and lists, "
-        "tuples, sets and dictionaries of them, and runs no code when it is read",
-        fix="give an object with state_dict() and load_state_dict(), or its plain values",
-    )
+    return _Encoder(tensors, _repeated(value)).of(value, place, 0)
+
+
+def _repeated(value: Any) -> set[int]:
+    """Find what is held more than once, by identity: what can be changed, or holds more than plain values."""
+    seen: set[int] = set()
+    repeated: set[int] = set()
+    todo = [value]
+    while todo:
+        found = todo.pop()
+        if isinstance(found, Mapping):
+            inside = [*found.keys(), *found.values()]
+        elif type(found) in (list, tuple, set, frozenset):
+            inside = list(found)
+        else:
+            continue
+        inside = [item for item in inside if type(item) not in PLAIN and type(item) is not float]
+        if not inside and type(found) in (tuple, frozenset):
+            continue
+        if id(found) in seen:
+            repeated.add(id(found))
+            continue
+        seen.add(id(found))
+        todo += inside
+    return repeated
+
+
+class _Encoder:
+    """Writes each value that is held more than once where it is met first, with a number, and the number elsewhere."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], repeated: set[int]) -> None:
+        self._tensors = tensors
+        self._repeated = repeated
+        self._numbers: dict[int, int] = {}  # of what is written
+        self._around: set[int] = set()  # what is being written
+
+    def of(self, value: Any, place: str, depth: int) -> Any:
+        """Give JSON for a value."""
+        kind = type(value)
+        if kind in PLAIN or (kind is float and math.isfinite(value)):
+            return value
+        if isinstance(value, torch.Tensor):
+            while place in self._tensors:  # under the keys 1 and "1" of one dictionary, say
+                place += "'"
+            self._tensors[place] = value
+            return {"tensor": place}
+        if id(value) not in self._repeated:
+            return self._content(value, place, depth)
+        if id(value) in self._around:
+            raise UnsupportedError(f"{_shown(place)} cannot be stored in a checkpoint", why="it holds itself")
+        if id(value) in self._numbers:
+            return {AGAIN: self._numbers[id(value)]}
+        self._around.add(id(value))
+        content = self._content(value, place, depth)
+        self._around.remove(id(value))
+        number = self._numbers[id(value)] = len(self._numbers)
+        return {SHARED: [number, content]}
+
+    def _content(self, value: Any, place: str, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise UnsupportedError(f"{_shown(place)} cannot be stored in a checkpoint", why="it nests too deeply")
+        kind, below = type(value), depth + 1
+        if kind is list:
+            return [self.of(item, f"{place}.{index}", below) for index, item in enumerate(value)]
+        if kind in MAPPINGS:
+            rows = [
+                [self.of(key, f"{place}.key{index}", below), self.of(item, _below(place, key, index), below)]
+                for index, (key, item) in enumerate(value.items())
+            ]
+            return {MAPPINGS[kind]: rows}
+        if kind in WRITERS:
+            name, write = WRITERS[kind]
+            return {name: self.of(write(value), place, depth)}
+        if isinstance(value, np.generic):
+            return self.of(value.item(), place, below)
+        raise UnsupportedError(
+            f"{_shown(place)} cannot be stored in a checkpoint",
+            why=f"it is a {kind.__module__}.{kind.__qualname__}: a checkpoint holds numbers, texts, tensors and lists, "
+            "tuples, sets and dictionaries of them, and runs no code when it is read",
+            fix="give an object with state_dict() and load_state_dict(), or its plain values",
+        )
+
+
+def _shown(place: str) -> str:
+    return place if len(place) <= LONGEST_PLACE else place[:LONGEST_PLACE] + "..."
 
 
 def _below(place: str, key: Any, index: int) -> str:
@@ -64,8 +120,12 @@ def _below(place: str, key: Any, index: int) -> str:
 
 def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Make the value of JSON again; what has no meaning is a UsageError."""
+    return _decoded(data, tensors, {})
+
+
+def _decoded(data: Any, tensors: Mapping[str, torch.Tensor], shared: dict[int, Any]) -> Any:
     if isinstance(data, list):
-        return [decode(item, tensors) for item in data]
+        return [_decoded(item, tensors, shared) for item in data]
     if not isinstance(data, dict):
         return data
     if len(data) != 1:
@@ -73,10 +133,17 @@ def decode(data: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     ((name, content),) = data.items()
     try:
         if name in BUILDERS:
-            return BUILDERS[name]([(decode(key, tensors), decode(item, tensors)) for key, item in content])
+            rows = [(_decoded(key, tensors, shared), _decoded(item, tensors, shared)) for key, item in content]
+            return BUILDERS[name](rows)
         if name == "tensor":
             return tensors[content]
-        return READERS[name](decode(content, tensors))
+        if name == AGAIN:
+            return shared[content]
+        if name == SHARED:
+            number, inner = content
+            shared[number] = _decoded(inner, tensors, shared)
+            return shared[number]
+        return READERS[name](_decoded(content, tensors, shared))
     except MEANINGLESS as error:
         if isinstance(error, UsageError):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.errors import ExecutionError
+from weft.regular_file import open_regular
 from weft.train.checkpoints.durable_file import write_durably
 
 TIMEOUT = 30  # seconds without a byte
@@ -20,8 +22,9 @@ LARGEST = 2**30
 
 def download(address: str, path: Path, md5: str) -> Path:
     """Give the file, fetched unless it is there; a file with another checksum is an error and is not kept."""
-    if path.exists() and checksum(path.read_bytes()) == md5:
-        return path
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:
+        if checksum(file.read()) == md5:
+            return path
     try:
         content = b"".join(_pieces(address, path.name))
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from weft.errors import ExecutionError
+from weft.regular_file import open_regular
 
 # The third byte of a file -> the type of its elements, big-endian.
 ELEMENTS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -20,9 +21,8 @@ LARGEST = 2**33  # bytes: a packed file may promise any size
 
 def read_idx(path: Path) -> torch.Tensor:
     """Read a file; its sizes must be those of the bytes that are there."""
-    opened = gzip.open if path.suffix == ".gz" else Path.open
     try:
-        with opened(path, "rb") as file:
+        with open_regular(path) as plain, gzip.open(plain) if path.suffix == ".gz" else plain as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in ELEMENTS:
                 raise ExecutionError(f"{path} is not an IDX file", why=f"it begins with {start!r}")
