@@ -32,7 +32,8 @@ from tests.mutants.reach import record
 FIRST_TESTS = 30
 # A test that takes longer than this is no test to judge mutants by, and what hangs hangs for much longer.
 LONGEST_TEST = 15.0
-MOST_SECONDS_OF_TESTS = 240.0
+MOST_SECONDS_OF_TESTS = 120.0
+MOST_SECONDS_OF_OTHERS = 30.0
 TIMEOUT = 60
 LONGEST_RUN = 600
 PLUGINS_OFF = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist")
@@ -139,21 +140,24 @@ class Judge:
                     importlib.import_module(name)
 
     def tests_for(self, mutant: Mutant) -> list[str]:
-        """List the tests that execute a mutant, the quickest first: those that ran its line, then its function."""
+        """List the tests for a mutant: those that ran its line, then its function, then a few of its file.
+
+        What runs once in a process, as a table does, was noted for the first test alone. Quickest first.
+        """
         lines = set(range(mutant.first_line, mutant.last_line + 1))
-        ranked: list[tuple[bool, float, str]] = []
+        ranked: list[tuple[int, float, str]] = []
         for name, test in self.reach.items():
             found = test["reached"].get(mutant.path)
-            if found is None or (mutant.function and mutant.function not in found) or test["seconds"] > LONGEST_TEST:
+            if found is None or test["seconds"] > LONGEST_TEST:
                 continue
-            near = not lines.isdisjoint(found.get(mutant.function, ()))
-            ranked.append((not near, test["seconds"], name))
-        chosen, total = [], 0.0
-        for _, seconds, name in sorted(ranked):
-            total += seconds
-            if total > MOST_SECONDS_OF_TESTS:
-                break
-            chosen.append(name)
+            ran = found.get(mutant.function)
+            near = 2 if ran is None else 1 if lines.isdisjoint(ran) else 0
+            ranked.append((near, test["seconds"], name))
+        chosen, left = [], [MOST_SECONDS_OF_TESTS, MOST_SECONDS_OF_TESTS, MOST_SECONDS_OF_OTHERS]
+        for near, seconds, name in sorted(ranked):
+            left[near] -= seconds
+            if left[near] > 0:
+                chosen.append(name)
         return chosen
 
     def judge(self, mutant: Mutant) -> Verdict:

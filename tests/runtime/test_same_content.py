@@ -1,5 +1,8 @@
 """Bytes of tensors that nothing counts writes of are compared natively, on one lane and on several."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from tests.runtime.plans import TARGET, linear_plan
@@ -103,3 +106,16 @@ def _marked(frame: Block, content: SameContent) -> bool:
         frame.memory[offset : offset + 8] = word.to_bytes(8, "little")
     run_lanes(frame.address)
     return bool(frame.memory[MARK_OFFSET])
+
+
+def test_the_memory_is_held_as_long_as_it_is_compared() -> None:
+    tensor = torch.arange(LARGE, dtype=torch.int32)
+    memory = weakref.ref(tensor.untyped_storage())
+    content = SameContent([tensor], 1)
+    del tensor
+    gc.collect()
+    assert memory() is not None
+    assert content.holds()
+    del content
+    gc.collect()
+    assert memory() is None

@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.runtime.plans import TARGET, linear_plan
 
 import weft
 from weft.devices import cores
-from weft.runtime import weights
+from weft.runtime import watch, weights
 from weft.runtime.arena import HUGE_PAGE
 from weft.runtime.executable import NativeExecutable
 
@@ -174,9 +175,14 @@ def test_a_weight_in_the_memory_of_an_array_is_compared_at_every_call() -> None:
         assert program.is_right()
 
 
-def test_a_weight_in_the_memory_of_an_array_is_trusted_after_long_calm_until_its_version_changes() -> None:
+def of_file(path: Path) -> torch.Tensor:
+    torch.save(torch.zeros(COLUMNS, INNER), path)
+    return torch.load(path, mmap=True)
+
+
+def test_a_weight_in_the_memory_of_a_file_is_trusted_after_long_calm_until_its_version_changes(tmp_path: Path) -> None:
     program = Program()
-    program.layer.weight = torch.nn.Parameter(torch.from_numpy(np.zeros((COLUMNS, INNER), dtype=np.float32)))
+    program.layer.weight = torch.nn.Parameter(of_file(tmp_path / "weight"))
     for _ in range(weights.CALM_LOOKS + 2):
         assert program.is_right()
     assert not weights.weight_of(program.layer.weight).is_doubtful
@@ -184,6 +190,30 @@ def test_a_weight_in_the_memory_of_an_array_is_trusted_after_long_calm_until_its
     assert program.is_right()
     program.layer.weight.data.add_(1)
     assert program.is_right()
+
+
+@pytest.mark.parametrize("kind", ["an array", "a view of a file", "a file that others share", "a mapped array"])
+def test_what_others_may_write_is_compared_at_every_call_however_calm_it_was(kind: str, tmp_path: Path) -> None:
+    array = np.zeros((COLUMNS, INNER), dtype=np.float32)
+    tensor = torch.from_numpy(array)
+    if kind == "a view of a file":
+        tensor = of_file(tmp_path / "weight")
+        array = tensor.numpy()
+    elif kind == "a file that others share":
+        array.tofile(tmp_path / "weight")
+        tensor = torch.from_file(str(tmp_path / "weight"), True, COLUMNS * INNER).view(COLUMNS, INNER)
+        array = np.memmap(tmp_path / "weight", np.float32, "r+", shape=(COLUMNS, INNER))
+    elif kind == "a mapped array":
+        array.tofile(tmp_path / "weight")
+        array = np.memmap(tmp_path / "weight", np.float32, "r+", shape=(COLUMNS, INNER))
+        tensor = torch.from_numpy(array)
+    program = Program()
+    program.layer.weight = torch.nn.Parameter(tensor)
+    for _ in range(weights.CALM_LOOKS + 2):
+        assert program.is_right()
+    for _ in range(2):
+        array += 1
+        assert program.is_right()
 
 
 def test_inference_tensors_which_have_no_version_are_compared_at_every_call() -> None:
@@ -294,3 +324,38 @@ def test_large_weights_are_packed_on_all_cores_each_once(
         assert torch.allclose(hybrid(x), 2 * net[2].bias - expected, atol=1e-5)
     assert len(packed_by) == 3
     assert (set(packed_by[:2]) == {threading.get_ident()}) is alone
+
+
+def test_nobody_watches_the_memory_of_weights_that_ended() -> None:
+    kept = Program()
+    for _ in range(3):
+        program = Program()
+        assert program.is_right()
+        program.layer.weight.data = torch.randn(COLUMNS, INNER)
+        assert program.is_right()
+        del program
+    gc.collect()
+    assert kept.is_right()
+    watched = [watcher for watchers in watch._watchers.values() for watcher in watchers]
+    assert all(watcher.reference() is not None for watcher in watched)
+    assert len(set(watched)) == len(watched)
+    assert watched  # of this test, at least
+
+
+@pytest.mark.parametrize(("cores_there", "largest", "threads"), [(2, 1, 1), (2, 4 << 20, 2), (1, 4 << 20, 1)])
+def test_threads_pack_where_there_are_cores_and_megabytes(
+    cores_there: int, largest: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "cpu_count", lambda: cores_there)
+    seen: list[int] = []
+    sizes = (largest // 2, largest - largest // 2)
+
+    def code(_: object) -> None:
+        seen.append(threading.get_ident())
+
+    tensors = [torch.zeros(4) for _ in sizes]
+    packings = [weights.Packing(f"{number} {size}", (size,), (), code) for number, size in enumerate(sizes)]
+    packed = [weights.packed_weight(one, [tensor]) for one, tensor in zip(packings, tensors, strict=True)]
+    weights.current_forms(packed, [[tensor] for tensor in tensors])
+    assert len(seen) == 2
+    assert (threading.get_ident() in seen) is (threads == 1)

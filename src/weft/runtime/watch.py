@@ -1,8 +1,8 @@
 """Who could write to a tensor without its version: other owners of its memory, and what is taken of it later.
 
-Tensors have a version that in-place operators count up. Aliases that `.data`, `numpy()` and DLPack give write to the
-same memory and count nothing, or something else; fused optimizers count nothing either. From the first packing on,
-asking any tensor for one of these, and a fused update of it, tells those who watch its memory.
+Tensors have a version that in-place operators count up. Aliases that `.data`, `numpy()`, DLPack, `set_` and unsafe
+splits give write to the same memory and count nothing, or something else; fused optimizers count nothing either. From
+the first packing on, asking any tensor for one of these, and a fused update of it, tells those who watch its memory.
 """
 
 from __future__ import annotations
@@ -12,15 +12,25 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.utils.dlpack
 
 from weft.codegen.library import storage_owners, wrap_fused_updates
 from weft.runtime.tensor_words import EVERY_BIT, Row
 
 # Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().
 METHODS = ("numpy", "__dlpack__")
+UNSAFE = ("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
+FUNCTIONS = (
+    (torch.Tensor, "set_"),
+    (torch, "to_dlpack"),
+    (torch.utils.dlpack, "to_dlpack"),
+    *((owner, name) for owner in (torch, torch.Tensor) for name in UNSAFE),
+)
+MAPPINGS = Path("/proc/self/maps")
 
 
 class Watcher(Protocol):
@@ -64,6 +74,27 @@ def is_foreign(tensor: torch.Tensor) -> bool:
     """Tell whether the memory came from numpy or a file: it cannot be resized, and has owners torch cannot count."""
     storage = tensor.untyped_storage()
     return not storage.resizable() and not storage.is_shared() and not tensor.is_inference()
+
+
+def is_of_file_alone(tensor: torch.Tensor) -> bool:
+    """Tell whether the memory is this process's own mapping of a file, and no other tensor or array has it.
+
+    Who maps a file to read weights of it writes nothing there; what lies in an array may be written at any time.
+    """
+    if not is_foreign(tensor) or storage_owners(tensor) > 1:
+        return False
+    try:
+        mappings = MAPPINGS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False  # not a Linux: nobody says what memory is
+    address = tensor.data_ptr()
+    return any(_is_private_file(mapping.split(maxsplit=5), address) for mapping in mappings)
+
+
+def _is_private_file(mapping: Sequence[str], address: int) -> bool:
+    """Tell whether a mapping (its addresses, rights, offset, device, inode, path) is of a file, private, and there."""
+    first, _, end = mapping[0].partition("-")
+    return int(first, 16) <= address < int(end, 16) and mapping[1].endswith("p") and mapping[4] != "0"
 
 
 _watchers: dict[int, tuple[Watcher, ...]] = {}
@@ -118,6 +149,8 @@ def _install() -> None:
     _is_installed = True
     for name in METHODS:
         setattr(torch.Tensor, name, _noticing(getattr(torch.Tensor, name)))
+    for module, name in FUNCTIONS:
+        setattr(module, name, _noticing_given(getattr(module, name)))
     # Shadows the attribute of torch's base class, which stays as it is.
     torch.Tensor.data = _noticing_property(torch.Tensor.data)  # type: ignore[assignment]
     wrap_fused_updates(_noticing_update)
@@ -128,6 +161,20 @@ def _noticing(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         _notice(self)
         return method(self, *arguments, **keywords)
+
+    return call
+
+
+def _noticing_given(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that makes an alias of any tensor it is given."""
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if not torch.compiler.is_compiling():  # such code is not run, but read
+            for given in (*arguments, *keywords.values()):
+                if isinstance(given, torch.Tensor):
+                    _notice(given)
+        return function(*arguments, **keywords)
 
     return call
 
@@ -152,7 +199,7 @@ def _noticing_property(attribute: Any) -> property:
         return read(self)
 
     def put(self: torch.Tensor, value: torch.Tensor) -> None:
-        _notice(self)
+        _notice(value)  # whose memory gets another owner; that this tensor's is another, its address says
         write(self, value)
 
     return property(get, put, doc=attribute.__doc__)

@@ -20,12 +20,12 @@ from weft.codegen.library import version_of
 from weft.devices import cpu_count
 from weft.runtime.arena import LEAST_OFFERED, new_block
 from weft.runtime.content import content_hash, held_memory
-from weft.runtime.watch import Changes, has_other_writers, is_foreign, retire, watch
+from weft.runtime.watch import Changes, has_other_writers, is_of_file_alone, retire, watch
 from weft.worker_threads import WorkerThreads
 
 Pack = Callable[[Sequence[int]], None]
 WORTH_THREADS = 4 * 1024 * 1024  # bytes to be packed, which take some milliseconds
-CALM_LOOKS = 32  # in which a foreign weight has not changed, before its version alone is trusted
+CALM_LOOKS = 32  # in which a file's weight has not changed, before its version alone is trusted
 address_of = torch.Tensor.data_ptr
 log = logging.getLogger("weft.runtime")
 
@@ -48,8 +48,8 @@ class Weight:
     """One tensor that is packed; `stamp` grows when its elements may have changed.
 
     `is_doubtful` while others can write to its memory without its version: then its bytes are compared at every look.
-    Memory of a file or of numpy is trusted once it has stayed as it was for long: it stays foreign forever, and
-    comparing a large model's takes longer than running it.
+    Memory of a file is trusted once it has stayed as it was for long: it stays foreign forever, and comparing a large
+    model's takes longer than running it.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ class Weight:
     def _has_changed(self, tensor: torch.Tensor, facts: tuple[int, int, int]) -> bool:
         was_doubtful = self.is_doubtful
         # Asked before the bytes are read: an alias that writes and ends meanwhile leaves doubt for the next look.
-        self.is_doubtful = has_other_writers(tensor) and not (self._calm >= CALM_LOOKS and is_foreign(tensor))
+        self.is_doubtful = has_other_writers(tensor) and not (self._calm >= CALM_LOOKS and is_of_file_alone(tensor))
         if not (was_doubtful or self.is_doubtful):
             return True
         before, self._content = self._content, content_hash(tensor)
