@@ -42,7 +42,13 @@ AREAS = {
     ),
     "check": Area(
         ("plan/check.py", "plan/kernels/check.py", "ir/verifier.py", "ir/call_checks.py"),
-        ("plan/test_check.py", "ir/test_verifier.py", "ir/test_text.py", "ir/test_parser.py", "plan/test_memory.py"),
+        (
+            "plan/test_check*.py",
+            "ir/test_verifier*.py",
+            "ir/test_text.py",
+            "ir/test_parser.py",
+            "codegen/test_check.py",
+        ),
     ),
     "memory": Area(
         ("plan/memory/*.py", "runtime/arena.py", "plan/scheduling/dependencies.py"),

@@ -32,8 +32,8 @@ from tests.mutants.reach import record
 FIRST_TESTS = 30
 # A test that takes longer than this is no test to judge mutants by, and what hangs hangs for much longer.
 LONGEST_TEST = 15.0
-MOST_SECONDS_OF_TESTS = 120.0
-MOST_SECONDS_OF_OTHERS = 30.0
+MOST_SECONDS_OF_TESTS = 60.0
+MOST_SECONDS_OF_OTHERS = 15.0
 TIMEOUT = 60
 LONGEST_RUN = 600
 PLUGINS_OFF = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist")
