@@ -143,7 +143,7 @@ def test_a_step_that_fails_leaves_the_generator_as_it_was() -> None:
         raise RuntimeError("no loss")
 
     net = network(0.4)
-    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), failing, 2, deterministic=True)
+    trainer = weft.Trainer(net, torch.optim.SGD(net.parameters(), 0.1), failing, ["cpu:0", "cpu:1"], deterministic=True)
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="no loss"):
         trainer.step(X, Y)
