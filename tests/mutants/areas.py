@@ -73,8 +73,12 @@ AREAS = {
     ),
     "lift": Area(("trace/lift/*.py",), ("trace/test_lift*.py",)),
     "checkpoints": Area(
-        ("train/checkpoints/*.py",),
+        ("train/checkpoints/*.py", "whole_file.py", "regular_file.py"),
         (
+            "test_whole_file.py",
+            "test_regular_file.py",
+            "train/test_restoring.py",
+            "train/test_shared_values.py",
             "train/test_checkpoint*.py",
             "train/test_durable_file.py",
             "train/test_foreign_numbers.py",
