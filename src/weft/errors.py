@@ -11,6 +11,8 @@ The class of an error says whose fault it is; its text has one format everywhere
 import linecache
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_CODE = 120
@@ -49,6 +51,23 @@ class UnsupportedError(WeftError, NotImplementedError):
 
 class ExecutionError(WeftError, RuntimeError):
     """The machine's fault, or the data's: a correct program failed while it ran."""
+
+
+class OutOfMemoryError(ExecutionError, MemoryError):
+    """The machine, or a limit of this process, has no more memory; what was there before can still be used."""
+
+
+@contextmanager
+def memory_told(name: str) -> Iterator[None]:
+    """Raise Python's own error of memory as Weft's, which says what it was for."""
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"there is no memory to make a program of {name}", fix="free memory, or raise the limit (ulimit -v)"
+        ) from error
 
 
 class CheckpointError(ExecutionError):

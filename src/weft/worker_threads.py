@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from weft.errors import OutOfMemoryError
+
 Found = TypeVar("Found")
 
 
@@ -24,6 +26,12 @@ class WorkerThreads(ThreadPoolExecutor):
         try:
             return super().submit(function, *arguments, **keywords)
         except RuntimeError as error:
+            if "start new thread" in str(error):
+                raise OutOfMemoryError(
+                    "no more threads can be started",
+                    why="there is no memory for their stacks, or a limit of threads",
+                    fix="free memory, or raise the limits (ulimit -v, ulimit -u)",
+                ) from error
             if self._is_closed or "shutdown" not in str(error):
                 raise
         future: Future[Found] = Future()

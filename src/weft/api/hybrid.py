@@ -27,7 +27,7 @@ from weft.api.programs.description import Example
 from weft.api.programs.program import Program
 from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
-from weft.errors import UnsupportedError, UsageError, WeftError
+from weft.errors import UnsupportedError, UsageError, WeftError, memory_told
 from weft.runtime.ahead import compile_ahead
 from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
@@ -195,7 +195,7 @@ class Hybrid:
                 return None
             self._note_miss(key, call.leaves)
             try:
-                with without_collection():
+                with without_collection(), memory_told(self.name):
                     found = self._traced(call)
             except UnsupportedError as error:
                 if self.fallback is None:

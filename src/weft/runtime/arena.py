@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from weft.errors import OutOfMemoryError
 from weft.target import usable_cores
 
 STEPS = 4  # sizes between two powers of two
@@ -24,7 +25,14 @@ class Block:
 
     def __init__(self, size: int) -> None:
         # Private, or a forked child would compute in its parent's memory.
-        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise OutOfMemoryError(
+                f"there is no memory for what a program computes in between: {size:,} bytes",
+                why=error.strerror,
+                fix='give it smaller batches, or make its step with memory="low"',
+            ) from error
         if size >= HUGE_PAGE:
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         # SAFETY: the mapping is as long as this object lives, and whoever computes in it holds this object.

@@ -50,7 +50,10 @@ class Crew:
                 # SAFETY: the mailbox lies in the crew's block, and is this worker's alone.
                 mailbox = self.address + mailbox_offset(number)
                 thread = threading.Thread(target=work, args=(mailbox,), name=f"weft lane {number + 1}", daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # no memory for its stack, or no more threads for this user: fewer will do
+                    break
                 self.threads.append(thread)
             self._set_count(len(self.threads))
             self._set_team()

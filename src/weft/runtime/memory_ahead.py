@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Self
@@ -22,7 +22,7 @@ from weft.codegen.threads.crew_module import crew_module
 from weft.config import config
 from weft.devices import cpu_count
 from weft.engine.limit import quarter_of_memory
-from weft.errors import WeftError
+from weft.errors import OutOfMemoryError, WeftError
 from weft.runtime.arena import HUGE_PAGE, LEAST_OFFERED, Block, Ready, offered
 from weft.runtime.shared_code import shared_library
 
@@ -66,14 +66,15 @@ class MemoryAhead:
         self._known = _sizes(_cache(folder).read(name), name)
         try:
             blocks = [Block(size) for size in self._known]
-        except OSError as error:
+        except OutOfMemoryError as error:
             log.info("no memory is asked for ahead: %s", error)
             return
         for block in blocks:
             self._ready.setdefault(len(block.memory), []).append(block)
         self._open.enter_context(offered(self._ready, self._noted))
         if sum(self._known) >= HUGE_PAGE:  # or asking takes longer than it saves
-            threading.Thread(target=self._ask, args=(blocks,), name="weft memory ahead").start()
+            with suppress(RuntimeError):  # no memory for its stack: who needs the blocks asks for theirs
+                threading.Thread(target=self._ask, args=(blocks,), name="weft memory ahead").start()
 
     def _ask(self, blocks: Sequence[Block]) -> None:
         try:

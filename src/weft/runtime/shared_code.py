@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from weft.codegen.objects.native import NativeLibrary, compile_native
 from weft.errors import WeftError
@@ -50,8 +50,10 @@ class Ahead:
         with self._lock:
             if self._thread is None:
                 # Python waits for it at its end: LLVM must not go on while the process takes it down.
-                self._thread = threading.Thread(target=self._compile, args=(texts,), name="weft compiler ahead")
-                self._thread.start()
+                thread = threading.Thread(target=self._compile, args=(texts,), name="weft compiler ahead")
+                with suppress(RuntimeError):  # no memory for its stack: what is needed is compiled by who needs it
+                    thread.start()
+                    self._thread = thread
 
     @contextmanager
     def paused(self) -> Iterator[None]:

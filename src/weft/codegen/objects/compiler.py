@@ -19,8 +19,9 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from llvmlite.binding import ffi
 
+from weft.codegen.objects.room import room_for
 from weft.devices import cpu_count
-from weft.errors import InternalError
+from weft.errors import InternalError, OutOfMemoryError
 from weft.target import Target
 from weft.worker_threads import WorkerThreads
 
@@ -71,7 +72,11 @@ class Compilation:
 
     def add(self, text: str) -> None:
         """Begin to compile a module."""
-        self._begun.append((text, self._threads.submit(object_code, text, self._target)))
+        try:
+            begun = self._threads.submit(object_code, text, self._target)
+        except OutOfMemoryError:  # for another thread: this one compiles what no other has begun
+            begun = Future()
+        self._begun.append((text, begun))
 
     def finish(self) -> tuple[bytes, ...]:
         """Give the object files in the order of their texts, when all are compiled."""
@@ -110,9 +115,11 @@ def object_codes(texts: Iterable[str], target: Target, compilation: Compilation 
 
 def object_code(module: str | ir.Module, target: Target) -> bytes:
     """Compile a module to a relocatable object file for any target."""
+    text = str(module)
     with (
+        room_for(len(text)),
         _lent_machine(target) as machine,
-        optimized(str(module), machine) as compiled,
+        optimized(text, machine) as compiled,
         ffi.OutputString() as problem,
         _loops_as_written(),
     ):

@@ -19,12 +19,14 @@ from weft.codegen.objects.code_version import code_version
 from weft.codegen.objects.compiler import VERSIONS, Compilation, object_code, object_codes, target_machine
 from weft.codegen.objects.object_cache import ObjectCache
 from weft.codegen.objects.object_file import read_object_file
+from weft.codegen.objects.room import LOADING, room_for
 from weft.config import config
 from weft.errors import InternalError
 from weft.target import Target
 
 OBJECT_FOLDER = "objects"
 LENGTH_BYTES = 8
+COPIES = 4  # of object code that LLVM makes at most while it loads it
 
 # llvmlite's engines are not thread safe. Held while one is made and asked; what runs inside never waits for another
 # thread, so it cannot deadlock. A forked child starts with a fresh lock, because the thread that held the old one does
@@ -124,7 +126,7 @@ def _separate(entry: bytes) -> list[bytes]:
 def load_objects(objects: Sequence[bytes], target: Target) -> NativeLibrary:
     """Load object files that were compiled for this machine; they may call one another through pointers."""
     contents = [read_object_file(code) for code in objects]
-    with _lock:
+    with _lock, room_for(0, LOADING + COPIES * sum(map(len, objects))):
         # In LLVM's global context: one of its own might be collected before the engine, whose module needs it.
         empty = llvm.parse_assembly(f'target triple = "{target.triple}"')
         # llvmlite's memory manager keeps code and constants in one reservation, as the small code model demands, but

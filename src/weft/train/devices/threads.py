@@ -12,7 +12,8 @@ import torch
 from weft.api.asynchronous_cores import cores
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.devices import Device, cpu_count
-from weft.worker_threads import WorkerThreads
+from weft.errors import OutOfMemoryError
+from weft.worker_threads import WorkerThreads, is_ending
 
 Result = TypeVar("Result")
 
@@ -42,8 +43,24 @@ def run_on(functions: Sequence[Callable[[], Result]], places: Sequence[Device]) 
 def _pool(count: int) -> WorkerThreads:
     with _lock:
         if count not in _pools:
-            _pools[count] = WorkerThreads(count, thread_name_prefix="weft-device")
+            _pools[count] = _started(count)
         return _pools[count]
+
+
+def _started(count: int) -> WorkerThreads:
+    """Start all threads of a pool at once: the work of devices waits for one another, without end for one not there."""
+    pool, all_of_them = WorkerThreads(count, thread_name_prefix="weft-device"), threading.Barrier(count)
+    if is_ending():  # no thread is started any more: the caller does the work
+        return pool
+    try:
+        started = [pool.submit(all_of_them.wait) for _ in range(count)]
+    except OutOfMemoryError:
+        all_of_them.abort()
+        pool.shutdown(wait=False)
+        raise
+    for one in started:
+        one.result()
+    return pool
 
 
 def _run(function: Callable[[], Result], place: Device, share: int, modes: ThreadModes) -> Result:

@@ -1,0 +1,53 @@
+"""Ask for memory before LLVM does: where there is none LLVM ends the process, and an error can still be raised here."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from weft.errors import OutOfMemoryError
+
+MIB = 2**20
+# What a thread takes before it has compiled anything: its stack, and the address space that the C library sets aside
+# for what each thread allocates.
+A_THREAD = 160 * MIB
+A_LETTER = 1500  # bytes that LLVM takes at most for a letter of a module's text: measured, and doubled
+LOADING = 32 * MIB
+
+
+class _Asked:
+    """The bytes that all who compile now may still take; the lock is held for sums and one call of the system."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.size = 0
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def room_for(letters: int, least: int = A_THREAD) -> Iterator[None]:
+    """See that there is memory to compile so many letters, beside all that is being compiled now."""
+    size = least + A_LETTER * letters
+    with _asked.lock:
+        _try(_asked.size + size)
+        _asked.size += size
+    try:
+        yield
+    finally:
+        with _asked.lock:
+            _asked.size -= size
+
+
+def _try(size: int) -> None:
+    try:
+        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError as error:
+        raise OutOfMemoryError(
+            f"there is no memory to compile a program: {size // MIB:,} MiB were asked for",
+            why=error.strerror,
+            fix="free memory, raise the limit (ulimit -v), or compile smaller programs: parts of the model",
+        ) from error
