@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +22,16 @@ class _Asked:
     """The bytes that all who compile now may still take; the lock is held for sums and one call of the system."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew in a forked child: of those who compiled, none is there."""
         self.lock = threading.Lock()
         self.size = 0
 
 
 _asked = _Asked()
+os.register_at_fork(after_in_child=_asked.renew)
 
 
 @contextmanager
