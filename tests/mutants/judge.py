@@ -58,7 +58,7 @@ class Verdict:
         return f"{self.mutant.path}:{self.mutant.first_line} {self.mutant.function} ({self.mutant.kind})"
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class Chosen:
     """A pytest plugin: run these tests only, in this order; remember which of them failed."""
 
