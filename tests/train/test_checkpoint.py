@@ -271,3 +271,10 @@ def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
         weft.save(tmp_path / "other.safetensors", 3)  # type: ignore[arg-type]
     with pytest.raises(weft.UsageError, match="load takes a module, not int"):
         weft.load(tmp_path / "net.safetensors", 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_tensors_begin_at_a_multiple_of_eight_bytes(length: int, tmp_path: Path) -> None:
+    weft.save(tmp_path / "x", nn.Linear(1, 1), **{"n" * length: 1})
+    header = int.from_bytes((tmp_path / "x").read_bytes()[:8], "little")
+    assert header % 8 == 0
