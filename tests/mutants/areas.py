@@ -35,7 +35,10 @@ AREAS = {
             "runtime/test_executable.py",
         ),
     ),
-    "fusing": Area(("plan/fusing/*.py",), ("plan/test_fuse*.py", "plan/test_sink.py", "plan/test_kernel*.py")),
+    "fusing": Area(
+        ("plan/fusing/*.py",),
+        ("plan/test_fuse*.py", "plan/test_sink.py", "plan/test_kernel*.py", "plan/test_near_misses.py"),
+    ),
     "lazy": Area(
         ("api/lazy/*.py",),
         ("api/test_lazy*.py", "runtime/test_lazy_calls.py", "api/test_threads.py"),
@@ -60,6 +63,8 @@ AREAS = {
             "plan/test_loose_outputs.py",
             "plan/test_lanes.py",
             "runtime/test_arena.py",
+            "runtime/test_inputs_written.py",
+            "runtime/test_memory_ahead.py",
         ),
     ),
     "engine": Area(("engine/*.py",), ("engine/test_*.py",)),
@@ -69,7 +74,13 @@ AREAS = {
     ),
     "kernels": Area(
         ("codegen/kernels/*.py", "plan/kernels/*.py"),
-        ("codegen/test_*.py", "plan/test_kernel*.py", "plan/test_schedule_gemm.py"),
+        (
+            "codegen/test_*.py",
+            "plan/test_kernel*.py",
+            "plan/test_schedule_gemm.py",
+            "plan/test_near_misses.py",
+            "runtime/test_poison.py",
+        ),
     ),
     "lift": Area(("trace/lift/*.py",), ("trace/test_lift*.py",)),
     "checkpoints": Area(
