@@ -32,8 +32,10 @@ from tests.mutants.reach import record
 FIRST_TESTS = 30
 # A test that takes longer than this is no test to judge mutants by, and what hangs hangs for much longer.
 LONGEST_TEST = 15.0
+# So many files of the source do fixtures of every test execute.
+MOST_OF_FIXTURES = 6
 MOST_SECONDS_OF_TESTS = 60.0
-MOST_SECONDS_OF_OTHERS = 15.0
+MOST_SECONDS_OF_OTHERS = 25.0
 TIMEOUT = 60
 LONGEST_RUN = 600
 PLUGINS_OFF = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist")
@@ -148,9 +150,10 @@ class Judge:
         ranked: list[tuple[int, float, str]] = []
         for name, test in self.reach.items():
             found = test["reached"].get(mutant.path)
-            if found is None or test["seconds"] > LONGEST_TEST:
+            elsewhere = len(test["reached"]) <= MOST_OF_FIXTURES  # it runs what it tests in a process of its own
+            if (found is None and not elsewhere) or test["seconds"] > LONGEST_TEST:
                 continue
-            ran = found.get(mutant.function)
+            ran = (found or {}).get(mutant.function)
             near = 2 if ran is None else 1 if lines.isdisjoint(ran) else 0
             ranked.append((near, test["seconds"], name))
         chosen, left = [], [MOST_SECONDS_OF_TESTS, MOST_SECONDS_OF_TESTS, MOST_SECONDS_OF_OTHERS]
