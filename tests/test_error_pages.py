@@ -14,7 +14,10 @@ from weft.errors import UnsupportedError
 from weft.trace.refusals import REFUSALS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "errors"
-WRITTEN_BY_HAND = {"checkpoint.md": "a checkpoint cannot be written or loaded"}
+WRITTEN_BY_HAND = {
+    "checkpoint.md": "a checkpoint cannot be written or loaded",
+    "mismatch.md": "a checked call does something else than eager PyTorch",
+}
 INDEX = """# What cannot be traced
 
 Weft refuses what it cannot run as a whole program, with an `UnsupportedError` that names your line.

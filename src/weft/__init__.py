@@ -8,7 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from weft.errors import CheckpointError, ExecutionError, InternalError, UnsupportedError, UsageError, WeftError
+from weft.errors import (
+    CheckpointError,
+    ExecutionError,
+    InternalError,
+    MismatchError,
+    UnsupportedError,
+    UsageError,
+    WeftError,
+)
 
 if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, limit, on, ready, trace_to, wait, waitall
@@ -47,6 +55,7 @@ __all__ = [
     "EarlyStop",
     "ExecutionError",
     "InternalError",
+    "MismatchError",
     "Timer",
     "Trainer",
     "UnsupportedError",

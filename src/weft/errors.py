@@ -92,6 +92,10 @@ class InternalError(WeftError, RuntimeError):
         return error
 
 
+class MismatchError(InternalError):
+    """A checked call that did something else than eager PyTorch: Weft's own fault, found by `check=`."""
+
+
 def short_path(filename: str) -> str:
     """Shorten a path to what a reader needs: relative to the working folder or to an import folder, else the name."""
     path = Path(filename)

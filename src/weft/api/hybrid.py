@@ -12,22 +12,25 @@ import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NoReturn, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
+from weft.api.checks.check import Check, Work
 from weft.api.guarded import Guarded
-from weft.api.hybrid_errors import refuse_options, refuse_wrong
+from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong
 from weft.api.numbers import FreeNumbers
 from weft.api.programs.description import Example
 from weft.api.programs.program import Program
 from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
-from weft.errors import UnsupportedError, UsageError, WeftError, memory_told
+from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, source_line
+from weft.ir.graph import Graph
 from weft.runtime.ahead import compile_ahead
 from weft.runtime.collector import without_collection
 from weft.runtime.kept_types import keep_types, known_types, trace_name
@@ -72,7 +75,10 @@ class Hybrid:
 
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
 
-    def __init__(self, function: Callable[..., Any], root: Any, name: str, fallback: str | None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], root: Any, name: str, fallback: str | None, check: int = 0
+    ) -> None:
+        self.check: Check | None = Check(check) if check else None
         self.function = function
         self.root = root
         self.name = name
@@ -110,6 +116,14 @@ class Hybrid:
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)
+        # A call that gives parameters their sizes is Python's own, and cannot be put back.
+        if self.check is not None and self.check.left and not waits_for_sizes(self._state(self.root)):
+            return self.check.run(self._work(Call(arguments, keywords, leaves, structure)))
+        return self._by_program(arguments, keywords, leaves, structure)
+
+    def _by_program(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any], structure: TreeSpec
+    ) -> Any:
         try:
             key = self._key(leaves, structure, aliases_of(arguments, keywords, structure))
         except UnsupportedError as error:
@@ -132,7 +146,8 @@ class Hybrid:
 
     def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
         """Run a program, which the next call takes the quick way to."""
-        self._quick.add(found, arguments, keywords)
+        if self.check is None or not self.check.left:
+            self._quick.add(found, arguments, keywords)
         return found.run(found.inputs(leaves), arguments, keywords)
 
     def _materialise(self, call: Call) -> Any:
@@ -146,6 +161,25 @@ class Hybrid:
                         return self._run(found, call.arguments, call.keywords, call.leaves)
             self._called.add(key)
             return self.function(*call.arguments, **call.keywords)
+
+    def _work(self, call: Call) -> Work:
+        """A call as one that is made in both ways."""
+        arguments, keywords = call.arguments, call.keywords
+
+        def ours() -> Any:
+            return self._by_program(arguments, keywords, call.leaves, call.structure)
+
+        def program() -> tuple[Graph, list[Any]] | None:
+            found = None if self.imperative is not None else self._find(self._key_of(call), call.leaves)
+            return None if found is None else (found.program.graph, found.inputs(call.leaves))
+
+        names = dict(zip(self._positional_names(len(arguments)), arguments, strict=False))
+        given = {f"argument {name}": thing for name, thing in (*names.items(), *keywords.items())}
+        rest = {f"argument {index}": thing for index, thing in enumerate(arguments[len(names) :], len(names))}
+        off = "until it is mended, weft.hybridize(thing, False) or the function itself runs by eager PyTorch"
+        eager = partial(self.function, *arguments, **keywords)
+        roots = {**given, **rest, self.name: self.root}
+        return Work(self.name, eager, ours, roots, program, off, _first_line(self.function))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
@@ -326,24 +360,27 @@ class Hybrid:
 class ModuleForward(Hybrid):
     """Stands in a module's `forward`; a copy of the module gets one of its own."""
 
-    def __init__(self, module: nn.Module, fallback: str | None) -> None:
-        super().__init__(type(module).forward.__get__(module), module, type(module).__name__, fallback)
+    def __init__(self, module: nn.Module, fallback: str | None, check: int = 0) -> None:
+        super().__init__(type(module).forward.__get__(module), module, type(module).__name__, fallback, check)
+        self.checked = check
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleForward:
-        return ModuleForward(memo.get(id(self.root), self.root), self.fallback)
+        return ModuleForward(memo.get(id(self.root), self.root), self.fallback, self.checked)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ModuleForward.__new__, (ModuleForward,), {"root": self.root, "fallback": self.fallback}
+        state = {"root": self.root, "fallback": self.fallback, "check": self.checked}
+        return ModuleForward.__new__, (ModuleForward,), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ModuleForward.__init__(self, state["root"], state["fallback"])
+        ModuleForward.__init__(self, state["root"], state["fallback"], state.get("check", 0))
 
 
 class HybridFunction(Hybrid):
     """Stands in the place of a function; as a method, each instance gets programs of its own."""
 
-    def __init__(self, function: Callable[..., Any], fallback: str | None) -> None:
-        super().__init__(function, function, getattr(function, "__name__", type(function).__name__), fallback)
+    def __init__(self, function: Callable[..., Any], fallback: str | None, check: int = 0) -> None:
+        super().__init__(function, function, getattr(function, "__name__", type(function).__name__), fallback, check)
+        self.checked = check
         functools.update_wrapper(self, function)
         self._bound: WeakKeyDictionary[Any, Hybrid] = WeakKeyDictionary()
 
@@ -353,12 +390,12 @@ class HybridFunction(Hybrid):
         found = self._bound.get(instance)
         if found is None:
             method = self.function.__get__(instance, owner)
-            found = self._bound.setdefault(instance, Hybrid(method, method, self.name, self.fallback))
+            found = self._bound.setdefault(instance, Hybrid(method, method, self.name, self.fallback, self.checked))
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HybridFunction:
         function = copy.deepcopy(self.function, memo)  # a function is itself; a method is one of its object's copy
-        return self if function is self.function else HybridFunction(function, self.fallback)
+        return self if function is self.function else HybridFunction(function, self.fallback, self.checked)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         name = getattr(self.function, "__qualname__", "")
@@ -366,39 +403,48 @@ class HybridFunction(Hybrid):
         for part in name.split("."):
             found = getattr(found, part, None)
         # Found by name, as a plain function is, where it stands in the place of that.
-        return name if found is self else (HybridFunction, (self.function, self.fallback))
+        return name if found is self else (HybridFunction, (self.function, self.fallback, self.checked))
+
+
+def _first_line(function: Callable[..., Any]) -> str | None:
+    code = getattr(function, "__code__", None)
+    return source_line(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else None
 
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
 @overload
-def hybridize(thing: Thing, active: bool = True, *, fallback: str | None = None) -> Thing: ...
+def hybridize(thing: Thing, active: bool = True, *, fallback: str | None = None, check: int = 0) -> Thing: ...
 
 
 @overload
-def hybridize(thing: None = None, active: bool = True, *, fallback: str | None = None) -> Callable[[Thing], Thing]: ...
+def hybridize(
+    thing: None = None, active: bool = True, *, fallback: str | None = None, check: int = 0
+) -> Callable[[Thing], Thing]: ...
 
 
-def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = None) -> Any:
+def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = None, check: int = 0) -> Any:
     """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
 
     A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
     `active=False` restores what was there before. What cannot be traced raises UnsupportedError, or, with
-    `fallback="eager"`, warns once and runs imperatively.
+    `fallback="eager"`, warns once and runs imperatively. The first `check` calls are made by eager PyTorch too, and
+    compared in all that they give and change; MismatchError tells what differs.
     """
     refuse_options(active, fallback)
+    refuse_check(check)
     if thing is None:
-        return functools.partial(hybridize, active=active, fallback=fallback)
+        return functools.partial(hybridize, active=active, fallback=fallback, check=check)
     if isinstance(thing, nn.Module):
-        return _hybridize_module(thing, active, fallback)
+        return _hybridize_module(thing, active, fallback, check)
     if isinstance(thing, HybridFunction):
         thing = thing.function
     refuse_wrong(thing)
-    return HybridFunction(thing, fallback) if active else thing
+    return HybridFunction(thing, fallback, check) if active else thing
 
 
-def _hybridize_module(module: nn.Module, active: bool, fallback: str | None) -> nn.Module:
+def _hybridize_module(module: nn.Module, active: bool, fallback: str | None, check: int) -> nn.Module:
     before = module.__dict__.get("forward")
     if before is not None and not isinstance(before, ModuleForward):
         raise UsageError(
@@ -409,7 +455,7 @@ def _hybridize_module(module: nn.Module, active: bool, fallback: str | None) -> 
     if before is not None:
         del module.forward
     if active:
-        module.forward = ModuleForward(module, fallback)
+        module.forward = ModuleForward(module, fallback, check)
     return module
 
 
@@ -423,6 +469,20 @@ def hybrid_of(thing: Any) -> Hybrid:
     if not callable(thing):
         raise UsageError(f"{thing!r} is neither a module nor a function")
     return HybridFunction(thing, None)
+
+
+def checked(thing: Any, calls: int) -> Hybrid:
+    """What runs a module's or function's programs, and makes its next calls by eager PyTorch too.
+
+    It has programs of its own, but for a step, whose state there is once.
+    """
+    if isinstance(thing, nn.Module):
+        return ModuleForward(thing, None, calls)
+    if isinstance(thing, (HybridFunction, FunctionType)):
+        return HybridFunction(getattr(thing, "function", thing), None, calls)
+    found = hybrid_of(thing)
+    found.check = Check(calls)
+    return found
 
 
 def program(thing: Callable[..., Any], *arguments: Any, **keywords: Any) -> Program:

@@ -19,6 +19,16 @@ def refuse_options(active: Any, fallback: Any) -> None:
         )
 
 
+def refuse_check(check: Any) -> None:
+    """Refuse what is no number of calls."""
+    if not isinstance(check, int) or isinstance(check, bool) or check < 0:
+        raise UsageError(
+            f"check is {check!r}",
+            why="it says how many of the first calls are made by eager PyTorch too",
+            fix="use a whole number of calls, such as check=3; 0 checks none",
+        )
+
+
 def refuse_wrong(thing: Any) -> None:
     """Refuse what is neither a module nor a function."""
     if isinstance(thing, type):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 
 from weft.bench.subject import call, load_subject
 from weft.cli.outcome import CLAIM_FAILED, OK, UNSUPPORTED, Outcome
@@ -15,9 +16,10 @@ def code(given: Namespace) -> str:
     if given.TARGET is None:
         return "from weft.report.diagnosis import diagnose\n\nprint(diagnose())"
     sizes = f", {given.input!r}" if given.input else ""
+    check = ", check=True" if given.check else ""
     return (
         "from weft.bench.subject import load_subject\nfrom weft.report.diagnosis import diagnose\n\n"
-        f"subject = load_subject({given.TARGET!r}{sizes})\nprint(diagnose(subject.thing, *subject.inputs))"
+        f"subject = load_subject({given.TARGET!r}{sizes})\nprint(diagnose(subject.thing, *subject.inputs{check}))"
     )
 
 
@@ -31,7 +33,7 @@ def run(given: Namespace, progress: Progress) -> Outcome:
         subject = load_subject(given.TARGET, given.input)
         call(subject)
         progress.stage("looking at this machine")
-        found = subject.caller(diagnose, subject.thing, *subject.inputs)
+        found = subject.caller(partial(diagnose, check=given.check), subject.thing, *subject.inputs)
     return Outcome(found.document(), found.as_dict(), _status(found))
 
 

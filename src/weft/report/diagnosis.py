@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from weft.api.hybrid import hybridize, program
+from weft.api.hybrid import checked, hybridize, program
 from weft.api.steps.step import Step
 from weft.config import config
 from weft.counted import counted
 from weft.document import Block, Document, Heading, Paragraph, Span, Table, facts
-from weft.errors import UnsupportedError
+from weft.errors import MismatchError, UnsupportedError
 from weft.ir.calls import Call
 from weft.plan.scheduling.machine_model import MachineModel
 from weft.report.environment import bytes_text, environment, processor_facts
@@ -90,12 +90,17 @@ class Diagnosis:
         return str(self.document())
 
 
-def diagnose(thing: Callable[..., Any] | None = None, *inputs: Any) -> Diagnosis:
-    """Look at this installation and, if one is given, at a model with its inputs."""
-    checks = tuple(check() for check in CHECKS)
+def diagnose(thing: Callable[..., Any] | None = None, *inputs: Any, check: bool = False) -> Diagnosis:
+    """Look at this installation and, if one is given, at a model with its inputs.
+
+    To `check` a model is to call it by eager PyTorch too, and to compare all that both give and change. A step trains.
+    """
+    checks = tuple(look() for look in CHECKS)
+    if check and thing is not None:
+        checks = (*checks, _answers(thing, inputs))
     model = None if thing is None else _examine(thing, inputs)
     # What is measured is kept in the cache, so a cache that is not well is left alone.
-    find = machine_model if all(check.well for check in checks) else measure_machine
+    find = machine_model if all(found.well for found in checks) else measure_machine
     return Diagnosis(checks, find(host_target()), model)
 
 
@@ -134,6 +139,21 @@ def _threads() -> Check:
     if wanted > cores:
         return Check("cores", False, f"WEFT_THREADS is {wanted}, and this process may use {cores}: lower it")
     return Check("cores", True, f"{wanted or cores} of {cores}")
+
+
+def _answers(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> Check:
+    """Call a model in both ways, twice without gradients and twice with them; the first call of each traces."""
+    modes = (True, True) if isinstance(thing, Step) else (False, False, True, True)
+    hybrid = checked(thing, len(modes))
+    try:
+        for mode in modes:
+            with torch.set_grad_enabled(mode):
+                hybrid(*inputs)
+    except MismatchError as error:
+        return Check("answers", False, str(error))
+    except UnsupportedError:
+        return Check("answers", True, "not compared: it does not run as a program")
+    return Check("answers", True, f"{counted(len(modes), 'call')} gave and changed what eager PyTorch does")
 
 
 CHECKS: tuple[Callable[[], Check], ...] = (_versions, _compiler, _cache, _threads)

@@ -81,6 +81,11 @@ class _OperatorMode(TorchDispatchMode):
         return self.listener.on_operator(func, args, keywords)
 
 
+def watching_operators(listener: Listener) -> AbstractContextManager[Any]:
+    """Report operators below autograd to a listener, which runs them on the tensors that they are given."""
+    return _OperatorMode(listener)
+
+
 class _FunctionMode(TorchFunctionMode):
     def __init__(self, listener: Listener) -> None:
         super().__init__()

@@ -31,6 +31,7 @@ def parts_of(step: Step) -> Parts:
         "accumulate": task.accumulate,
         "deterministic": task.deterministic,
         "memory": "low" if task.low_memory else "normal",
+        "check": step.checked,
     }
     # Copies of parameters have no gradients; those that were added up so far belong to the next update.
     gradients = [parameter.grad for parameter in step._parameters()] if step._calls else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
@@ -12,13 +13,16 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from weft.api.checks.check import Work
 from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
+from weft.api.hybrid_errors import refuse_check
 from weft.api.programs.program import Program
 from weft.api.quick_call import QuickCall, quick_call
 from weft.api.steps.copies import again, parts_of
 from weft.api.steps.errors import hooked, refuse_options, refuse_wrong, with_loop
 from weft.api.steps.library import Snapshot, all_or_nothing, by_library, needs_closure
+from weft.api.steps.loop import UsualLoop
 from weft.api.steps.optimizers import RULES
 from weft.api.steps.state import GradientPlace, OptimizerState, Prepared, UpdateForm
 from weft.api.steps.steady import Ran, SteadyStep, steady_step
@@ -35,6 +39,7 @@ from weft.api.steps.training import (
 )
 from weft.counted import counted
 from weft.errors import UnsupportedError, UsageError
+from weft.ir.graph import Graph
 from weft.runtime.interrupts import interrupts_after
 from weft.trace.capture import (
     has_gradient_hooks,
@@ -73,8 +78,11 @@ class Step(Hybrid):
 
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
-    def __init__(self, task: Task, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None)
+    def __init__(self, task: Task, optimizer: torch.optim.Optimizer, check: int = 0) -> None:
+        # Where a search decides how often the loss is computed, roundings decide where it ends.
+        check = 0 if needs_closure(optimizer) else check
+        super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None, check)
+        self.checked = check
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
@@ -114,6 +122,35 @@ class Step(Hybrid):
             found = self._steady.run(arguments)
             if found is not None:
                 return found
+        if self.check is not None and self.check.left and not self._waits_for_sizes:
+            return self.check.run(self._checked_work(arguments, keywords))
+        return self._trained(arguments, keywords)
+
+    def _checked_work(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Work:
+        """A step as one that is made in both ways."""
+        loop = UsualLoop(self.task, self.optimizer, [*self._parameters()], self._calls)
+
+        def program() -> tuple[Graph, list[Any]] | None:
+            current = self._next_round(covered=self._covered())
+            given = (*arguments, *current.numbers.values(), current.form)
+            leaves, structure = tree_flatten((given, keywords))
+            found = self._find(self._key_of(Call(given, keywords, leaves, structure)), leaves)
+            return None if found is None else (found.program.graph, found.inputs(leaves))
+
+        given = {f"argument {index}": thing for index, thing in enumerate(arguments)}
+        given |= {f"argument {name}": thing for name, thing in keywords.items()}
+        roots = {**given, "net": self.task.net, "loss": self.task.loss, "optimizer": self.optimizer}
+        return Work(
+            self.name,
+            lambda: loop.run(arguments, keywords),
+            lambda: self._trained(arguments, keywords),
+            roots,
+            program,
+            "until it is mended, train with PyTorch's loop: loss.backward(); optimizer.step()",
+        )
+
+    def _trained(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Train on one batch, the long way."""
         covered = self._covered()
         if self._waits_for_sizes:
             return self._first_step(arguments, keywords, covered=covered)
@@ -211,6 +248,8 @@ class Step(Hybrid):
     def _steady_step(self, current: _Round, found: Guarded, arguments: tuple[Any, ...]) -> SteadyStep | None:
         """What runs this step again; tried at some steps, ever fewer, as it is costly to make."""
         if self._kept is None or self.task.accumulate > 1 or not current.prepared.form.buckets:
+            return None
+        if self.check is not None and self.check.left:
             return None
         self._long_ways += 1
         if self._long_ways < self._next_steady or not all(self._updated[found]):
@@ -401,6 +440,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     accumulate: int = 1,
     deterministic: bool = False,
     memory: str = "normal",
+    check: int = 0,
 ) -> Step:
     """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
 
@@ -408,9 +448,17 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
     dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
     gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
-    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`.
+    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`. The first
+    `check` steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
+    optimizer's state; MismatchError tells what differs.
     """
     refuse_wrong(net, loss, optimizer)
+    refuse_check(check)
+    if check and needs_closure(optimizer):
+        warnings.warn(
+            f"weft: steps of {type(optimizer).__name__} are not checked: roundings decide how often it asks for a loss",
+            stacklevel=2,
+        )
     refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
     if accumulate > 1 and needs_closure(optimizer):
         raise UsageError(
@@ -420,7 +468,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
         )
     rule = RULES.get(type(optimizer))
     clipping = Clipping(clip_norm, clip_value)
-    return Step(Task(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer)
+    return Step(Task(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer, check)
 
 
 def _name(thing: Any) -> str:
