@@ -4,16 +4,29 @@ from __future__ import annotations
 
 COUNTS = """\
 class Net(torch.nn.Module):
-    {}
+    steps = 0
 
     def forward(self, x):
         self.steps += 1
-        return x * self.steps
+        return {}
 
 
 net = weft.hybridize(Net())
 for _ in range(4):
-    net(torch.ones(2))"""
+    net(torch.ones(30))"""
+
+GROWS = """\
+sizes = []
+
+
+def function(x):
+    sizes.append(len(x))
+    return x * {}
+
+
+f = weft.hybridize(function)
+for _ in range(4):
+    f(torch.ones(2))"""
 
 REENTRANT = """\
 from torch.utils.checkpoint import checkpoint
@@ -92,10 +105,12 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: x * torch.rand(()))\nf(torch.ones(2))",
     ),
     "counter": (
-        COUNTS.format("steps = 0"),
-        COUNTS.format(
-            'def __init__(self):\n        super().__init__()\n        self.register_buffer("steps", torch.zeros(()))'
-        ),
+        COUNTS.format("x[: self.steps]"),
+        COUNTS.format("x * self.steps"),
+    ),
+    "growing": (
+        GROWS.format("len(sizes)"),
+        GROWS.format("len(x)"),
     ),
     "foreign result": (
         "f = weft.hybridize(lambda x: (row for row in x * 2))\nf(torch.ones(2))",

@@ -17,8 +17,9 @@ from weft.runtime.tensor_words import Row, word
 from weft.runtime.whole_call import Likeness, Whole, whole_call
 from weft.trace.argument_containers import containers_of
 from weft.trace.capture import PLAIN_TYPES
-from weft.trace.containers import Touched
+from weft.trace.containers import MISSING, Touched
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
+from weft.trace.place_numbers import number_at
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
 from weft.trace.traced import Traced
@@ -36,7 +37,9 @@ class Guarded:
         relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
         self.program = program
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
-        self.numbers = tuple(entry.argument for entry in traced.numbers)
+        self.numbers = tuple(entry.argument for entry in traced.numbers if entry.argument is not None)
+        self._places = tuple(entry.slot.let_go(touched) for entry in traced.numbers if entry.slot is not None)
+        self._conditions = traced.conditions
         slots = [state.slot(tensor) for tensor in captured]
         # Places of one tensor are one input, as long as it is one tensor; and what puts into a place what is there
         # already is not seen, and has to be once something else is there.
@@ -66,7 +69,7 @@ class Guarded:
         It takes the tensors alone; `places` says where among the leaves of the call they are.
         """
         settled = self._settled
-        if settled is None or self._memory is not None or self.numbers or self.moves:
+        if settled is None or self._memory is not None or self.numbers or self._places or self.moves:
             return None
         found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
         if found is None or guards is None:
@@ -82,6 +85,11 @@ class Guarded:
         return program.run(inputs)
 
     @property
+    def takes_places(self) -> bool:
+        """Whether it takes numbers from Python places."""
+        return bool(self._places)
+
+    @property
     def moves(self) -> bool:
         """Whether runs put other things in places that it looks at."""
         return bool(self._moving or self._parting)
@@ -92,7 +100,17 @@ class Guarded:
             *(leaves[index] for index in self.arguments),
             *(slot.get() for slot in self.slots),
             *(leaves[index] for index in self.numbers),
+            *map(number_at, self._places),
         ]
+
+    def _numbers_change(self, leaves: Sequence[Any]) -> str | None:
+        """A sentence on numbers in places by which other things are decided now."""
+        numbers = [*(leaves[index] for index in self.numbers), *map(number_at, self._places)]
+        for slot, number in zip(self._places, numbers[len(self.numbers) :], strict=True):
+            if number is MISSING:
+                return f"{slot.path} is no longer a whole number"
+        broken = (condition for condition in self._conditions if not condition.holds(numbers))
+        return next((f"{condition.text} no longer holds of a number that is counted" for condition in broken), None)
 
     def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The inputs, if the program may run; the quick form of `miss`."""
@@ -102,6 +120,7 @@ class Guarded:
                 *[leaves[index] for index in self.arguments],
                 *captured,
                 *[leaves[index] for index in self.numbers],
+                *[slot.get() for slot in self._places],
             ]
         return self.inputs(leaves) if self.miss(leaves) is None else None
 
@@ -115,6 +134,8 @@ class Guarded:
         if settled is None or not settled.holds():
             return None
         captured = settled.tensors if not self.moves else self._moved(settled.tensors)
+        if self._places and self._numbers_change(leaves) is not None:
+            return None
         if captured is None or not self._shares_as_before([*[leaves[index] for index in self.arguments], *captured]):
             return None
         self._alarms = 0
@@ -141,6 +162,8 @@ class Guarded:
             changed = fact.change()
             if changed:
                 return changed
+        if self._places and (sentence := self._numbers_change(leaves)):
+            return sentence
         inputs = self.inputs(leaves)
         for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self._slot_keys, strict=False):
             if not isinstance(tensor, torch.Tensor):

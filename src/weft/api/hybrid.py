@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import warnings
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +41,6 @@ from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.containers import Touched
 from weft.trace.failure import trace_failure
 from weft.trace.places import user_stack_level
-from weft.trace.refusals import refuse
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
 from weft.trace.state import State, find_state
 from weft.trace.traced import Traced, trace_program
@@ -55,7 +54,6 @@ from weft.trace.unmaterialised import (
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
-SURELY_COUNTED = 3  # programs in a row that add the same to an attribute
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
@@ -91,7 +89,6 @@ class Hybrid:
         self.rare = RareCalls()
         self._touched = Touched()
         self._numbers = FreeNumbers()
-        self._counts: dict[tuple[int, Any], deque[float | None]] = {}
         self._warned = False
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self._quick = QuickCalls()
@@ -261,6 +258,7 @@ class Hybrid:
             self._numbers.free(call.structure),
             types,
             keeps_gradients=self.keeps_gradients,
+            walk=self._state,
         )
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         try:
@@ -271,7 +269,6 @@ class Hybrid:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
             self._raise_as_eager(error, call)
         keep_types(name, types)
-        self._refuse_counters(traced)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
@@ -279,15 +276,6 @@ class Hybrid:
         if call.memory.is_open:
             program.pack_ahead(traced)
         return Guarded(traced, program, self._state(*roots), self._touched)
-
-    def _refuse_counters(self, traced: Traced) -> None:
-        """Refuse to make one program after the other for an attribute that is counted up."""
-        for entry in traced.kept:
-            place = (id(entry.slot.container), entry.slot.key)
-            counts = self._counts.setdefault(place, deque(maxlen=SURELY_COUNTED))
-            counts.append(entry.count())
-            if len(counts) == counts.maxlen and len(set(counts)) == 1 and counts[0]:
-                refuse("counter", None, detail=entry.slot.key)
 
     def _compiled(self, traced: Traced) -> Program:
         return Program(traced, self.lock)

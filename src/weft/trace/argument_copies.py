@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.trace.argument_containers import can_be_changed, children_of, with_items
 from weft.trace.containers import MISSING, look
-from weft.trace.rebound import REFILLED, Change
+from weft.trace.rebound import REFILLED, Change, in_same_order
 from weft.trace.state import Slot
 
 
@@ -70,7 +70,7 @@ class ArgumentCopies:
 def dictionary_changes(slot: Slot, before: dict[Any, Any]) -> Iterator[Change]:
     """What is different in a dictionary: its entries, or all of it where they have another order."""
     now = slot.container
-    if list(now) != [*(key for key in before if key in now), *(key for key in now if key not in before)]:
+    if not in_same_order(now, before):
         yield Change(slot, before, {**now}, may_be_constant=False)
         return
     gone = (key for key in before if key not in now)

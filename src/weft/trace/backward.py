@@ -95,6 +95,8 @@ class Differentiator:
         for entry in kept:
             if entry.refills:
                 refuse("kept tensor", None, detail="a list that a hook of the backward changes")
+            if entry.count():
+                refuse("counter", None, detail=entry.slot.path)
             self.touched.give(entry.slot.container, entry.keys)
         return kept
 

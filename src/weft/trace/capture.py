@@ -7,6 +7,7 @@ an underscore.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -31,6 +32,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._sympy.printers import PythonPrinter
 from typing_extensions import Self
 
 from weft.ir.types import TensorType, type_of
@@ -192,6 +194,14 @@ class Interception:
         """The symbols whose value decided something: a branch, a size, an operator that takes no stand-in."""
         return {symbol for guard in self._shapes.guards for symbol in guard.expr.free_symbols}
 
+    def conditions(self) -> list[Any]:
+        """What must hold of the symbols for all that was decided by them, as expressions."""
+        return [guard.expr for guard in self._shapes.guards]
+
+    def has_one_value(self, symbol: Any) -> bool:
+        """Whether something was decided that holds for a single value of a symbol."""
+        return symbol in self._shapes.replacements
+
     def empty(self, kind: TensorType) -> torch.Tensor:
         """A stand-in of this type."""
         with self.fake_mode, torch.no_grad():
@@ -224,6 +234,14 @@ class Interception:
         """Run an operator on stand-ins: what it would return, without data."""
         with self.fake_mode:
             return operator(*arguments, **keywords)
+
+
+def function_of(expression: Any, symbols: Sequence[Any]) -> Callable[..., Any]:
+    """A Python function that computes an expression of whole numbers from the values of symbols."""
+    text = PythonPrinter().doprint(expression)
+    names = ", ".join(map(str, symbols))
+    found: Callable[..., Any] = eval(f"lambda {names}: {text}", {"math": math, "torch": torch})
+    return found
 
 
 # Makes a tensor of a subclass that has a look but no memory: (class, sizes, strides, dtype=, device=).

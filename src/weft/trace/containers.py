@@ -114,7 +114,8 @@ class Touched:
     def __init__(self) -> None:
         self._found: dict[int, tuple[Any, Keys | None]] = {}
         self._given: dict[int, tuple[Any, Keys]] = {}
-        self._grown: dict[int, list[Any]] = {}
+        self._grown: dict[int, Any] = {}
+        self._numbers: dict[int, tuple[Any, Keys]] = {}
 
     def keys(self, container: Any) -> frozenset[Any] | None:
         """The keys of a container that were changed once, or are never looked at; None is all of it."""
@@ -143,14 +144,23 @@ class Touched:
             (EVERYTHING if EVERYTHING is keys or EVERYTHING is before else before | keys),
         )
 
-    def grow(self, container: list[Any]) -> None:
+    def grow(self, container: Any) -> None:
         """Note that runs append to a list, whose items this program's code never looks at."""
         self._grown[id(container)] = container
 
+    def numbers(self, container: Any) -> Keys:
+        """The keys of a container that hold whole numbers which this program takes as they are at each run."""
+        found = self._numbers.get(identity(container)) if self._numbers else None
+        return NOTHING if found is None else found[1]
+
+    def take_number(self, container: Any, key: Any) -> None:
+        """Note that this program takes the number under a key of a container as it is at each run."""
+        self._numbers[identity(container)] = container, self.numbers(container) | {key}
+
     def of_program(self, own: Touched) -> Touched:
-        """The same, also as it will be later on, with the lists that one program appends to."""
+        """The same, also as it will be later on, with the lists that one program appends to, and its numbers."""
         found = Touched()
-        found._found, found._given, found._grown = self._found, self._given, own._grown
+        found._found, found._given, found._grown, found._numbers = self._found, self._given, own._grown, own._numbers
         return found
 
     def every_given(self) -> list[tuple[Any, Keys]]:

@@ -54,17 +54,29 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         if left_out is None:
             return kind
         inner = partial(content, depth=depth + 1, other=other, touched=touched)
-        given = touched.given(thing)
+        given, numbers = touched.given(thing), touched.numbers(thing)
         outer = partial(inner, other=_outlined(touched)) if given else inner
         # Of a copy, made at once: another thread may change the thing meanwhile.
         if base is dict:
             pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
-            return (kind, [(_of_key(key, inner), (outer if key in given else inner)(item)) for key, item in pairs])
+            return (
+                kind,
+                [
+                    (_of_key(key, inner), _any(item) if key in numbers else (outer if key in given else inner)(item))
+                    for key, item in pairs
+                ],
+            )
         items = list(base.__iter__(thing))
-        return (kind, [*map(outer, sorted(items, key=repr) if base in (set, frozenset) else items)])
+        items = sorted(items, key=repr) if base in (set, frozenset) else items
+        return (kind, [_any(item) if place in numbers else outer(item) for place, item in enumerate(items)])
     if isinstance(thing, BUFFERS) and (found := small_buffer(thing)) is not None:
         return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), found)
     return Same(thing) if other is None else other(thing)
+
+
+def _any(number: Any) -> Any:
+    """What is compared of a number that a program takes as it is."""
+    return (type(number), "any") if type(number) is int else content(number)
 
 
 def _of_key(key: Any, inner: Callable[[Any], Any]) -> Any:
@@ -129,7 +141,7 @@ def moves(thing: Any, touched: Touched, depth: int = 0) -> bool:
     base = container_kind(thing)
     if not _is_compared(base, thing, depth):
         return False
-    if touched.given(thing) or touched.keys(thing) is None:
+    if touched.given(thing) or touched.keys(thing) is None or touched.numbers(thing):
         return True
     items = dict.values(thing) if base is dict else base.__iter__(thing)
     return any(moves(item, touched, depth + 1) for item in list(items))
@@ -189,7 +201,7 @@ class NameFact:
         """The same without what traced code changed, and the outline alone of what each run changes."""
         if self.key in touched.given(self.container):
             shown = self.value if type(self.value) in SIMPLE or self.value is MISSING else LetGo(brief(self.value))
-            found = outline(self.value, touched)
+            found = self._shown(self.value, touched)
             return replace(self, value=shown, content=found, is_open=True, touched=touched, moves=True)
         if moves(self.value, touched):
             return replace(self, content=content(self.value, touched=touched), touched=touched, moves=True)
@@ -201,10 +213,14 @@ class NameFact:
         if now is self.value and not self.is_open:
             return None
         if self.key in self.touched.given(self.container):
-            same = outline(now, self.touched) == self.content
+            same = self._shown(now, self.touched) == self.content
         else:
             same = _agrees(trimmed(self.content, self.value, self.touched), content(now, touched=self.touched))
         return None if same else changed(self.path, self.value, now)
+
+    def _shown(self, value: Any, touched: Touched) -> Any:
+        """What is compared of a value that each run changes."""
+        return _any(value) if self.key in touched.numbers(self.container) else outline(value, touched)
 
     def moved(self) -> Iterator[tuple[Any, Keys]]:
         """The place, if there are other tensors now, and nothing else is different."""
@@ -293,8 +309,13 @@ def module_facts(module: nn.Module, path: str, touched: Touched = UNTOUCHED) -> 
 
 def attribute_contents(module: nn.Module, rebound: frozenset[str], touched: Touched) -> dict[str, Any]:
     """What is compared of the attributes that Python code of a module may read."""
+    numbers = touched.numbers(module.__dict__)
     found = {
-        name: outline(value, touched) if name in rebound else content(value, touched=touched)
+        name: _any(value)
+        if name in numbers
+        else outline(value, touched)
+        if name in rebound
+        else content(value, touched=touched)
         for name, value in module.__dict__.items()
         if name not in APART
     }
@@ -327,6 +348,8 @@ def plain(compared: Any) -> Any:
         return compared.thing
     if isinstance(compared, tuple) and compared[0] is float:
         return float.fromhex(compared[1])
+    if isinstance(compared, tuple) and compared[1:] == ("any",):
+        return LetGo("any number")
     if isinstance(compared, tuple) and compared[0] is complex:
         return complex(*(float.fromhex(part) for part in compared[1:]))
     return compared[1] if isinstance(compared, tuple) else compared

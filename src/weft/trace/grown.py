@@ -7,6 +7,7 @@ holds whatever the length; whether it does is seen by tracing it with lists that
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
@@ -18,7 +19,9 @@ READING = """
     deepcopy sizeof
 """
 OWN = "weft."  # what Weft itself looks at while it traces tells nothing
-CHANGING = ("clear", "copy", "count", "index", "insert", "pop", "remove", "reverse", "sort")
+CHANGING = """
+    clear copy count index insert pop popleft appendleft extendleft rotate remove reverse sort
+"""
 
 
 class Noting(list[Any]):
@@ -27,21 +30,35 @@ class Noting(list[Any]):
     looked_at = False
 
 
-def _noting(name: str) -> Callable[..., Any]:
-    def noted(self: Noting, *arguments: Any, **keywords: Any) -> Any:
+class NotingQueue(deque[Any]):
+    """The same of a queue."""
+
+    looked_at = False
+
+
+def _noting(kind: type, name: str) -> Callable[..., Any]:
+    def noted(self: Noting | NotingQueue, *arguments: Any, **keywords: Any) -> Any:
         self.looked_at = self.looked_at or not sys._getframe(1).f_globals.get("__name__", "").startswith(OWN)
-        return getattr(list, name)(self, *arguments, **keywords)
+        return getattr(kind, name)(self, *arguments, **keywords)
 
     return noted
 
 
-for _name in (*(f"__{name}__" for name in READING.split()), *CHANGING):
-    setattr(Noting, _name, _noting(_name))
+NOTING: dict[type, type] = {list: Noting, deque: NotingQueue}
+for _kind, _notes in NOTING.items():
+    for _name in (*(f"__{name}__" for name in READING.split()), *CHANGING.split()):
+        if hasattr(_kind, _name):
+            setattr(_notes, _name, _noting(_kind, _name))
 
 
-def only_grown(lists: Sequence[list[Any]], state: State, again: Callable[[], bool]) -> list[list[Any]]:
+def may_only_grow(container: Any) -> bool:
+    """Whether a container is of a kind that can be watched for what is done with it."""
+    return type(container) in NOTING and getattr(container, "maxlen", None) is None
+
+
+def only_grown(lists: Sequence[Any], state: State, again: Callable[[], bool]) -> list[Any]:
     """The lists that the code only appends to; `again` traces it once more, and tells whether all was as before."""
-    notes = [(one, state.places.get(id(one), []), Noting(one), [*one]) for one in lists]
+    notes = [(one, state.places.get(id(one), []), NOTING[type(one)](one), [*one]) for one in lists]
     swapped = [entry for entry in notes if entry[1] and all(map(_may_swap, entry[1]))]
     if not swapped:
         return []

@@ -1,9 +1,9 @@
-"""Objects that Python code can write to -> as they were before tracing, without the stand-ins it left in them."""
+"""Put objects that Python code can write to back to what they were before a trace, and tell what it changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from types import CellType
@@ -13,13 +13,14 @@ import torch
 
 from weft.trace.capture import is_stand_in, tree_flatten
 from weft.trace.containers import MISSING, Slotted, Touched, class_dictionary, identity, look
-from weft.trace.facts import APART, BUFFERS, SIMPLE, content, small_buffer
+from weft.trace.facts import APART, BUFFERS, small_buffer
 from weft.trace.opened import has_stand_in, opened
-from weft.trace.rebound import REFILLED, Change, Constant, Real, refill
+from weft.trace.rebound import REFILLED, Change, Constant, Real, in_same_order, refill
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
 
 GROWING = (*REFILLED, set)
+OF_PYTHON = frozenset({"__warningregistry__", "__builtins__"})  # what Python itself puts among global names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,18 +58,18 @@ class Kept:
         self._caches = [(cache, cache.cache_info().misses) for cache in state.caches]
 
     def take_back(self, state: State) -> list[Change]:
-        """Find what was given tensors, or attributes of modules other plain values; put back what was there."""
-        owners = {id(kind) for kind in map(class_dictionary, state.classes)}
-        attributes = {id(module.__dict__): path for module, path in state.modules.items()}
-        buffers = {id(module.__dict__["_buffers"]) for module in state.modules}
-        parameters = {id(module.__dict__["_parameters"]) for module in state.modules}
+        """Find what has changed, and put back what was there."""
+        owners = {id(class_dictionary(kind)): kind for kind in state.classes}
+        kinds = {id(module.__dict__): "module" for module in state.modules}
+        kinds |= {id(module.__dict__["_buffers"]): "buffers" for module in state.modules}
+        kinds |= {id(module.__dict__["_parameters"]): "parameters" for module in state.modules}
         found: list[Change] = []
         for container, before in self._before.values():
-            if id(container) in owners or id(container) in parameters or isinstance(container, (set, *BUFFERS)):
+            kind = kinds.get(id(container), "class" if id(container) in owners else "")
+            if kind == "parameters":
                 continue  # these are refused
-            of_module = id(container) in attributes
-            place = partial(state.inside, container)
-            for change in _changes(place, before, of_module=of_module, is_buffers=id(container) in buffers):
+            place = partial(_place, state, container, owners.get(id(container)))
+            for change in _changes(place, before, kind):
                 found.append(change)
                 change.take_back()
         return found
@@ -98,23 +99,33 @@ class Kept:
         return before
 
 
-def _changes(place: Callable[[Any], Slot], before: Any, *, of_module: bool, is_buffers: bool) -> Iterator[Change]:
-    container = place(None).container
-    changed = _difference(container, before)
-    if isinstance(container, REFILLED):
-        if changed is None and (_holds_tensor([*container]) or _holds_tensor(before)):
-            yield Change(place(None), [*before], [*container], may_be_constant=False)
+def _place(state: State, container: Any, owner: type | None, key: Any) -> Slot:
+    return replace(state.inside(container, key), owner=owner)
+
+
+def _changes(place: Callable[[Any], Slot], before: Any, kind: str) -> Iterator[Change]:
+    """What has changed in a container; of which `kind` of object it holds the attributes, if it does."""
+    slot = place(None)
+    container, changed = slot.container, _difference(slot.container, before)
+    if isinstance(container, (*GROWING, *BUFFERS)):
+        if changed is None:
+            yield Change(slot, before, _copied(container), may_be_constant=False)
+        return
+    is_free = isinstance(container, dict) and not kind and _are_all_kept(container)
+    if is_free and not in_same_order(container, before):
+        yield Change(slot, before, {**container}, may_be_constant=False)
         return
     for key in _ordered(container, changed or ()):
         now, earlier = look(container, key), look(before, key)
-        if (of_module and key in APART) or isinstance(now, Iterator):
+        if (kind == "module" and key in APART) or key in OF_PYTHON or isinstance(now, Iterator):
             continue
-        if (
-            _holds_tensor(now)
-            or (now is MISSING and _holds_tensor(earlier))
-            or (of_module and _is_other_value(now, earlier))
-        ):
-            yield Change(place(key), earlier, now, may_be_constant=not (of_module or is_buffers))
+        if kind == "class" and (_holds_tensor(now) or _holds_tensor(earlier)):
+            continue  # these are refused
+        yield Change(place(key), earlier, now, may_be_constant=not kind)
+
+
+def _are_all_kept(container: dict[Any, Any]) -> bool:
+    return not (OF_PYTHON & container.keys()) and not any(isinstance(item, Iterator) for item in container.values())
 
 
 def _ordered(container: Any, keys: Collection[Any]) -> list[Any]:
@@ -123,11 +134,6 @@ def _ordered(container: Any, keys: Collection[Any]) -> list[Any]:
         return list(keys)
     there = [key for key in dict.keys(container) if key in keys]
     return [*there, *(key for key in keys if key not in container)]
-
-
-def _is_other_value(value: Any, earlier: Any) -> bool:
-    plain = type(value) in SIMPLE and (earlier is MISSING or type(earlier) in SIMPLE)
-    return plain and content(value) != content(earlier)
 
 
 def _holds_tensor(thing: Any) -> bool:
@@ -141,7 +147,7 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
     if isinstance(container, CellType):
         return frozenset() if look(container, None) is look(before, None) else frozenset({None})
     if isinstance(container, BUFFERS):
-        return frozenset() if small_buffer(container) == before else None
+        return frozenset() if before is None or small_buffer(container) == before else None
     if isinstance(container, GROWING):
         same = len(container) == len(before) and all(map(is_, container, before))
         return frozenset() if same else None

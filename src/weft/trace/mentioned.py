@@ -16,6 +16,7 @@ LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins"
 NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})
 # By instruction: how many low bits of its argument are flags, and not the number of the name.
 _READS_NAME = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
+_BINDS_NAME = {dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]}
 MOST_CODE = 4096  # pieces of which answers are kept
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
 Answer = TypeVar("Answer")
@@ -92,6 +93,13 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
     own = mentioned(code) if read & NAMESPACES else read
     inner = [global_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return tuple(sorted({*own}.union(*inner)))
+
+
+@kept
+def binds_globals(code: types.CodeType) -> bool:
+    """Whether a piece of code puts something in global names, or takes some away."""
+    inner = any(binds_globals(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return inner or any(kind in _BINDS_NAME for kind in code.co_code[::2])
 
 
 def is_library(thing: Callable[..., Any] | Any) -> bool:

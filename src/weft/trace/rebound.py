@@ -7,23 +7,27 @@ there after each call.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
 
-from weft.trace.capture import TreeSpec, is_stand_in
-from weft.trace.containers import EVERYTHING, MISSING, Keys, look, put
-from weft.trace.facts import SIMPLE
+from weft.trace.capture import TreeSpec, is_stand_in, tree_flatten
+from weft.trace.containers import EVERYTHING, MISSING, Keys, identity, look, put
+from weft.trace.facts import BUFFERS, SIMPLE
+from weft.trace.opened import has_stand_in
 from weft.trace.refusals import refuse
 from weft.trace.state import Slot
 from weft.trace.taken_apart import TakenApart
 
 REFILLED = (list, deque)
-Real = Mapping[int, torch.Tensor]
+LEAF = tree_flatten(None)[1]
+Real = Mapping[int, Any]
 Constant = Callable[[torch.Tensor], torch.Tensor | None]
 
 
@@ -32,6 +36,14 @@ class Former:
     """What was at a place of a list, or under a key of a dictionary, before the run."""
 
     place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNumber:
+    """What stands for the number that has been in a place: under a key of a container."""
+
+    container: int
+    key: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +79,14 @@ class Rebound:
 
     def put(self, container: Any, value: Any) -> None:
         """Put what a run gives into the container that its place is in now."""
-        if self.appends:
+        if self.slot.owner is not None:
+            self.slot.put(value)
+        elif self.appends:
             container.extend(value)
         elif self.refills:
-            if isinstance(container, dict):
+            if isinstance(container, BUFFERS):
+                refill(container, value)
+            elif isinstance(container, dict):
                 refill(container, [(key, _former_of(container, item)) for key, item in value])
             else:
                 refill(container, [_former_of(container, item) for item in value])
@@ -89,24 +105,30 @@ class Change:
 
     def take_back(self) -> None:
         """Put back what was there before."""
-        if isinstance(self.slot.container, REFILLED):
+        if self.is_whole:
             refill(self.slot.container, self.before)
         else:
-            put(self.slot.container, self.slot.key, self.before)
+            self.slot.put(self.before)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about all of a container, and not about one place in it."""
+        return self.slot.key is None and isinstance(self.slot.container, (dict, *REFILLED, set, *BUFFERS))
 
     def settled(self, real: Real, constant: Constant, apart: TakenApart) -> Rebound | None:
         """What each run puts there; None where that is what was there, or what is put there now, once and for all.
 
         `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
-        is no change. `constant` computes one that depends on no input: `masks[length] = torch.ones(length).tril()`.
+        is no change; of a number's stand-in it is an OwnNumber. `constant` computes one that depends on no input:
+        `masks[length] = torch.ones(length).tril()`.
         """
         if isinstance(self.slot.key, torch.Tensor):
             refuse("kept tensor", None, detail="as a key")
-        if self.slot.key is None and isinstance(self.slot.container, REFILLED):
+        if self.is_whole and isinstance(self.slot.container, REFILLED):
             return self._refilled(real, apart)
-        if self.slot.key is None and isinstance(self.after, dict) and isinstance(self.before, dict):
-            return self._reordered(apart)
-        if isinstance(self.before, torch.Tensor) and real.get(id(self.after)) is self.before:
+        if self.is_whole:
+            return self._whole(apart)
+        if self._is_own(self.after, self.slot.key, real) or real.get(id(self.after)) is self.before is not None:
             return None
         computed = constant(self.after) if self.may_be_constant and is_stand_in(self.after) else None
         if computed is not None:
@@ -119,7 +141,14 @@ class Change:
         # Only what was in it is what it was: any other tensor that a stand-in stands for is another one at each run.
         there = {id(item) for item in self.before}
         known = [(item, real.get(id(item), item)) for item in self.after]
-        after = [tensor if id(tensor) in there else item for item, tensor in known]
+        after = [
+            self.before[place]
+            if self._is_own(item, place, real)
+            else tensor
+            if id(tensor) in there and type(tensor) is not OwnNumber
+            else item
+            for place, (item, tensor) in enumerate(known)
+        ]
         if len(after) == len(self.before) and all(map(is_, after, self.before)):
             return None
         if len(after) > len(self.before) and all(map(is_, after, self.before)):
@@ -128,16 +157,29 @@ class Change:
         leaves, structure = apart.flatten([_former(place, item, self.before) for place, item in enumerate(after)])
         return Rebound(self.slot, None, tuple(leaves), structure, refills=True)
 
-    def _reordered(self, apart: TakenApart) -> Rebound:
-        """All of a dictionary whose entries have another order."""
-        before = self.before
-        pairs = [(key, Former(key) if before.get(key, MISSING) is item else item) for key, item in self.after.items()]
-        leaves, structure = apart.flatten(pairs)
+    def _is_own(self, item: Any, key: Any, real: Real) -> bool:
+        """Whether this is the number that has been in this very place."""
+        found = real.get(id(item))
+        return type(found) is OwnNumber and found == OwnNumber(identity(self.slot.container), key)
+
+    def _whole(self, apart: TakenApart) -> Rebound:
+        """All of a dictionary whose entries have another order, of a set, or of an array of numbers."""
+        items: Any = self.after
+        if isinstance(self.after, dict):
+            before = self.before
+            items = [(key, Former(key) if before.get(key, MISSING) is item else item) for key, item in items.items()]
+        elif isinstance(self.slot.container, set) and has_stand_in(items):
+            refuse("kept tensor", None, detail="a set")
+        elif isinstance(self.slot.container, BUFFERS):
+            return Rebound(self.slot, None, (items,), LEAF, refills=True)
+        leaves, structure = apart.flatten(items)
         return Rebound(self.slot, None, tuple(leaves), structure, refills=True)
 
 
 def _former(place: int, item: Any, before: Sequence[Any]) -> Any:
     """Where in a list an item was before, if it was: where it is now, if it was there too; else the item."""
+    if type(item) in SIMPLE:
+        return item  # equal numbers are one object, wherever they come from
     places = [place] if place < len(before) and before[place] is item else range(len(before))
     return next((Former(number) for number in places if before[number] is item), item)
 
@@ -146,8 +188,22 @@ def _former_of(container: Any, item: Any) -> Any:
     return look(container, item.place) if type(item) is Former else item
 
 
-def refill(container: Any, items: Iterable[Any]) -> None:
-    """Put other items in a list, a queue, a set or, as pairs, in a dictionary."""
-    items = [*items]
+def in_same_order(now: Mapping[Any, Any], before: Mapping[Any, Any]) -> bool:
+    """Whether what was in a dictionary before comes first, in the order that it had."""
+    return list(now) == [*(key for key in before if key in now), *(key for key in now if key not in before)]
+
+
+def refill(container: Any, items: Any) -> None:
+    """Put other items in a list, a queue, a set or, as pairs, in a dictionary; in an array a shape and bytes."""
+    if isinstance(container, BUFFERS):
+        _, content = items
+        if isinstance(container, np.ndarray):
+            container[...] = np.frombuffer(content, container.dtype).reshape(container.shape)
+        elif isinstance(container, array):
+            container[:] = array(container.typecode, content)
+        else:
+            container[:] = content
+        return
+    items = [*(items.items() if isinstance(items, dict) else items)]
     container.clear()
     (container.update if isinstance(container, (set, dict)) else container.extend)(items)

@@ -172,9 +172,15 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "draw them with PyTorch (torch.rand(()), torch.randint), or pass them as arguments; or " + KEEP_EAGER,
         ),
         "counter": (
-            "the program counts in a Python attribute",
-            "each count would be another program, as a program holds what Python numbers were when it was traced",
-            "count in a registered buffer (self.steps += 1 on a tensor), or outside of the module",
+            "the program counts in a Python object, and what it does depends on the very number",
+            "each number would be another program; one that goes into operators, or is compared, may change freely",
+            "count in a registered buffer (self.steps += 1 on a tensor), or outside of the function; or " + KEEP_EAGER,
+        ),
+        "growing": (
+            "the program adds to a Python object, and looks at what is in it",
+            "each length would be another program; what is only added to, and not looked at, may grow freely",
+            "pass the object's length or content as an argument, keep tensors in a buffer of fixed size, or "
+            + KEEP_EAGER,
         ),
         "foreign result": (
             "the program gives an object that cannot be built again",

@@ -35,7 +35,7 @@ from weft.trace.facts import (
     module_facts,
     name_fact,
 )
-from weft.trace.mentioned import Place, given, is_installed, is_library, mentioned, reached
+from weft.trace.mentioned import Place, binds_globals, given, is_installed, is_library, mentioned, reached
 
 DEEPEST = 6
 UNMENTIONED = """
@@ -74,6 +74,10 @@ class Slot:
     def at(self, key: Any) -> Slot:
         """Another place in the same container."""
         return replace(self, key=key, path=f"{key!r} of {self.path}")
+
+    def is_at(self, other: Slot) -> bool:
+        """Whether it is the same place."""
+        return identity(self.container) == identity(other.container) and bool(self.key == other.key)
 
     def holder(self, given: Sequence[Any] = ()) -> Any:
         """What this place is in now, in a call with these containers among its arguments."""
@@ -152,7 +156,19 @@ class State:
     def inside(self, container: Any, key: Any) -> Slot:
         """A place in a container, which is looked for where it was found, as far as that is known."""
         home, of_object = self.homes.get(identity(container), (None, False))
-        return Slot(container, key, "", parent=home, is_attribute=of_object)
+        return Slot(container, key, self._path(container, key), parent=home, is_attribute=of_object)
+
+    def _path(self, container: Any, key: Any) -> str:
+        """What a place is called."""
+        fact = self.names.get((identity(container), key))
+        if fact is not None:
+            return fact.path
+        home, of_object = self.homes.get(identity(container), (None, False))
+        owner = next((path for module, path in self.modules.items() if module.__dict__ is container), None)
+        if owner is not None or (home is not None and of_object):
+            return join(owner or (home.path if home is not None else ""), str(key))
+        name = home.path if home is not None else ""
+        return name if key is None else f"{name}[{key!r}]" if name else str(key)
 
     def shared(self, slots: Iterable[Slot]) -> list[tuple[Slot, Slot]]:
         """Places of the same tensor, and of what these slots are inside of, pair by pair."""
@@ -226,6 +242,11 @@ def _visit(state: State, thing: Any, path: str, depth: int, slot: Slot | None = 
         _visit_given(state, given(thing.args, thing.keywords), depth)
     elif isinstance(thing, types.FunctionType):
         _visit_function(state, thing, depth)
+        _add_containers(state, thing.__dict__)
+        if thing.__dict__:
+            state.objects.append((thing, path, slot))
+    elif isinstance(thing, types.ModuleType):
+        _add_containers(state, vars(thing))
     elif isinstance(thing, OF_CONTAINERS):
         if container_kind(thing.__self__) is not None:
             _visit_name(state, Slot((thing.__self__,), 0, f"{path}.__self__"), thing.__self__, depth)
@@ -357,6 +378,8 @@ def _visit_items(state: State, slot: Slot, value: Any, depth: int) -> None:
 
 def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
     state.mentioned.update(mentioned(function.__code__))
+    if binds_globals(function.__code__):
+        _add_containers(state, function.__globals__)
     for container, key, path, value in reached(function):
         _visit_name(state, Slot(container, key, path), value, depth)
     _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)

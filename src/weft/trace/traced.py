@@ -19,15 +19,18 @@ from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
 from weft.trace.capture import TreeSpec
 from weft.trace.containers import Touched, identity
-from weft.trace.grown import Noting, only_grown
+from weft.trace.facts import content
+from weft.trace.grown import Noting, NotingQueue, may_only_grow, only_grown
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf, TracedResult, outcome, written_inputs
+from weft.trace.place_numbers import Condition, NumberLeaf, counted_places
 from weft.trace.python_draws import without_draws
-from weft.trace.rebound import Rebound
+from weft.trace.rebound import OwnNumber, Rebound
 from weft.trace.refusals import refuse
+from weft.trace.settling import refuse_restless
 from weft.trace.state import Slot, find_state
 from weft.trace.taken_apart import GivenLeaf, TakenApart
-from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer, plain_number
+from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +52,8 @@ class Traced:
     kept: tuple[Rebound, ...] = ()  # places that each run gives new tensors; their leaves are as `leaves` are
     touched: Touched = field(default_factory=Touched)  # what Python code changed as it was traced
     moving: frozenset[Value] = frozenset()  # inputs from places that each run gives new tensors
+    fixed_places: frozenset[int] = frozenset()  # as `fixed`, of the places that were requested
+    conditions: tuple[Condition, ...] = ()  # what must hold of numbers in places
     held: tuple[Slot, ...] = ()  # what HeldLeaf refers to
     made: tuple[tuple[tuple[Any, ...], TreeSpec], ...] = ()  # what MadeLeaf refers to
 
@@ -150,24 +155,45 @@ def trace_program(request: Request) -> Traced:
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
     trace = partial(_with_numbers, request)
-    return without_draws(trace) if request.draws else trace()
+    traced = without_draws(trace) if request.draws else trace()
+    if traced.kept:
+        numbers = [entry.number for entry in traced.numbers]
+        refuse_restless(
+            (traced.kept, numbers), traced.touched, request.state, partial(_next, request), partial(_next, request)
+        )
+    return traced
+
+
+def _next(request: Request) -> tuple[tuple[Rebound, ...], tuple[Any, ...]]:
+    """What a call would leave in Python now, where everything is as it would be then."""
+    found = _traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
+    return found.kept, ()
 
 
 def _with_numbers(request: Request) -> Traced:
-    if not request.numbers:
-        return _trace(request)
-    free = request.numbers
     fixed = _trace(replace(request, numbers=frozenset()))
-    while free:
+    free, places = request.numbers, tuple(counted_places(fixed.kept))
+    while free or places:
         try:
-            traced = _trace(replace(request, numbers=free))
+            traced = _trace(replace(request, numbers=free, places=places, state=request.walk(*request.state.roots)))
         except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
-            break
-        if not traced.fixed:
-            return (
-                replace(traced, fixed=request.numbers - free) if _is_same(traced, fixed) else _all_fixed(fixed, request)
-            )
+            if not free or not places:
+                break
+            places = ()
+            continue
+        more = [slot for slot in counted_places(traced.kept) if not any(map(slot.is_at, places))]
+        if more and not traced.fixed_places:
+            places += tuple(more)  # what was put there happened to be what had been there
+            continue
+        if not traced.fixed and not traced.fixed_places:
+            if _is_same(traced, fixed):
+                return replace(traced, fixed=request.numbers - free)
+            if not free or not places:
+                break
+            places = ()
+            continue
         free = free - traced.fixed
+        places = tuple(slot for number, slot in enumerate(places) if number not in traced.fixed_places)
     return _all_fixed(fixed, request)
 
 
@@ -181,16 +207,50 @@ def _is_same(free: Traced, fixed: Traced) -> bool:
     pairs = [(free.graph, fixed.graph)]
     if free.gradient is not None and fixed.gradient is not None:
         pairs.append((free.gradient.graph, fixed.gradient.graph))
-    return (free.gradient is None) == (fixed.gradient is None) and all(
-        same_graph(bind_numbers(left, numbers), right) for left, right in pairs
+    return (
+        (free.gradient is None) == (fixed.gradient is None)
+        and all(same_graph(bind_numbers(left, numbers), right) for left, right in pairs)
+        and _leave_the_same(free, fixed)
     )
+
+
+def _leave_the_same(free: Traced, fixed: Traced) -> bool:
+    """Whether both leave the same in Python with today's numbers: text that was made of a stand-in is another one."""
+    numbers = [entry.number for entry in free.numbers]
+    if len(free.made) != len(fixed.made) or len(free.leaves) != len(fixed.leaves):
+        return False
+    ours, theirs = ({_place(entry): entry for entry in traced.kept} for traced in (free, fixed))
+    alone = [entry for place, entry in ours.items() if place not in theirs]
+    rows = [(free.leaves, fixed.leaves)]
+    rows += [(ours[place].leaves, entry.leaves) for place, entry in theirs.items() if place in ours]
+    rows += [(one, other) for (one, _), (other, _) in zip(free.made, fixed.made, strict=True)]
+    # A number that happens to be today what has been there is no change without stand-ins.
+    rows += [(entry.leaves, (entry.slot.get(),)) for entry in alone if entry.structure.is_leaf()]
+    return (
+        ours.keys() >= theirs.keys()
+        and all(entry.structure.is_leaf() and entry.slot.given is None for entry in alone)
+        and all(
+            len(left) == len(right) and all(_is_same_leaf(*pair, numbers) for pair in zip(left, right, strict=True))
+            for left, right in rows
+        )
+    )
+
+
+def _place(entry: Rebound) -> Any:
+    slot = entry.slot
+    return (slot.given, identity(slot.container), entry.appends, entry.refills, slot.key)
+
+
+def _is_same_leaf(free: Any, fixed: Any, numbers: Sequence[Any]) -> bool:
+    found = free.value(numbers) if isinstance(free, NumberLeaf) else free
+    return content(found) == content(fixed) or (type(found) is type(fixed) and found == fixed)
 
 
 def _trace(request: Request) -> Traced:
     """Trace a program; where it appends to lists, once more, to see whether it looks at what is in them."""
     traced = _traced_once(request)
     everything = (*traced.kept, *(traced.gradient.kept if traced.gradient is not None else ()))
-    lists = [entry.slot.container for entry in everything if entry.appends and type(entry.slot.container) is list]
+    lists = [entry.slot.container for entry in everything if entry.appends and may_only_grow(entry.slot.container)]
     if lists:
         again = partial(_is_traced_again, request, traced.graph)
         for grown in only_grown(lists, request.state, again):
@@ -200,8 +260,10 @@ def _trace(request: Request) -> Traced:
 
 def _is_traced_again(request: Request, graph: Graph) -> bool:
     """Whether tracing gives the same program again, and none of the lists that note what is done with them."""
-    traced = _traced_once(replace(request, state=find_state(*request.state.roots)))
-    return same_graph(traced.graph, graph) and not any(isinstance(leaf, Noting) for leaf in traced.leaves)
+    traced = _traced_once(replace(request, state=request.walk(*request.state.roots)))
+    return same_graph(traced.graph, graph) and not any(
+        isinstance(leaf, (Noting, NotingQueue)) for leaf in traced.leaves
+    )
 
 
 def _traced_once(request: Request) -> Traced:
@@ -212,18 +274,29 @@ def _traced_once(request: Request) -> Traced:
     finally:
         changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
-    real = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
+    real: dict[int, Any] = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
+    real |= {
+        id(entry.stand_in): OwnNumber(identity(entry.slot.container), entry.slot.key)
+        for entry in trace.numbers
+        if entry.slot is not None
+    }
     left.settle(real, tracer.constant)
     changes += tracer.copies.changes()
     apart = TakenApart([tracer.result, *(change.after for change in changes)], request.state, tracer.copies.numbers)
     tracer.give(apart)
     rebound = [found for change in changes if (found := change.settled(real, tracer.constant, apart)) is not None]
     touched = kept.touched()
+    for slot in request.places:
+        touched.give(slot.container, frozenset({slot.key}))
+        touched.take_number(slot.container, slot.key)
     for entry in rebound:
         if entry.slot.given is None:
             touched.give(entry.slot.container, entry.keys)
     put = [leaf for entry in rebound for leaf in entry.leaves]
-    everything = [*trace.leaves, *map(plain_number, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves)))]
+    everything = [
+        *trace.leaves,
+        *map(tracer.number_leaf, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves))),
+    ]
     described, writes = outcome(tracer.recorder, everything)
     if not request.keeps_gradients:
         described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])
@@ -250,6 +323,8 @@ def _traced_once(request: Request) -> Traced:
         _with_leaves(rebound, leaves[len(trace.leaves) :]),
         touched,
         moving,
+        frozenset(tracer.places_of_one_value()),
+        tracer.conditions(),
         tuple(apart.held),
         _made(apart, leaves[len(trace.leaves) + len(put) :]),
     )

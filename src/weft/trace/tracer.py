@@ -21,6 +21,7 @@ from weft.trace.capture import (
     PLAIN_TYPES,
     Interception,
     Operator,
+    function_of,
     is_stand_in,
     is_transformed,
     next_autograd_number,
@@ -40,6 +41,7 @@ from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
 from weft.trace.module_moves import stays
 from weft.trace.packed import PackedSequences
+from weft.trace.place_numbers import Condition, NumberLeaf, place_stand_in
 from weft.trace.places import user_place
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
@@ -47,7 +49,7 @@ from weft.trace.recurrent import taken_whole
 from weft.trace.refusals import refuse
 from weft.trace.result_types import ResultTypes
 from weft.trace.shortcuts import known_result
-from weft.trace.state import State
+from weft.trace.state import Slot, State, find_state
 from weft.trace.taken_apart import TakenApart
 from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 from weft.trace.unsized import UNSIZED, unsized_types
@@ -81,16 +83,23 @@ class Request:
     result_types: ResultTypes = field(default_factory=ResultTypes)
     draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
+    walk: Callable[..., State] = find_state  # finds `state` again, where it may have changed
+    places: tuple[Slot, ...] = ()  # of whole numbers that the function reaches by itself, which may change too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedNumber:
-    """A Python number that goes in: its value today, in the Graph, its position, the symbol that stands for it."""
+    """A Python number that goes in: its value today, in the Graph, the symbol that stands for it, where it is.
+
+    That is a position among the arguments, or a place that the function reaches by itself.
+    """
 
     number: float
     value: Value
-    argument: int
     symbol: Any
+    stand_in: Any
+    argument: int | None = None
+    slot: Slot | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -137,6 +146,8 @@ class Tracer:
                 leaves[position] = self._add_input(leaf, position)
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)
+        for number, slot in enumerate(self.request.places):
+            place_stand_in(slot, self._add_place(slot, f"place{number}"))
         own = self.request.state.homes
         self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, leaves, own)
         self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
@@ -161,7 +172,7 @@ class Tracer:
         with self.interception:
             leaves, self.trace.structure = apart.flatten(self.result)
         self.result = None
-        self.trace.leaves = [plain_number(leaf) for leaf in leaves]
+        self.trace.leaves = [self.number_leaf(leaf, of_arguments=False) for leaf in leaves]
         self._check_nothing_was_lost()
 
     def let_go(self, *, entirely: bool) -> None:
@@ -203,7 +214,15 @@ class Tracer:
         stand_in, symbol = self.interception.symbol(number, f"number{argument}")
         value = Value("input", (), NumberType(type(number).__name__), name=self._argument_name(argument))
         self.recorder.numbers[symbol] = value
-        self.trace.numbers.append(TracedNumber(number, value, argument, symbol))
+        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, argument=argument))
+        return stand_in
+
+    def _add_place(self, slot: Slot, name: str) -> Any:
+        number = slot.get()
+        stand_in, symbol = self.interception.symbol(number, name)
+        value = Value("input", (), NumberType("int"), name=slot.path.replace(".", "_"))
+        self.recorder.numbers[symbol] = value
+        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, slot=slot))
         return stand_in
 
     def _argument_name(self, argument: int) -> str:
@@ -213,7 +232,35 @@ class Tracer:
     def relied_on(self) -> set[int]:
         """The positions of numbers whose value decided something: the program holds for this value alone."""
         symbols = self.interception.relied_on()
-        return {entry.argument for entry in self.trace.numbers if entry.symbol in symbols}
+        return {
+            entry.argument for entry in self.trace.numbers if entry.symbol in symbols and entry.argument is not None
+        }
+
+    def places_of_one_value(self) -> set[int]:
+        """Which of the requested places, by number, decided something that holds for the number of today alone."""
+        places = [entry for entry in self.trace.numbers if entry.slot is not None]
+        return {number for number, entry in enumerate(places) if self.interception.has_one_value(entry.symbol)}
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """What must hold of the numbers in places."""
+        found = ((expression, self._of_places(expression)) for expression in self.interception.conditions())
+        return tuple(Condition(leaf, str(expression)) for expression, leaf in found if leaf is not None)
+
+    def number_leaf(self, leaf: Any, *, of_arguments: bool = True) -> Any:
+        """A number that is left somewhere: what each run computes of its numbers, where that is possible."""
+        if isinstance(leaf, torch.SymInt):
+            found = self._of_places(leaf.node.expr, of_arguments=of_arguments)
+            if found is not None:
+                return found
+        return plain_number(leaf)
+
+    def _of_places(self, expression: Any, *, of_arguments: bool = False) -> NumberLeaf | None:
+        """An expression of nothing but numbers that go in: from places, and from arguments if these count."""
+        known = {entry.symbol: place for place, entry in enumerate(self.trace.numbers) if of_arguments or entry.slot}
+        symbols = sorted(expression.free_symbols, key=str)
+        if not symbols or not all(symbol in known for symbol in symbols):
+            return None
+        return NumberLeaf(function_of(expression, symbols), tuple(known[symbol] for symbol in symbols))
 
     def _adopt(self, tensor: torch.Tensor) -> TensorState:
         """Make a real tensor that the function reached by itself an input of the program.

@@ -110,7 +110,7 @@ def _known(traced: Traced, tensors: list[torch.Tensor], numbers: list[Any], lock
     arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
     if len(arguments) != len(traced.inputs) or any(index >= count for index in arguments):
         raise UnsupportedError("a lazy segment reaches a tensor that it was not given")
-    free = tuple(entry.argument - count for entry in traced.numbers)
+    free = tuple(entry.argument - count for entry in traced.numbers if entry.argument is not None)
     written = {write.input for write in traced.graph.writes}
     places = frozenset(
         entry.argument for entry in traced.inputs if entry.value in written and entry.argument is not None

@@ -16,6 +16,7 @@ from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
+from weft.trace.place_numbers import NumberLeaf
 from weft.trace.signature import memory_key
 from weft.trace.state import Slot
 from weft.trace.taken_apart import REFERENCES, GivenLeaf
@@ -59,6 +60,7 @@ def named_graph(graph: Graph, traced: Traced, example: Example) -> Graph:
         labels.append(name + pytree.keystr(tuple(rest)))
     arguments = [entry.argument for entry in traced.inputs] + [entry.argument for entry in traced.numbers]
     found = {index: labels[position] for index, position in enumerate(arguments) if position is not None}
+    found |= {len(traced.inputs) + index: entry.slot.path for index, entry in enumerate(traced.numbers) if entry.slot}
     return _named(graph, found | state_names(traced, example))
 
 
@@ -66,8 +68,15 @@ def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramP
     """Describe a program without reference to the process that made it; `graph` is what `traced` became by passes."""
     leaves, structure = tree_flatten((example.arguments, example.keywords))
     positions = {entry.argument: index for index, entry in enumerate(traced.inputs) if entry.argument is not None}
-    positions |= {entry.argument: index for index, entry in enumerate(traced.numbers, len(traced.inputs))}
+    numbers = enumerate(traced.numbers, len(traced.inputs))
+    positions |= {entry.argument: index for index, entry in numbers if entry.argument is not None}
     names = state_names(traced, example)
+    if any(entry.slot is not None for entry in traced.numbers):
+        raise UnsupportedError(
+            "the program counts in a Python object, which a program file cannot",
+            why="a file has no Python objects: it takes tensors and returns tensors",
+            fix="count in a registered buffer, or pass the number as an argument",
+        )
     if any(entry.slot.given is not None for entry in traced.kept):
         raise UnsupportedError(
             "the program changes a container among its arguments, which a program file cannot",
@@ -157,7 +166,7 @@ def _call(example: Example, both: Node) -> CallStructure:
 def _result_leaf(leaf: Any, given: Sequence[Node]) -> Node:
     if isinstance(leaf, GivenLeaf) and not ports(found := given[leaf.place]):
         return found
-    if isinstance(leaf, REFERENCES):
+    if isinstance(leaf, (*REFERENCES, NumberLeaf)):
         raise UnsupportedError(
             "the program gives back a container that was there before, which a program file cannot",
             why="a file has no Python objects: what it returns is made anew at each run",

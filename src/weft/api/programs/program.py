@@ -36,7 +36,7 @@ from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
-from weft.trace.tracer import TracedInput
+from weft.trace.tracer import TracedInput, TracedNumber
 
 
 class Program:
@@ -63,6 +63,7 @@ class Program:
         self._row = flat_kind(traced.structure)
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
         self._returned = Returned(traced)
+        self._first_number = len(traced.inputs)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -137,7 +138,7 @@ class Program:
         example = self._call()
         leaves, _ = tree_flatten((example.arguments, example.keywords))
         arguments = [leaves[entry.argument] for entry in self._traced.inputs if entry.argument is not None]
-        numbers = [leaves[entry.argument] for entry in self._traced.numbers]
+        numbers = [_number(entry, leaves) for entry in self._traced.numbers]
         inputs = [*arguments, *(slot.get() for slot in example.slots), *numbers]
         written = {write.input for write in self.graph.writes}
         copies = {value: index for index, value in enumerate(self.graph.inputs) if value in written}
@@ -187,7 +188,7 @@ class Program:
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
-        return self._returned.apply(results, containers)
+        return self._returned.apply(results, containers, inputs[self._first_number :])
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, Given] | None:
         """Give what runs it as it is bound now, where it is native code from end to end and gives new tensors alone."""
@@ -241,6 +242,11 @@ def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
 def _without_tensor(entry: TracedInput) -> TracedInput:
     """What is known of an input without the tensor that it was traced with: each call brings its own."""
     return replace(entry, tensor=entry.stand_in)
+
+
+def _number(entry: TracedNumber, leaves: Sequence[Any]) -> Any:
+    """A number that goes in, as it is now."""
+    return entry.slot.get() if entry.slot is not None else leaves[entry.argument or 0]
 
 
 def _weights(traced: Traced) -> frozenset[Value]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.api.rebuild import Build, builder
 from weft.trace.outcome import TensorLeaf
+from weft.trace.place_numbers import NumberLeaf
 from weft.trace.rebound import Rebound
 from weft.trace.taken_apart import REFERENCES, GivenLeaf, HeldLeaf, MadeLeaf
 from weft.trace.traced import Traced
@@ -24,14 +25,19 @@ class Returned:
         self._held = traced.held
         self._made = [(leaves, builder(structure)) for leaves, structure in traced.made]
         everything = (*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves))
-        self._is_plain = not traced.needs_containers and not any(isinstance(leaf, REFERENCES) for leaf in everything)
+        self._is_plain = not traced.needs_containers and not any(
+            isinstance(leaf, (*REFERENCES, NumberLeaf)) for leaf in everything
+        )
 
-    def apply(self, results: Sequence[Any], given: Sequence[Any]) -> Any:
-        """Put in Python places what a run keeps there, and give what it returns; `given` are its call's containers."""
+    def apply(self, results: Sequence[Any], given: Sequence[Any], numbers: Sequence[Any]) -> Any:
+        """Put in Python places what a run keeps there, and give what it returns.
+
+        `given` are the containers among the arguments of its call, `numbers` those that it runs on.
+        """
         if self._is_plain:
             keep(self._places, results)
             return self._build(filled(self._leaves, results))
-        leaves = _Leaves(results, given, [slot.get() for slot in self._held], self._made)
+        leaves = _Leaves((results, given, [slot.get() for slot in self._held], numbers), self._made)
         # Where all of them are is looked up before anything is put there: one may be inside of another.
         for entry, container, build in [(entry, entry.slot.holder(given), build) for entry, build in self._places]:
             entry.put(container, build([leaves.of(leaf) for leaf in entry.leaves]))
@@ -41,17 +47,21 @@ class Returned:
 class _Leaves:
     """What the leaves of one run stand for."""
 
-    def __init__(self, results: Sequence[Any], given: Sequence[Any], held: Sequence[Any], made: Sequence[Any]) -> None:
-        self._results, self._given, self._held, self._made = results, given, held, made
+    def __init__(self, parts: tuple[Sequence[Any], ...], made: Sequence[Any]) -> None:
+        self._results, self._given, self._held, self._numbers = parts
+        self._made = made
         self._found: dict[int, Any] = {}
 
     def of(self, leaf: Any) -> Any:
+        """The thing."""
         if isinstance(leaf, TensorLeaf):
             return self._results[leaf.index]
         if isinstance(leaf, GivenLeaf):
             return self._given[leaf.place]
         if isinstance(leaf, HeldLeaf):
             return self._held[leaf.number]
+        if isinstance(leaf, NumberLeaf):
+            return leaf.value(self._numbers)
         if not isinstance(leaf, MadeLeaf):
             return leaf
         if leaf.number not in self._found:

@@ -132,6 +132,7 @@ def steady_step(ran: Ran, given: tuple[Any, ...]) -> SteadyStep | None:
         and found._settled is not None
         and not found.moves
         and not found.numbers
+        and not found.takes_places
         and not any(value in written for value in graph.inputs[: len(found.arguments)])
         and len(found.arguments) == len(given)
         and tensor_layout() is not None

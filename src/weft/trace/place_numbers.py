@@ -1,0 +1,93 @@
+"""Take whole numbers in Python places as inputs of a program, so that one program does for all that code counts there.
+
+`self.steps += 1` and `cache.position += 1` change at each call what the next one finds. Such a number goes into the
+program as it is at each run; what the code made of it is an expression, which each run computes and puts back. What the
+code decided by it (`if self.steps % 10 == 0`) is a condition that must hold for the program to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.trace.containers import MISSING, put
+from weft.trace.rebound import REFILLED, Rebound
+from weft.trace.state import Slot
+
+LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberLeaf:
+    """What a run computes of its numbers; `places` says of which."""
+
+    function: Callable[..., Any]
+    places: tuple[int, ...]
+
+    def value(self, numbers: Sequence[Any]) -> Any:
+        """The number, of a run with these numbers."""
+        return self.function(*[numbers[place] for place in self.places])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition:
+    """What must hold of the numbers that a program takes from Python places."""
+
+    test: NumberLeaf
+    text: str
+
+    def holds(self, numbers: Sequence[Any]) -> bool:
+        """Whether it does."""
+        return bool(self.test.value(numbers))
+
+
+def is_whole_number(thing: Any) -> bool:
+    """Whether a thing is a number that a program may take from a place."""
+    return type(thing) is int and -LARGEST < thing < LARGEST
+
+
+def counted_places(kept: Iterable[Rebound]) -> list[Slot]:
+    """The places whose whole numbers became others."""
+    found: list[Slot] = []
+    for entry in kept:
+        if entry.slot.given is not None or entry.appends:
+            continue
+        if not entry.refills:
+            leaf = entry.leaves[0] if entry.structure.is_leaf() else None
+            if _may_count(leaf) and is_whole_number(entry.before):
+                found.append(entry.slot)
+        elif isinstance(entry.slot.container, REFILLED):
+            found += _counted_items(entry)
+    return found
+
+
+def _counted_items(entry: Rebound) -> list[Slot]:
+    """The places of whole numbers in a list that has as many items as before."""
+    items = entry.slot.container
+    if entry.structure.num_children != len(items) or entry.structure.num_leaves != len(items):
+        return []
+    inside = Slot(items, None, entry.slot.path, parent=entry.slot.parent, is_attribute=entry.slot.is_attribute)
+    return [
+        inside.at(place)
+        for place, (leaf, item) in enumerate(zip(entry.leaves, items, strict=True))
+        if _may_count(leaf) and is_whole_number(item)
+    ]
+
+
+def _may_count(leaf: Any) -> bool:
+    return isinstance(leaf, NumberLeaf) or is_whole_number(leaf)
+
+
+def place_stand_in(slot: Slot, stand_in: Any) -> None:
+    """Let traced code find what stands for a number in its place."""
+    if slot.owner is None:
+        put(slot.container, slot.key, stand_in)
+    else:
+        slot.put(stand_in)
+
+
+def number_at(slot: Slot) -> Any:
+    """The number that is in a place now; MISSING if there is none that a program may take."""
+    found = slot.get()
+    return found if is_whole_number(found) else MISSING
