@@ -18,11 +18,29 @@ SAMPLES_OF_AN_ENTRY = {
     "gradients": 1,
     "errors": 1,
     "modules": 1,
+    "layouts": 1,
     "programs": 3,
 }
-NATIVE_SAMPLES_OF_AN_ENTRY = {"values": 2, "inplace": 1, "gradients": 1, "modules": 1, "programs": 3, "graphs": 2}
-SHARDS = {"values": 16, "inplace": 2, "streams": 1, "gradients": 8, "errors": 3, "modules": 8, "programs": 2}
-NATIVE_SHARDS = {"values": 16, "inplace": 2, "gradients": 16, "modules": 8, "programs": 4, "graphs": 2}
+NATIVE_SAMPLES_OF_AN_ENTRY = {
+    "values": 2,
+    "inplace": 1,
+    "gradients": 1,
+    "modules": 1,
+    "layouts": 1,
+    "programs": 3,
+    "graphs": 2,
+}
+SHARDS = {
+    "values": 16,
+    "inplace": 2,
+    "streams": 1,
+    "gradients": 8,
+    "errors": 3,
+    "modules": 8,
+    "layouts": 1,
+    "programs": 2,
+}
+NATIVE_SHARDS = {"values": 16, "inplace": 2, "gradients": 16, "modules": 8, "layouts": 1, "programs": 4, "graphs": 2}
 LEAST_VALUES = 2000
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

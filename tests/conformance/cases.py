@@ -55,6 +55,7 @@ class Trial:
     neighbour: Callable[[int], tuple[Start, Start | None]] | None = None  # moved by a last bit; that in float64
     whole_model: bool = False  # the error of a tensor is bounded as a whole, not that of each element
     disputed: bool = False  # eager's vectors give NaN where its single numbers do not: NaN is right too
+    gradient_strides: bool = False  # gradients lie in memory as eager's do
     precision: torch.dtype | None = None  # the shortest floats inside, where results may be longer
     minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure
 

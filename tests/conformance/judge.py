@@ -47,7 +47,7 @@ def _verdict(trial: Trial, contestant: Contestant) -> tuple[Status, str, str, tu
         if expected.error is not None:
             detail = f"call {number + 1} returned, eager raises {_line(expected.error)}"
             return Status.WRONG, detail, "", ()
-        found = _differences(expected, actual, allowance, number)
+        found = _differences(expected, actual, allowance, number, strict=trial.gradient_strides)
         wrong = [text for text, bounded in found if not bounded]
         if wrong:
             return Status.WRONG, f"call {number + 1}: " + "; ".join(wrong[:4]), "", ()
@@ -75,15 +75,17 @@ def reason(error: UnsupportedError) -> str:
     return f"{fact} ({error.why.splitlines()[0]})" if error.why else fact
 
 
-def _differences(expected: Outcome, actual: Outcome, allowance: Allowance, number: int) -> list[tuple[str, bool]]:
-    """List what differs; each text with whether the trial allows the difference."""
+def _differences(
+    expected: Outcome, actual: Outcome, allowance: Allowance, number: int, *, strict: bool
+) -> list[tuple[str, bool]]:
+    """List what differs, in strides of gradients too if `strict`; each text with whether the trial allows it."""
     left, right = (pytree.tree_structure(outcome.result) for outcome in (expected, actual))
     if left != right:
         return [(f"the result is built as {right}, eager's as {left}", False)]
     found: list[tuple[str, bool]] = []
     for part, tensors_of in PARTS.items():
         for place, (one, two) in enumerate(zip(tensors_of(expected), tensors_of(actual), strict=True)):
-            text = _leaf_difference(one, two, allowance, stride=part != "gradient")
+            text = _leaf_difference(one, two, allowance, stride=strict or part != "gradient")
             if text is not None:
                 scale = largest((*expected.arguments, *expected.gradients)) if part == "gradient" else 0.0
                 allowed = text is BITS and allowance.allows(one, two, (number, part, place), scale)

@@ -105,7 +105,7 @@ class Differentiator:
         leaves = [entry.leaf for entry in self.wanted]
         # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves.
         reals = [entry.tensor for entry in self.wanted]
-        with self.tracer.backward():
+        with self.tracer.backward([root for root, _ in pairs]):
             found = torch.autograd.grad(
                 [root for root, _ in pairs],
                 [*leaves, *reals],

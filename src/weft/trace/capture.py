@@ -74,7 +74,7 @@ class _OperatorMode(TorchDispatchMode):
         keywords = kwargs or {}
         if self.quiet or func.namespace == "prim":
             return func(*args, **keywords)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if _is_composite(func.name()) and not _has_kernel(func.name(), (*args, *keywords.values())):
             # Inference mode skips autograd, and with it the step that takes composite operators apart.
             with self:
                 result = func.decompose(*args, **keywords)
@@ -86,6 +86,18 @@ class _OperatorMode(TorchDispatchMode):
 def watching_operators(listener: Listener) -> AbstractContextManager[Any]:
     """Report operators below autograd to a listener, which runs them on the tensors that they are given."""
     return _OperatorMode(listener)
+
+
+@cache
+def _is_composite(name: str, key: str = "CompositeImplicitAutograd") -> bool:
+    """Whether PyTorch has a kernel of an operator for a dispatch key; by default one that only calls others."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def _has_kernel(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether a composite operator has a kernel of its own too where its tensors are: that one runs in eager."""
+    devices = {leaf.device.type for leaf in arguments if isinstance(leaf, torch.Tensor)}
+    return bool(devices) and all(_is_composite(name, device.upper()) for device in devices)
 
 
 class _FunctionMode(TorchFunctionMode):
@@ -397,6 +409,36 @@ def _counts_as_reference() -> int:
     found = sys.getrefcount(tensor) - before
     del view
     return found
+
+
+def number_of_holders(tensor: torch.Tensor) -> int:
+    """How many hold a tensor, where all of Python counts as one."""
+    return int(tensor._use_count())  # type: ignore[attr-defined]
+
+
+@cache
+def holders_of_gradient() -> int:
+    """How many hold a gradient that the engine adds another one to, as a mode sees it, where nobody else does."""
+    mode = _CountingMode()  # type: ignore[no-untyped-call]
+    with torch.enable_grad():
+        leaf = torch.ones(1, requires_grad=True)
+        result = leaf * 2 + leaf * 3
+    with mode:
+        torch.autograd.grad(result, leaf)
+    return mode.found
+
+
+class _CountingMode(TorchDispatchMode):
+    """Counts who holds the first tensor of an addition."""
+
+    found = 0
+
+    def __torch_dispatch__(
+        self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.add.Tensor:
+            self.found = number_of_holders(args[0])
+        return func(*args, **(kwargs or {}))
 
 
 def references_of_pytorch(tensor: torch.Tensor) -> int:

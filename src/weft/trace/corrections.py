@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from weft.trace.capture import Operator, is_stand_in, outside_tracing, tree_map_only
+from weft.ir.library import is_fresh, name_of, split
+from weft.ir.types import row_major
+from weft.trace.capture import Operator, is_stand_in, is_transformed, outside_tracing, tree_map_only
 from weft.trace.places import user_place
 from weft.trace.refusals import refuse
 
@@ -60,18 +63,47 @@ CORRECTIONS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = MappingProxyT
 )
 
 
-def correct_elementwise(operator: Operator, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Where operands lie in different orders the result's is the operator's own choice: it is asked, with ones."""
-    if torch.Tag.pointwise not in operator.tags or not _is_open(result, (*arguments, *keywords.values())):
-        return result
+def correct_strides(operator: Operator, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Where a layout is the operator's own choice, which its rule may tell otherwise, it is asked, with ones."""
+    given = [*_leaves(arguments), *_leaves(tuple(keywords.values()))]
+    if torch.Tag.pointwise in operator.tags:
+        if not _is_open(result, given):
+            return result
+        filling = 1
+    else:
+        if not _is_open_to_others(operator, result, given):
+            return result
+        filling = 0  # a place, where it is an integer: every place has a first one
     with outside_tracing():
-        real_arguments, real_keywords = tree_map_only(_NOT_REAL, _real, (arguments, keywords))
-        strides = operator(*real_arguments, **real_keywords).stride()
-    return result if strides == result.stride() else result.new_empty_strided(result.shape, strides)
+        real = functools.partial(_real, filling)
+        real_arguments, real_keywords = tree_map_only(_NOT_REAL, real, (arguments, keywords))
+        try:
+            found = operator(*real_arguments, **real_keywords)
+        except (RuntimeError, ValueError, IndexError):
+            if torch.Tag.pointwise in operator.tags:
+                raise
+            return result  # it refuses these elements: the rule's strides stand
+    if not isinstance(result, (tuple, list)):
+        return _with_strides(result, found)
+    return type(result)(_with_strides(one, real) for one, real in zip(result, found, strict=True))
 
 
-def _is_open(result: Any, given: tuple[Any, ...]) -> bool:
-    """Whether a new tensor's strides do not follow from what was given."""
+def _with_strides(result: Any, found: Any) -> Any:
+    if not isinstance(result, torch.Tensor) or result.shape != found.shape or result.stride() == found.stride():
+        return result
+    return result.new_empty_strided(result.shape, found.stride())
+
+
+def _leaves(arguments: Sequence[Any]) -> Iterator[Any]:
+    for leaf in arguments:
+        if isinstance(leaf, (list, tuple)):
+            yield from _leaves(leaf)
+        else:
+            yield leaf
+
+
+def _is_open(result: Any, given: Sequence[Any]) -> bool:
+    """Whether a new tensor's strides do not follow from what was given, for an operator that computes each element."""
     if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or any(result is leaf for leaf in given):
         return False
     if result.numel() > _MOST_ASKED:
@@ -85,6 +117,23 @@ def _is_open(result: Any, given: tuple[Any, ...]) -> bool:
     return len(whole) < len(tensors) and (not whole or min(result.shape, default=2) <= 1)
 
 
+def _is_open_to_others(operator: Operator, result: Any, given: Sequence[Any]) -> bool:
+    """The same for any other operator that does nothing but give new tensors."""
+    results = [leaf for leaf in _leaves((result,)) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in given if isinstance(leaf, torch.Tensor)]
+    if operator.namespace != "aten" or _stem(operator) not in _ASKED:
+        return False
+    if not results or not tensors or any(leaf.device.type != "cpu" for leaf in (*results, *tensors)):
+        return False
+    if (
+        not is_fresh(name_of(operator))
+        or any(map(is_transformed, (*results, *tensors)))
+        or any(leaf.numel() > _MOST_ASKED for leaf in results)
+    ):
+        return False
+    return not all(map(_lies_by_rows, (*results, *tensors))) and not all(map(_lies_by_pixels, (*results, *tensors)))
+
+
 def _is_loose(result: torch.Tensor) -> bool:
     """Whether a dimension of one element has another stride than where all lies row by row: operators may keep it."""
     step = 1
@@ -95,14 +144,57 @@ def _is_loose(result: torch.Tensor) -> bool:
     return False
 
 
+def _lies_by_rows(tensor: torch.Tensor) -> bool:
+    return tensor.stride() == row_major(tuple(tensor.shape))
+
+
+def _lies_by_pixels(tensor: torch.Tensor) -> bool:
+    """Whether channels come last in an image, and no dimension leaves it open; or there are none."""
+    if tensor.dim() < _LEAST_OF_IMAGE:
+        return _lies_by_rows(tensor)
+    batch, channels, *sizes = tensor.shape
+    batch_stride, channel_stride, *strides = tensor.stride()
+    by_pixels = row_major((batch, *sizes, channels))
+    return min(tensor.shape) > 1 and (batch_stride, *strides, channel_stride) == by_pixels
+
+
+_LEAST_OF_IMAGE = 4
+
+
+def _stem(operator: Operator) -> str:
+    """The name of what an operator computes, or computes the gradient of."""
+    _, name, _ = split(name_of(operator))
+    return name.strip("_").removesuffix("_data").removesuffix("_backward")
+
+
+_ASKED = frozenset(
+    {"convolution", "native_batch_norm", "native_batch_norm_legit", "native_batch_norm_legit_no_training"}
+    | {"native_group_norm", "native_layer_norm", "fused_rms_norm", "scaled_dot_product_flash_attention_for_cpu"}
+    | {"max_pool2d_with_indices", "max_pool3d_with_indices", "fractional_max_pool2d", "fractional_max_pool3d"}
+    | {f"{kind}_pool{rank}d" for kind in ("avg", "adaptive_avg", "adaptive_max") for rank in (2, 3)}
+    | {f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d")}
+    | {f"upsample_{kind}" for kind in ("nearest_exact1d", "nearest_exact2d", "nearest_exact3d", "bicubic2d")}
+    | {f"upsample_{kind}2d_aa" for kind in ("bilinear", "bicubic")}
+    | {f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)}
+    | {"softmax", "log_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "prelu_kernel", "log_sigmoid"}
+    | {"elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid_forward"}
+    | {"mish", "sigmoid", "silu", "softplus", "softshrink", "tanh", "threshold", "logit", "native_dropout"}
+    | {"binary_cross_entropy", "huber_loss", "mse_loss", "smooth_l1_loss", "soft_margin_loss"}
+    | {"sum", "mean", "amax", "amin", "prod", "std", "var", "var_mean", "linalg_vector_norm", "renorm", "trilinear"}
+    | {"clone", "to_copy", "cat", "flip", "roll", "repeat", "tril", "triu", "sort", "topk", "index_select", "gather"}
+    | {"constant_pad_nd", "native_channel_shuffle", "pixel_shuffle", "pixel_unshuffle", "im2col", "col2im", "select"}
+    | {"slice", "diagonal", "unfold", "grid_sampler_2d", "grid_sampler_3d", "embedding_dense"}
+)
+"""What is computed from whole tensors, and safely from ones and zeros; the rules of others are taken at their word."""
+
 _MOST_ASKED = 2**24
 """Elements of a result whose strides are asked for; the rule's are taken for larger ones, to save time and memory."""
 
 _NOT_REAL = (torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
-def _real(leaf: Any) -> Any:
-    """Ones for a stand-in; a number for a symbol, whose value no stride depends on.
+def _real(filling: int, leaf: Any) -> Any:
+    """Ones for a stand-in, `filling` for one of integers; a number for a symbol, whose value no stride depends on.
 
     Not what memory happens to hold: the degree of a polynomial may be one of these elements.
     """
@@ -110,4 +202,5 @@ def _real(leaf: Any) -> Any:
         return 1 if isinstance(leaf, torch.SymInt) else 1.0
     if not is_stand_in(leaf):
         return leaf
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).fill_(1)
+    value = 1 if leaf.dtype.is_floating_point or leaf.dtype.is_complex else filling
+    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device).fill_(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,10 +31,11 @@ from weft.trace.capture import (
     tree_flatten,
     without_functions,
 )
-from weft.trace.corrections import CORRECTIONS, correct_elementwise
+from weft.trace.corrections import CORRECTIONS, correct_strides
 from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
 from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
+from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.grown import Noting
 from weft.trace.known import Known
 from weft.trace.known_sizes import KnownSizes
@@ -132,6 +133,7 @@ class Tracer:
         self._real_of: dict[int, torch.Tensor] = {}
         self._known = Known()
         self._in_backward = False
+        self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
         self._packed = PackedSequences(self.interception.empty, self._elements)
         self._known_sizes = KnownSizes(self._elements, self._constant, self.on_operator)
@@ -184,15 +186,17 @@ class Tracer:
         self.trace.inputs = [item if item.argument is None else replace(item, tensor=item.stand_in) for item in own]
 
     @contextmanager
-    def backward(self) -> Iterator[None]:
-        """While code of this trace's backward runs: seeding and random operators are followed anew."""
+    def backward(self, roots: Sequence[torch.Tensor]) -> Iterator[None]:
+        """While code of these tensors' backward runs: seeding and random operators are followed anew."""
         assert self._random is not None
         self._random, self._in_backward = self._random.successor(), True
+        self._sums = GradientSums(self.recorder, roots)
         try:
             with self.interception, without_functions(), torch.enable_grad():
                 yield
             self._random.finish()
         finally:
+            self._sums = None
             self._random.restore()
 
     def _add_input(self, tensor: torch.Tensor, argument: int | None) -> torch.Tensor:
@@ -358,6 +362,8 @@ class Tracer:
             return self._constant(arguments[0])
         if not self._generators.may_draw(keywords.get("generator")):
             refuse("generator", place)
+        if target == SUM and self._sums is not None and self._sums.is_in_place(arguments, keywords):
+            return self._sum_in_place(*arguments)
         random = self._random if is_random(target) else None
         if random is not None:
             with outside_tracing():
@@ -377,6 +383,11 @@ class Tracer:
             with outside_tracing():
                 random.after_random_operator()
         return result
+
+    def _sum_in_place(self, first: torch.Tensor, second: torch.Tensor) -> Any:
+        """Record a sum that lies in memory as its first tensor does."""
+        copy = self.on_operator(torch.ops.aten.clone.default, (first,), {})
+        return self.on_operator(torch.ops.aten.add_.Tensor, (copy, second), {})
 
     def _results(self, call: Call, builder: CallBuilder, run: Callable[[], Any]) -> Any:
         """Stand-ins for the results of a call: by their types where these are known."""
@@ -419,7 +430,7 @@ class Tracer:
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():
                 right = result if correct is None else correct(result, arguments)
-                return correct_elementwise(operator, right, arguments, keywords)
+                return correct_strides(operator, right, arguments, keywords)
 
         return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.ir.types import TensorType
 from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Results, Rules
 from weft.trace.lift.convolutions import channels
@@ -183,6 +184,8 @@ def running(arguments: Arguments, middle: Expression, spread: Expression, count:
 
 def batch_norm_gradient(arguments: Arguments) -> Results:
     """The gradients for input, weight and bias."""
+    mistaken = are_mistaken(*(entry.kind for entry in arguments.tensors("grad_out", "input")))
+    arguments.require(not mistaken, "takes one order of pixels for the other, and PyTorch's answer is the one to give")
     gradient, x = (entry.wide() for entry in arguments.tensors("grad_out", "input"))
     training = arguments.literal("train")
     dimensions = around_channels(x)
@@ -207,6 +210,48 @@ def batch_norm_gradient(arguments: Arguments) -> Results:
         for_weight.reshape(flat) if arguments.wanted(1) else None,
         for_bias.reshape(flat) if arguments.wanted(2) else None,
     )
+
+
+def are_mistaken(gradient: TensorType, values: TensorType) -> bool:
+    """Whether PyTorch reads images that lie by rows and images that lie by pixels as if they lay alike.
+
+    Its kernel asks of each whether it lies in one of both orders, where the stride of a dimension of one element does
+    not matter, and whether both suggest the same order, where it does.
+    """
+    rows, pixels = gradient, values
+    if not rows.is_contiguous:
+        rows, pixels = pixels, rows
+    differ = rows.is_contiguous and not pixels.is_contiguous and not lies_by_pixels(rows) and lies_by_pixels(pixels)
+    return differ and suggests_pixels(rows) == suggests_pixels(pixels)
+
+
+IMAGES = (4, 5)  # ranks of images and of volumes
+
+
+def lies_by_pixels(kind: TensorType) -> bool:
+    """Whether the channels of each pixel lie side by side, and the pixels one after the other."""
+    return kind.rank in IMAGES and permuted(kind).is_contiguous
+
+
+def permuted(kind: TensorType) -> TensorType:
+    """The same memory with channels as the last dimension."""
+    order = (0, *range(2, kind.rank), 1)
+    shape, strides = (tuple(numbers[place] for place in order) for numbers in (kind.shape, kind.strides))
+    return TensorType(kind.dtype, shape, strides, kind.device)
+
+
+def suggests_pixels(kind: TensorType) -> bool:
+    """Whether strides grow from channels over pixels to the batch, as PyTorch compares them to guess an order."""
+    if kind.rank not in IMAGES or kind.strides[1] == 0:
+        return False
+    least = 0
+    for place in (1, *reversed(range(2, kind.rank)), 0):
+        if kind.shape[place] == 0 or kind.strides[place] < least:
+            return False
+        if place == 0 and least == kind.strides[1]:
+            return False
+        least = kind.strides[place] * max(kind.shape[place], 1)
+    return True
 
 
 NORMS: Rules = {
