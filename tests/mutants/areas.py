@@ -70,7 +70,7 @@ AREAS = {
     "engine": Area(("engine/*.py",), ("engine/test_*.py",)),
     "facts": Area(
         ("trace/facts.py", "trace/signature.py"),
-        ("trace/test_facts.py", "trace/test_signature.py", "trace/test_state.py", "api/test_guards.py"),
+        ("trace/test_facts*.py", "trace/test_signature*.py", "trace/test_state.py", "api/test_guards.py"),
     ),
     "kernels": Area(
         ("codegen/kernels/*.py", "plan/kernels/*.py"),

@@ -14,7 +14,7 @@ from weft.runtime.arena import Block
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.fast_call import object_layout
 from weft.runtime.lanes import crew_address, ensure_crew, run_lanes
-from weft.runtime.same_content import WORTH_LANES, SameContent, _parts
+from weft.runtime.same_content import WORD, WORTH_LANES, SameContent, _parts
 
 LARGE = WORTH_LANES // 4 + 5  # numbers
 PIECES = ([(0, 40)], [(0, 1000), (5000, 8), (9000, 0), (10000, 333)], [(0, 7), (10, 9)])
@@ -27,6 +27,8 @@ def test_every_byte_is_some_lanes_once(pieces: list[tuple[int, int]], lanes: int
     assert len(parts) == lanes
     shared = sorted(byte for part in parts for address, size in part for byte in range(address, address + size))
     assert shared == [byte for address, size in pieces for byte in range(address, address + size)]
+    sizes = [sum(size for _, size in part) for part in parts]
+    assert max(sizes) - -(-sum(sizes) // lanes) < WORD  # whole words, else alike
 
 
 @pytest.mark.parametrize("place", [0, 1, LARGE // 2, LARGE - 1])

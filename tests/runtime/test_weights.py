@@ -192,6 +192,51 @@ def test_a_weight_in_the_memory_of_a_file_is_trusted_after_long_calm_until_its_v
     assert program.is_right()
 
 
+@pytest.mark.parametrize("looks", [1, weights.CALM_LOOKS // 2, weights.CALM_LOOKS - 1])
+def test_a_file_that_was_written_has_to_be_calm_again_for_as_long(looks: int, tmp_path: Path) -> None:
+    program = Program()
+    program.layer.weight = torch.nn.Parameter(of_file(tmp_path / "weight"))
+    alias = program.layer.weight.detach().numpy()
+
+    def doubtful_after(calls: int) -> bool:
+        for _ in range(calls):
+            assert program.is_right()
+        return weights.weight_of(program.layer.weight).is_doubtful
+
+    assert doubtful_after(looks)
+    alias += 1
+    del alias
+    assert doubtful_after(weights.CALM_LOOKS)
+    assert not doubtful_after(2)
+
+
+def test_where_nobody_says_what_memory_is_none_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "MAPPINGS", tmp_path / "nothing")
+    program = Program()
+    program.layer.weight = torch.nn.Parameter(of_file(tmp_path / "weight"))
+    for _ in range(weights.CALM_LOOKS + 2):
+        assert program.is_right()
+    assert weights.weight_of(program.layer.weight).is_doubtful
+
+
+def test_what_inference_mode_loads_from_a_file_is_never_trusted(tmp_path: Path) -> None:
+    program = Program()
+    with torch.inference_mode():
+        program.layer.weight = torch.nn.Parameter(of_file(tmp_path / "weight"), requires_grad=False)
+        for _ in range(weights.CALM_LOOKS + 2):
+            assert program.is_right()
+        for _ in range(2):
+            program.layer.weight.add_(1)
+            assert program.is_right()
+
+
+def test_packed_buffers_are_as_large_as_the_packing_says() -> None:
+    program = Program()
+    assert program.is_right()
+    packed = program.run._binding.shared[0]
+    assert tuple(buffer.nbytes for buffer in packed._packed.buffers) == packed.packing.packed
+
+
 @pytest.mark.parametrize("kind", ["an array", "a view of a file", "a file that others share", "a mapped array"])
 def test_what_others_may_write_is_compared_at_every_call_however_calm_it_was(kind: str, tmp_path: Path) -> None:
     array = np.zeros((COLUMNS, INNER), dtype=np.float32)
@@ -330,8 +375,9 @@ def test_nobody_watches_the_memory_of_weights_that_ended() -> None:
     kept = Program()
     for _ in range(3):
         program = Program()
+        program.layer.weight = torch.nn.Parameter(torch.randn(COLUMNS + 5, INNER)[3 : COLUMNS + 3])
         assert program.is_right()
-        program.layer.weight.data = torch.randn(COLUMNS, INNER)
+        program.layer.weight.data = torch.randn(COLUMNS + 5, INNER)[3 : COLUMNS + 3]
         assert program.is_right()
         del program
     gc.collect()

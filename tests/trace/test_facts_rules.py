@@ -1,0 +1,326 @@
+"""What facts compare, pair by pair; every change in place is noticed by the kind that looks inside, and said."""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from weft.trace.containers import MISSING
+from weft.trace.facts import (
+    DEEPEST_CONTAINER,
+    LARGEST_BUFFER,
+    LONGEST_CONTAINERS,
+    brief,
+    can_change,
+    changed,
+    container_kind,
+    content,
+    join,
+    module_facts,
+    name_fact,
+    plain,
+    small_buffer,
+)
+
+
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
+class Own(list):
+    """A list of one's own."""
+
+
+class Odd(int):
+    """A number of one's own, compared by identity."""
+
+
+TENSOR, MODULE = torch.zeros(2), nn.Linear(2, 2)
+THINGS: dict[str, Any] = {
+    "0": 0,
+    "False": False,
+    "0.0": 0.0,
+    "-0.0": -0.0,
+    "0j": 0j,
+    "-0j": complex(-0.0, 0.0),
+    "0-0j": complex(0.0, -0.0),
+    "''": "",
+    "b''": b"",
+    "None": None,
+    "nan": float("nan"),
+    "odd": Odd(0),
+    "float32": torch.float32,
+    "cpu": torch.device("cpu"),
+    "tensor": TENSOR,
+    "another tensor": torch.zeros(2),
+    "module": MODULE,
+    "function": content,
+    "type": list,
+    "[]": [],
+    "()": (),
+    "{}": {},
+    "set": set(),
+    "frozenset": frozenset(),
+    "deque": deque(),
+    "own list": Own(),
+    "ordered": OrderedDict(),
+    "defaults": defaultdict(list),
+    "[0]": [0],
+    "[0.0]": [0.0],
+    "[-0.0]": [-0.0],
+    "[False]": [False],
+    "[0, 0]": [0, 0],
+    "[[0]]": [[0]],
+    "[(0,)]": [(0,)],
+    "(0,)": (0,),
+    "(0, 1)": (0, 1),
+    "(1, 0)": (1, 0),
+    "pair": Pair(0, 1),
+    "{0}": {0},
+    "frozen {0}": frozenset({0}),
+    "{0, 1}": {0, 1},
+    "{0: 1}": {0: 1},
+    "{1: 0}": {1: 0},
+    "{'a': 1}": {"a": 1},
+    "{'a': 1.0}": {"a": 1.0},
+    "{'a': 1, 'b': 2}": {"a": 1, "b": 2},
+    "{'b': 2, 'a': 1}": {"b": 2, "a": 1},
+    "{'a': [1]}": {"a": [1]},
+    "[tensor]": [TENSOR],
+    "[another tensor]": [torch.zeros(2)],
+    "bytearray": bytearray(b"ab"),
+    "other bytearray": bytearray(b"ba"),
+    "array": array("i", [1, 2]),
+    "other array": array("i", [2, 1]),
+    "numbers": np.zeros(4, np.int32),
+    "floats": np.zeros(4, np.float32),
+    "square": np.zeros((2, 2), np.int32),
+    "ones": np.ones(4, np.int32),
+}
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_each_of_these_is_different_from_all_others(name: str) -> None:
+    one = content(THINGS[name])
+    assert [other for other in THINGS if content(THINGS[other]) == one] == [name]
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_each_is_the_same_as_itself_later(name: str) -> None:
+    fact = name_fact(({"x": THINGS[name]}, "x", "x", THINGS[name]))
+    assert fact.change() is None
+    assert content(THINGS[name]) == content(THINGS[name])
+
+
+EQUAL: list[tuple[Any, Any]] = [
+    ([1, "a", 2.5], [1, "a", 2.5]),
+    ({"a": {1, 2, 3}}, {"a": {3, 2, 1}}),
+    ((1, (2, [3])), (1, (2, [3]))),
+    (float("nan"), float("nan")),
+    (np.arange(3), np.arange(3)),
+    (bytearray(b"a"), bytearray(b"a")),
+    (deque([1]), deque([1])),
+    (Own([1]), Own([1])),
+]
+
+
+@pytest.mark.parametrize("number", range(len(EQUAL)))
+def test_other_objects_of_the_same_content_are_as_good(number: int) -> None:
+    one, other = EQUAL[number]
+    assert content(one) == content(other)
+    names = {"x": one}
+    fact = name_fact((names, "x", "x", one))
+    names["x"] = other
+    assert fact.change() is None or not fact.is_open
+
+
+def nested(depth: int, inside: Any) -> Any:
+    for _ in range(depth):
+        inside = [inside]
+    return inside
+
+
+Change = Callable[[Any], Any]
+# A thing, and a change of it in place.
+CHANGED: dict[str, tuple[Callable[[], Any], Change]] = {
+    "appended": (lambda: [1], lambda x: x.append(2)),
+    "replaced": (lambda: [1], lambda x: x.__setitem__(0, 2)),
+    "popped": (lambda: [1, 2], lambda x: x.pop()),
+    "emptied": (lambda: [1], lambda x: x.clear()),
+    "reversed": (lambda: [1, 2], lambda x: x.reverse()),
+    "key": (dict, lambda x: x.__setitem__("a", 1)),
+    "item": (lambda: {"a": 1}, lambda x: x.__setitem__("a", 2)),
+    "removed": (lambda: {"a": 1, "b": 1}, lambda x: x.pop("a")),
+    "moved to the end": (lambda: {"a": 1, "b": 1}, lambda x: x.__setitem__("a", x.pop("a"))),
+    "member": (lambda: {1}, lambda x: x.add(2)),
+    "discarded": (lambda: {1, 2}, lambda x: x.discard(2)),
+    "left": (lambda: deque([1]), lambda x: x.appendleft(0)),
+    "own": (Own, lambda x: x.append(1)),
+    "default": (lambda: defaultdict(int), lambda x: x["a"]),
+    "inside": (lambda: {"a": [{"b": 1}]}, lambda x: x["a"][0].__setitem__("b", 2)),
+    "inside a tuple": (lambda: ([1],), lambda x: x[0].append(2)),
+    "bytes": (lambda: bytearray(b"ab"), lambda x: x.__setitem__(0, 0)),
+    "numbers": (lambda: array("i", [1, 2]), lambda x: x.__setitem__(0, 0)),
+    "an array": (lambda: np.zeros(3), lambda x: x.__setitem__(2, 1)),
+    "the largest buffer": (lambda: bytearray(LARGEST_BUFFER), lambda x: x.__setitem__(0, 1)),
+    "the largest array": (lambda: np.zeros(LARGEST_BUFFER, np.uint8), lambda x: x.__setitem__(0, 1)),
+    "the longest list": (lambda: [0] * LONGEST_CONTAINERS[0], lambda x: x.__setitem__(0, 1)),
+    "the longest list inside": (
+        lambda: nested(DEEPEST_CONTAINER - 2, [0] * LONGEST_CONTAINERS[-2]),
+        lambda x: x[0][0][0].__setitem__(0, 1),
+    ),
+    "the deepest list": (lambda: nested(DEEPEST_CONTAINER, 0), lambda x: x[0][0][0][0].__setitem__(0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_change_in_place_is_noticed_and_said(name: str) -> None:
+    make, change = CHANGED[name]
+    thing = make()
+    fact = name_fact(({"x": thing}, "x", "here.x", thing))
+    assert can_change(thing)
+    assert fact.is_open
+    assert fact.change() is None
+    change(thing)
+    assert fact.change() is not None
+    assert fact.change().startswith("here.x ")
+    module = nn.Module()
+    module.thing = make()
+    facts = module_facts(module, "net")
+    assert facts.change() is None
+    change(module.thing)
+    assert facts.change().startswith("net.thing ")
+
+
+UNCHANGING = [1, 1.5, "a", None, (), (1, (2, "b")), frozenset({1}), TENSOR, MODULE, content, Odd(3), MISSING]
+TOO_LARGE: list[Any] = [
+    bytearray(LARGEST_BUFFER + 1),
+    np.zeros(LARGEST_BUFFER + 1, np.uint8),
+    [0] * (LONGEST_CONTAINERS[0] + 1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(UNCHANGING) + len(TOO_LARGE)))
+def test_what_cannot_change_or_is_too_large_is_compared_by_who_it_is(number: int) -> None:
+    thing = (UNCHANGING + TOO_LARGE)[number]
+    assert not can_change(thing)
+    assert name_fact(({"x": thing}, "x", "x", thing)).change() is None
+
+
+def test_containers_are_looked_into_as_deep_and_as_far_as_the_bounds_say() -> None:
+    for depth in range(DEEPEST_CONTAINER):
+        for length in (LONGEST_CONTAINERS[depth], LONGEST_CONTAINERS[depth] + 1):
+            one, other = nested(depth, [0] * length), nested(depth, [0] * length)
+            assert (content(one) == content(other)) is (length == LONGEST_CONTAINERS[depth])
+    assert content(nested(DEEPEST_CONTAINER, 0)) == content(nested(DEEPEST_CONTAINER, 0))
+    assert content(nested(DEEPEST_CONTAINER + 1, 0)) != content(nested(DEEPEST_CONTAINER + 1, 0))
+
+
+def test_buffers_are_compared_up_to_a_size() -> None:
+    for size, seen in ((LARGEST_BUFFER, True), (LARGEST_BUFFER + 1, False)):
+        assert (small_buffer(bytearray(size)) is not None) is seen
+        assert (small_buffer(np.zeros(size, np.int8)) is not None) is seen
+        assert (small_buffer(array("b", bytes(size))) is not None) is seen
+    assert small_buffer(np.zeros((2, 3), np.float64)) == ((2, 3), bytes(48))
+    assert small_buffer(array("i", [1])) == (None, array("i", [1]).tobytes())
+
+
+KINDS = [(Own(), list), ([], list), (Pair(1, 2), tuple), (OrderedDict(), dict), ({1}, set), (deque(), deque)]
+KINDS += [(TENSOR, None), (1, None), ("a", None), (bytearray(), None), (frozenset(), frozenset)]
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_what_is_derived_from_a_container_is_one(number: int) -> None:
+    thing, kind = KINDS[number]
+    assert container_kind(thing) is kind
+
+
+BRIEF = [
+    (1, "1"),
+    (-0.0, "-0.0"),
+    ("a", "'a'"),
+    (MISSING, "missing"),
+    (TENSOR, "<Tensor>"),
+    ([1], "<list>"),
+    ("x" * 38, repr("x" * 38)),
+    ("x" * 39, "'" + "x" * 36 + "..."),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BRIEF)))
+def test_a_thing_is_named_briefly(number: int) -> None:
+    thing, text = BRIEF[number]
+    assert brief(thing) == text
+
+
+@pytest.mark.parametrize(
+    "before, now, sentence",
+    [
+        (1, 2, "x was 1, is 2"),
+        (1, MISSING, "x was 1, is missing"),
+        ([1], [2], "x holds other things"),
+        (TENSOR, TENSOR, "x is another Tensor"),
+        (MODULE, [1], "x was <Linear>, is <list>"),
+    ],
+)
+def test_a_change_is_said(before: Any, now: Any, sentence: str) -> None:
+    assert changed("x", before, now) == sentence
+
+
+@pytest.mark.parametrize("thing", [1, 1.5, -0.0, 1j, complex(-0.0, 2.5), "a", None, True, TENSOR])
+def test_what_was_compared_of_a_plain_thing_says_what_it_was(thing: Any) -> None:
+    found = plain(content(thing))
+    assert found is thing or repr(found) == repr(thing)
+
+
+def test_paths_are_joined() -> None:
+    assert (join("a", "b"), join("", "b")) == ("a.b", "b")
+
+
+MODULES: dict[str, tuple[Change, str | None]] = {
+    "nothing": (lambda m: None, None),
+    "training": (lambda m: m.eval(), "net.training was True, is False"),
+    "new": (lambda m: setattr(m, "x", 1), "net.x was missing, is 1"),
+    "gone": (lambda m: delattr(m, "number"), "net.number was 1.5, is missing"),
+    "other number": (lambda m: setattr(m, "number", 2.5), "net.number was 1.5, is 2.5"),
+    "equal number": (lambda m: setattr(m, "number", 0.5 + 1), None),
+    "other kind": (lambda m: setattr(m, "number", True), "net.number was 1.5, is True"),
+    "same list": (lambda m: setattr(m, "names", ["a"]), None),
+    "other list": (lambda m: setattr(m, "names", ["b"]), "net.names holds other things"),
+    "forward": (lambda m: setattr(m, "forward", lambda x: x), "net.forward was missing, is <function>"),
+    "submodule": (lambda m: setattr(m, "inner", nn.ReLU()), "net.submodules holds other things"),
+    "no submodule": (lambda m: delattr(m, "inner"), "net.submodules holds other things"),
+    "parameter": (lambda m: m.register_parameter("p", nn.Parameter(TENSOR)), "net.parameters holds other things"),
+    "no parameter": (lambda m: setattr(m, "weight", None), "net.parameters holds other things"),
+    "another parameter": (lambda m: setattr(m, "weight", nn.Parameter(TENSOR)), None),
+    "buffer": (lambda m: m.register_buffer("b", TENSOR), "net.buffers holds other things"),
+    "hook": (lambda m: m.register_forward_hook(lambda *_: None), "net.forward_hooks was missing, is <dict>"),
+    "hook before": (
+        lambda m: m.register_forward_pre_hook(lambda *_: None),
+        "net.forward_pre_hooks was missing, is <dict>",
+    ),
+    "three at once": (
+        lambda m: (setattr(m, "number", 2.0), setattr(m, "x", 1), m.eval(), setattr(m, "y", 2)),
+        "net.training was True, is False; net.number was 1.5, is 2.0; net.x was missing, is 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_changed_of_a_module_is_said(name: str) -> None:
+    change, sentence = MODULES[name]
+    module = nn.Module()
+    module.number, module.names, module.inner = 1.5, ["a"], nn.Tanh()
+    module.weight = nn.Parameter(torch.zeros(2))
+    facts = module_facts(module, "net")
+    assert facts.change() is None
+    change(module)
+    assert facts.change() == sentence
