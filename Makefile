@@ -11,7 +11,8 @@ AREA ?= check
 N ?= 30
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check lint types layers conformance kills mutants bench readme docs install clean
+.PHONY: help demo test check lint types layers conformance kills mutants bench readme docs install clean \
+  mxnet-oracle mxnet-operators
 
 help:
 	@echo "make demo         run two networks imperatively and as programs, and compare"
@@ -22,6 +23,7 @@ help:
 	@echo "make mutants      change single places of an area and see tests fail: AREA=check N=30 SEED=0 (long)"
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
 	@echo "make readme       measure the promises again, and put all figures into the READMEs"
+	@echo "make mxnet-oracle install the real MXNet apart, and compute the fixtures of tests/mx anew"
 	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
 	@echo "make clean        remove .venv and caches"
 
@@ -69,6 +71,24 @@ bench: $(INSTALLED)
 
 readme: $(INSTALLED)
 	@$(PYTHON) -m bench.readme
+
+# The real MXNet 1.9.1, in an environment of its own: it needs Python 3.10 and an old NumPy.
+ORACLE := build/mxnet-oracle
+$(ORACLE)/bin/python:
+	@old=$$(command -v python3.10 || ls $$HOME/.pyenv/versions/3.10*/bin/python 2>/dev/null | head -1); \
+	if test -z "$$old" || ! $$old -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null; then \
+	  old=$$(ls $$HOME/.pyenv/versions/3.10*/bin/python 2>/dev/null | head -1); fi; \
+	test -n "$$old" || { echo "the real MXNet 1.9.1 needs Python 3.10, which is not on this machine"; exit 1; }; \
+	$$old -m venv $(ORACLE)
+	@$(ORACLE)/bin/pip install --quiet "mxnet==1.9.1" "numpy==1.23.5"
+
+mxnet-oracle: $(ORACLE)/bin/python
+	@for file in tests/mx/oracle/*.py; do \
+	  case $$file in */signatures.py) ;; *) $(ORACLE)/bin/python -W ignore $$file || exit 1;; esac; done
+
+mxnet-operators: $(ORACLE)/bin/python $(INSTALLED)
+	@$(ORACLE)/bin/python -W ignore tests/mx/oracle/signatures.py > src/weft/mx/operators/mxnet-1.9.1.txt
+	@$(PYTHON) -m weft.mx.operators.report > docs/mx-operators.md
 
 docs: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,docs]'

@@ -132,6 +132,11 @@ def sets_allocator(environment: Mapping[str, str]) -> bool:
     return any(name.startswith("MALLOC_") for name in environment) or "malloc" in environment.get("GLIBC_TUNABLES", "")
 
 
+def asks_for_naive_engine() -> bool:
+    """Tell whether MXNet's own switch says that each operator is to run at its call."""
+    return os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
+
+
 _lock = threading.Lock()  # Held only to read or swap _current: never while waiting for anything else.
 _current: Config | None = None
 

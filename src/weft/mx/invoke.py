@@ -1,0 +1,223 @@
+"""Queue an operator as a task: what it reads and writes, what it gives, and how it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from weft.mx import queue
+from weft.mx.base import MXNetError
+from weft.mx.context import Context, current_context, from_text
+from weft.mx.handle import Chunk, Handle
+from weft.mx.operators.table import Operator, Rule, Shape, operator
+from weft.mx.tape import Entry, Node, entry_to_record, modes
+
+if TYPE_CHECKING:
+    from weft.mx.ndarray import NDArray
+
+FEWEST_TO_FORGET = 16384  # kinds of calls whose result types are remembered
+ARRAY: list[Any] = [Handle]  # the class of results; `ndarray` puts its own here
+
+
+def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype) -> NDArray:
+    """An array of the class that users see."""
+    made: NDArray = ARRAY[0](chunk, shape, dtype)
+    return made
+
+
+class Call:
+    """The task of one operator: reads its inputs, computes, writes its outputs."""
+
+    __slots__ = ("changes", "entries", "inputs", "makes", "node", "outputs", "p", "rule")
+
+    def __init__(self, rule: Rule, p: Any, inputs: Sequence[Handle], entries: Sequence[Entry | None] | None) -> None:
+        self.rule = rule
+        self.p = p
+        self.inputs = inputs
+        self.entries = entries  # where the inputs stand in the graph, if this is recorded
+        self.node: Node | None = None
+        self.outputs: Sequence[Handle] = ()
+        self.makes: Context | None = None
+        self.changes: Sequence[Tensor] = ()
+
+    def __call__(self) -> None:
+        """Run it."""
+        rule = self.rule
+        if self.entries is not None:
+            with torch.enable_grad():
+                tensors = [
+                    array.shared() if entry is None else entry[0].value(entry[1])
+                    for array, entry in zip(self.inputs, self.entries, strict=True)
+                ]
+                results = self._computed(tensors)
+        else:
+            tensors = [array.raw() for array in self.inputs]
+            results = self._computed(tensors)
+        made = results if isinstance(results, (tuple, list)) else (results,)
+        outputs = self.outputs
+        node = self.node
+        for array, result in zip(outputs, made, strict=False):
+            aliased = node is not None
+            if not aliased and (result._base is not None or any(result is tensor for tensor in tensors)):
+                aliased = True
+                for source in self.inputs:
+                    source._chunk.aliased = True
+            array.write(result, aliased=aliased)
+        if node is not None:
+            node.values = made[: len(outputs)]
+        changed = made[len(outputs) :]
+        if rule.writes:
+            for place, result in zip(rule.writes, changed, strict=True):
+                self.inputs[place].write(result)
+        elif changed:
+            self.changes = changed
+        self.inputs = ()
+
+    def _computed(self, tensors: Sequence[Tensor]) -> Any:
+        rule = self.rule
+        if self.makes is not None and self.makes.device_type == "gpu":
+            with self.makes.torch_device:
+                return self._with_generator(tensors)
+        return self._with_generator(tensors) if rule.random else rule.compute(self.p, *tensors)
+
+    def _with_generator(self, tensors: Sequence[Tensor]) -> Any:
+        if not self.rule.random:
+            return self.rule.compute(self.p, *tensors)
+        return self.rule.compute(self.p, queue.generator_of(self.outputs[0].context), *tensors)
+
+
+_types: dict[Any, tuple[tuple[Shape, torch.dtype], ...]] = {}
+
+
+def result_types(rule: Rule, name: str, p: Any, inputs: Sequence[Handle]) -> tuple[tuple[Shape, torch.dtype], ...]:
+    """The sizes and types of an operator's results, found by running it once on tensors without elements."""
+    key = (rule, p, *[(array._shape, array._dtype) for array in inputs])
+    found = _types.get(key)
+    if found is None:
+        if len(_types) > FEWEST_TO_FORGET:
+            _types.clear()
+        found = _types[key] = infer_types(rule, name, p, key[2:])
+    return found
+
+
+def infer_types(
+    rule: Rule, name: str, p: Any, given: Sequence[tuple[Shape, torch.dtype]]
+) -> tuple[tuple[Shape, torch.dtype], ...]:
+    """The sizes and types of results for inputs of these."""
+    if not rule.mixed:
+        for place, (_, dtype) in enumerate(given):
+            if dtype != given[0][1]:
+                expected, got = (str(kind).removeprefix("torch.") for kind in (given[0][1], dtype))
+                raise MXNetError(
+                    f"Error in operator {name}: Check failed: assign(&dattr, vec.at(i)): Incompatible attr in node "
+                    f"at {place}-th input: expected {expected}, got {got}"
+                )
+    tensors = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            results = rule.compute(p, None, *tensors) if rule.random else rule.compute(p, *tensors)
+    except MXNetError as error:
+        raise type(error)(f"Error in operator {name}: {error}") from error
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+        raise MXNetError(f"Error in operator {name}: {error}") from error
+    made = results if isinstance(results, (tuple, list)) else (results,)
+    return tuple((tuple(result.shape), result.dtype) for result in made[: rule.output_count(p)])
+
+
+def invoke(
+    rule: Rule, name: str, p: Any, inputs: Sequence[Handle], out: Sequence[Handle] | None = None
+) -> list[NDArray]:
+    """Queue an operator; gives its outputs, whose sizes are known."""
+    if rule.modal and modes.training:
+        p = p._replace(train=True)
+    entries = None
+    parents: Sequence[Node] = ()
+    if modes.recording:
+        found = [entry_to_record(array) for array in inputs]
+        parents = [entry[0] for entry in found if entry is not None]
+        entries = found if parents else None
+    makes = None
+    context = inputs[0].context if inputs else current_context()
+    if rule.creates:
+        text = getattr(p, "ctx", "")
+        makes = context = from_text(text) if text else context
+        _ = context.torch_device  # an error of the call, if there is no such device
+    call = Call(rule, p, inputs, entries)
+    call.makes = makes
+    if rule.by_value:
+        queue.wait(*[array.order for array in inputs])
+        made = rule.compute(p, *[array.raw() for array in inputs])
+        types: Sequence[tuple[Shape, torch.dtype]] = ((tuple(made.shape), made.dtype),)
+    else:
+        types = result_types(rule, name, p, inputs)
+    if out is None:
+        outputs = [new_array(Chunk(context), shape, dtype) for shape, dtype in types]
+    else:
+        outputs = list(out)  # type: ignore[arg-type]  # the user's own
+        _check_out(name, outputs, types)
+    for array in outputs if out is not None else ():
+        array.written()
+    call.outputs = outputs
+    if entries is not None:
+        record(call, parents)
+    reads = [array._chunk.variable for array in inputs]
+    writes = [array._chunk.variable for array in outputs]
+    for place in rule.writes:
+        inputs[place].written()
+        writes.append(inputs[place].order)
+    if rule.random:
+        writes.append(queue.random_state(outputs[0].context))
+    queue.push(call, reads, writes, name)
+    return outputs
+
+
+def _check_out(name: str, outputs: Sequence[Handle], types: Sequence[tuple[Shape, torch.dtype]]) -> None:
+    for array, (shape, _) in zip(outputs, types, strict=False):
+        if array.shape != shape:
+            raise MXNetError(f"Error in operator {name}: the result has shape {list(shape)}, out={list(array.shape)}")
+
+
+def record(call: Call, parents: Sequence[Node]) -> None:
+    """Let the outputs of a call stand in the graph."""
+    node = call.node = Node(parents)
+    node.versions = tuple(array.version for array in call.outputs)
+    for place, array in enumerate(call.outputs):
+        array.entry = (node, place)
+    if call.rule.aux and call.p is not None and call.p.train:
+        targets, heads = [call.inputs[place] for place in call.rule.aux], call.outputs
+
+        def push_updates() -> None:
+            def write() -> None:
+                for target, tensor in zip(targets, call.changes, strict=False):
+                    target.write(tensor)
+
+            for target in targets:
+                target._chunk.version += 1
+            queue.push(write, [heads[0].order], [target.order for target in targets], "moving averages")
+
+        node.updates = push_updates
+
+
+def call_operator(row: Operator, arrays: Sequence[Handle], given: Mapping[str, Any], out: Any = None) -> Any:
+    """Call an operator with arrays and parameters as MXNet's functions take them."""
+    p = row.values(
+        {**given, row.counter: len(arrays)} if row.counter in row.parameters and row.counter not in given else given
+    )
+    rule = row.rule
+    if not row.variadic and len(arrays) != (wanted := row.input_count(p)):
+        raise MXNetError(
+            f"Check failed: num_inputs == infered_num_inputs ({len(arrays)} vs. {wanted}) : Operator {row.name} "
+            f"expects {wanted} inputs, but got {len(arrays)} instead."
+        )
+    outs = None if out is None else list(out) if isinstance(out, (list, tuple)) else [out]
+    results = invoke(rule, row.name, p, arrays, outs)
+    return results[0] if len(results) == 1 else results
+
+
+def invoke_one(name: str, *arrays: Handle, out: Handle | None = None, **given: Any) -> NDArray:
+    """Call an operator that has one output."""
+    found: NDArray = call_operator(operator(name), arrays, given, out)
+    return found

@@ -1,0 +1,182 @@
+"""Call MXNet's operators on arrays: the functions of `mx.nd`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.mx.array_file import load, load_frombuffer, save
+from weft.mx.context import Context, current_context
+from weft.mx.frontend import PAIRS, Frontend, Namespace, apply_pair, give_arithmetic, give_methods, random_functions
+from weft.mx.invoke import call_operator, invoke_one
+from weft.mx.ndarray import NDArray, array, empty, from_torch, to_torch, type_text, zeros
+from weft.mx.operators.table import OPERATORS, Operator
+from weft.mx.queue import waitall
+
+__all__ = [
+    "NDArray",
+    "arange",
+    "array",
+    "concatenate",
+    "contrib",
+    "empty",
+    "eye",
+    "from_dlpack",
+    "from_numpy",
+    "from_torch",
+    "full",
+    "image",
+    "linalg",
+    "linspace",
+    "load",
+    "load_frombuffer",
+    "moveaxis",
+    "ones",
+    "op",
+    "random",
+    "save",
+    "sparse",
+    "split_v2",
+    "to_dlpack_for_read",
+    "to_dlpack_for_write",
+    "to_torch",
+    "waitall",
+    "zeros",
+]
+
+
+def _call(row: Operator, arrays: Sequence[NDArray], given: Mapping[str, Any], out: Any, _name: str | None) -> Any:
+    if "__attr__" in given:
+        given = {key: value for key, value in given.items() if key != "__attr__"}
+    return call_operator(row, arrays, given, out)
+
+
+FRONTEND = Frontend(NDArray, "NDArray", _call)
+give_arithmetic(FRONTEND, in_place=True)
+give_methods(FRONTEND)
+
+random = Namespace("weft.mx.nd.random", FRONTEND, "_random_", random_functions(FRONTEND))
+linalg = Namespace("weft.mx.nd.linalg", FRONTEND, "_linalg_")
+contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_")
+image = Namespace("weft.mx.nd.image", FRONTEND, "_image_")
+sparse = Namespace("weft.mx.nd.sparse", FRONTEND, "")
+op = _internal = Namespace("weft.mx.nd.op", FRONTEND, "_")
+
+
+def _where(ctx: Context | None, dtype: Any) -> dict[str, Any]:
+    return {"ctx": str(ctx or current_context()), "dtype": type_text(dtype)}
+
+
+def ones(shape: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+    """An array of ones."""
+    return invoke_one("_ones", shape=(shape,) if isinstance(shape, int) else shape, **_where(ctx, dtype))
+
+
+def full(shape: Any, val: float, ctx: Context | None = None, dtype: Any = np.float32, out: Any = None) -> NDArray:
+    """An array of one number."""
+    sizes = (shape,) if isinstance(shape, int) else shape
+    return invoke_one("_full", out=out, shape=sizes, value=float(val), **_where(ctx, dtype))
+
+
+def arange(start: float, stop: float | None = None, step: float = 1.0, repeat: int = 1, **given: Any) -> NDArray:
+    """Numbers with a step between them."""
+    given.pop("infer_range", None)
+    where = _where(given.pop("ctx", None), given.pop("dtype", np.float32))
+    return invoke_one("_arange", start=start, stop=stop, step=step, repeat=repeat, **where)
+
+
+def linspace(start: float, stop: float, num: int, endpoint: bool = True, **given: Any) -> NDArray:
+    """Numbers with equal distances."""
+    line = np.linspace(start, stop, num, endpoint)
+    return array(line, given.get("ctx"), given.get("dtype", np.float32))
+
+
+def eye(N: int, M: int = 0, k: int = 0, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+    """1 on a diagonal."""
+    return invoke_one("_eye", N=N, M=M, k=k, **_where(ctx, dtype))
+
+
+def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = True) -> NDArray:
+    """Join arrays along an axis."""
+    if not always_copy and len(arrays) == 1:
+        return arrays[0]
+    return invoke_one("Concat", *arrays, dim=axis)
+
+
+def moveaxis(tensor: NDArray, source: Any, destination: Any) -> NDArray:
+    """Move axes to other places."""
+    order = list(range(tensor.ndim))
+    sources = [source] if isinstance(source, int) else list(source)
+    targets = [destination] if isinstance(destination, int) else list(destination)
+    for axis in sorted((axis % tensor.ndim for axis in sources), reverse=True):
+        order.remove(axis)
+    for target, axis in sorted(
+        zip((t % tensor.ndim for t in targets), (s % tensor.ndim for s in sources), strict=True)
+    ):
+        order.insert(target, axis)
+    return invoke_one("transpose", tensor, axes=tuple(order))
+
+
+def split_v2(ary: NDArray, indices_or_sections: Any, axis: int = 0, squeeze_axis: bool = False) -> Any:
+    """Cut an axis into equal parts, or at places."""
+    sections = indices_or_sections if isinstance(indices_or_sections, int) else 0
+    places = () if sections else (0, *indices_or_sections)
+    if sections and ary.shape[axis] % sections:
+        raise ValueError("array split does not result in an equal division")
+    given = {"indices": places, "axis": axis, "squeeze_axis": squeeze_axis, "sections": sections}
+    return call_operator(OPERATORS["_split_v2"], [ary], given)
+
+
+def from_numpy(ndarray: Any, zero_copy: bool = True) -> NDArray:
+    """An array over the memory of a NumPy array, or a copy of it."""
+    return from_torch(torch.from_numpy(ndarray)) if zero_copy else array(ndarray, dtype=ndarray.dtype)
+
+
+def from_dlpack(dlpack: Any) -> NDArray:
+    """An array over the memory of another library's."""
+    return from_torch(torch.utils.dlpack.from_dlpack(dlpack))
+
+
+def to_dlpack_for_read(data: NDArray) -> Any:
+    """A capsule of an array's memory, when it is computed."""
+    return data.to_dlpack_for_read()
+
+
+to_dlpack_for_write = to_dlpack_for_read
+
+
+def onehot_encode(indices: NDArray, out: NDArray) -> NDArray:
+    """Write a line with a 1 for each index."""
+    return invoke_one("one_hot", indices, depth=out.shape[1], out=out)
+
+
+def histogram(a: NDArray, bins: Any = 10, range: Any = None) -> Any:  # MXNet's name
+    """Counts of elements between bounds, and the bounds: waits for the elements."""
+    values = a.asnumpy()
+    counts, bounds = np.histogram(values, bins.asnumpy() if isinstance(bins, NDArray) else bins, range)
+    return array(counts, a.context), array(bounds, a.context)
+
+
+def _pair_function(name: str) -> Any:
+    pair = PAIRS[name]
+
+    def function(lhs: Any, rhs: Any) -> Any:
+        return apply_pair(FRONTEND, pair, lhs, rhs)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+for _name in PAIRS:
+    globals()[_name] = _pair_function(_name)
+pi = math.pi
+
+
+def __getattr__(name: str) -> Any:
+    if name in OPERATORS:
+        return FRONTEND.function(name)
+    raise AttributeError(f"module 'weft.mx.nd' has no attribute '{name}'")

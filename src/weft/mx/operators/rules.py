@@ -1,0 +1,19 @@
+"""Gather the rules of all operators: importing this file makes them known to the table."""
+
+from weft.mx.operators import (
+    algebra,
+    elementwise,
+    indexing,
+    layers,
+    outputs,
+    recurrent,
+    reductions,
+    sampling,
+    shapes,
+    updates,
+)
+from weft.mx.operators.table import RULES
+
+FILES = (elementwise, reductions, shapes, indexing, algebra, layers, outputs, recurrent, sampling, updates)
+
+__all__ = ["FILES", "RULES"]

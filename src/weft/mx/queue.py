@@ -1,0 +1,93 @@
+"""Push work to Weft's engine with the variables it reads and writes, and wait as MXNet does: an error is told once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from weft.api.lazy.session import SESSION
+from weft.api.lazy.tasks import engine
+from weft.config import asks_for_naive_engine
+from weft.engine import Placement, Var
+from weft.errors import ExecutionError
+from weft.mx.base import as_mxnet_error
+from weft.mx.context import Context
+from weft.runtime.kept_memory import keep_freed_memory
+
+_LANE = Placement("cpu")
+_generators: dict[Context, torch.Generator] = {}
+_base = [torch.initial_seed() % 2**62]
+_bulk = [15]
+NAIVE = [asks_for_naive_engine()]  # whether each operator runs at its call, and raises there
+
+
+def push(task: Callable[[], object], reads: Sequence[Var], writes: Sequence[Var], name: str) -> None:
+    """Queue a task. What it writes it also reads: MXNet skips a write into an array that a failure spoilt."""
+    keep_freed_memory()
+    try:
+        engine().push(task, (*reads, *writes), writes, _LANE, name)
+    except ExecutionError as error:  # the engine to debug with has run it
+        engine().failures.heal(writes)
+        raise as_mxnet_error(error) from error.__cause__
+    if NAIVE[0]:
+        wait(*writes)
+
+
+def wait(*variables: Var) -> None:
+    """Wait until arrays have their elements; raise, once, what kept them from having them."""
+    try:
+        engine().wait(*variables, errors="once")
+    except ExecutionError as error:
+        raise as_mxnet_error(error) from error.__cause__
+
+
+def waitall() -> None:
+    """Wait for all that is queued; raise the first failure, and forget all."""
+    SESSION.flush_all()
+    try:
+        engine().waitall(errors="once")
+    except ExecutionError as error:
+        raise as_mxnet_error(error) from error.__cause__
+
+
+def random_state(context: Context) -> Var:
+    """What orders the random operators of a context."""
+    return engine().random_state(f"mx {context}")
+
+
+def generator_of(context: Context) -> torch.Generator:
+    """The random numbers of a context."""
+    found = _generators.get(context)
+    if found is None:
+        found = _generators[context] = torch.Generator(context.torch_device)
+        found.manual_seed(_base[0] + context.device_id)
+    return found
+
+
+def seed(number: int, context: Context | None = None) -> None:
+    """Begin the random numbers of a context, or of all, anew."""
+    if context is None:
+        _base[0] = number
+        torch.manual_seed(number)  # for what programs draw
+    for known in [context] if context is not None else list(_generators):
+        task = partial(generator_of(known).manual_seed, number + known.device_id)
+        push(task, (), (random_state(known),), "seed")
+
+
+def set_bulk_size(size: int) -> int:
+    """Note how many operators may be one task, and give the number before: a hint, which changes no result."""
+    before, _bulk[0] = _bulk[0], size
+    return before
+
+
+@contextmanager
+def bulk(size: int) -> Iterator[None]:
+    """Let up to so many operators be one task: a hint, which changes no result."""
+    before = set_bulk_size(size)
+    try:
+        yield
+    finally:
+        set_bulk_size(before)

@@ -1,0 +1,136 @@
+"""Programs that the real MXNet and weft.mx must print the same for; imports neither, so that both can read it.
+
+A snippet that raises prints the class of its error. Each is run with mx, nd, sym, autograd, gluon, nn and np at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+FIXTURE = "snippets.json"
+
+ARRAYS = r"""
+print(nd.array([[1, 2], [3, 4]]), nd.ones((1, 2)), nd.zeros(3), nd.full((2,), 7), nd.arange(5), nd.eye(2))
+print(nd.array([1, 2], dtype='int32'), nd.array(np.zeros((2, 2))).dtype, nd.array(3), nd.ones((1000, 3)))
+print(nd.array([1, 2]).dtype, nd.array(nd.array([1], dtype='int8')).dtype, nd.ones((2,), dtype='float64').dtype)
+a = nd.array([1, 2, 3], dtype='int32'); print(a + 1.5, a / 2, a * 1.5, 1 / a, a ** 2, -a, abs(a), a % 2, a == 2)
+nd.array([1, 2, 3], dtype='int32') + nd.ones(3)
+nd.array([1, 2]) // 2
+print(nd.ones(2) + nd.ones((3, 2)), 2 - nd.ones(2), 2 ** nd.array([1, 2]), nd.array([5, -5]) % 3, 7 % nd.array([4, -4]))
+nd.ones(2) == None
+nd.ones(2) + [1, 2]
+nd.ones(2) + np.ones(2)
+nd.ones((2, 3)) + nd.ones((4, 5))
+nd.dot(nd.ones((2, 3)), nd.ones((4, 5)))
+x = nd.arange(12).reshape((3, 4)); print(x[1], x[-1], x[0, 1], x[:, 1], x[::2], x[::-1], x[1:1], x[..., 1], x[None].shape)
+x = nd.arange(12).reshape((3, 4)); print(x[[0, 2]], x[nd.array([0, 2])], x[[0, 1], [1, 2]], x[0:2, nd.array([0, 2])])
+x = nd.arange(12).reshape((3, 4)); print(x[1:, ::-2], x[-2:, 1:3], x[1, 1:3], x[0:1, 1:3], x[:, None, 2].shape)
+nd.ones((3,))[5]
+nd.ones((2, 2))[1, 5]
+nd.ones((2, 2))[1.5]
+nd.ones((2, 2))['a']
+nd.ones((2, 2))[0, 0, 0]
+x = nd.arange(12).reshape((3, 4)); y = x[1]; y[:] = 100; print(x); y = x[:, 1]; y[:] = -1; print(x); y = x[0:2]; y += 1; print(x)
+x = nd.arange(12).reshape((3, 4)); y = x.reshape((4, 3)); y[0] = 7; print(x); x[1][2:3] = 55; print(x, y)
+x = nd.arange(12).reshape((3, 4)); x[1] = nd.ones(4) * 9; x[0, 1] = 5; x[:, 2] = [1, 2, 3]; x[[0, 2], 3] = 77; print(x)
+x = nd.arange(12).reshape((3, 4)); x[::-1, 1:3] = nd.array([[1, 2], [3, 4], [5, 6]]); print(x); x[:] = np.ones(4); print(x)
+x = nd.ones((3, 4)); x[:] = nd.ones((2, 2))
+x = nd.ones((3, 4)); x[0] = 'abc'
+x = nd.ones((3, 4)); x[5] = 1
+x = nd.ones((2,)); y = x; y += 1; print(x); y = x.copy(); y += 1; print(x, y); z = x.copyto(mx.cpu(1)); print(z, z.context)
+x = nd.ones((2,)); y = nd.zeros((2,), ctx=mx.cpu(1)); x.copyto(y); print(y); print(y.as_in_context(mx.cpu(1)) is y)
+x = nd.ones((2,)); nd.elemwise_add(x, x, out=x); print(x); nd.exp(nd.zeros((2,)), out=x); print(x)
+nd.exp(nd.zeros((2,)), out=nd.zeros((3,)))
+bool(nd.ones(2))
+print(bool(nd.ones(1)), bool(nd.zeros(1)), len(nd.ones((3, 2))), [float(i.asscalar()) for i in nd.array([1, 2])], 1 in nd.array([1]))
+nd.ones(2).asscalar()
+print(nd.ones((2, 3, 4)).reshape((-4, 1, 2, -2)).shape, nd.ones((2, 3, 4)).reshape((0, -3)).shape, nd.ones((2, 3)).reshape(3, 2).shape)
+nd.ones((2, 3)).reshape((4, 2))
+print(nd.ones((2, 3)).size, nd.ones((2, 3)).ndim, nd.ones((2, 3)).T.shape, nd.ones((2, 3)).context, nd.ones((2, 3)).stype)
+nd.ones((2,)).foo
+nd.foo(nd.ones((2,)))
+nd.relu(np.ones(2))
+nd.FullyConnected(nd.ones((1, 2)), nd.ones((3, 2)), nd.ones(3), num_hidden=3, foo=1)
+nd.FullyConnected(nd.ones((1, 2)), nd.ones((3, 2)), nd.ones(3))
+nd.FullyConnected(nd.ones((1, 2)), num_hidden=3)
+print(nd.concat(nd.ones((1, 2)), nd.zeros((1, 2)), dim=0), nd.concatenate([nd.ones((1, 2)), nd.zeros((1, 2))], axis=1))
+print(nd.add(nd.ones(2), 1), nd.maximum(nd.array([1, 3]), 2), nd.power(2, nd.array([1, 2])), nd.lesser(1, nd.array([1, 2])), nd.add(1, 2))
+print(nd.stack(nd.ones(2), nd.zeros(2), axis=1), nd.split(nd.arange(4), 2, 0), nd.moveaxis(nd.ones((2, 3, 4)), 0, 2).shape)
+print(nd.ones((2, 2)).sum(), nd.arange(6).reshape((2, 3)).mean(axis=1), nd.array([3, 4]).norm(), nd.array([1, 3, 2]).argmax(axis=0))
+print(nd.array([1.5]).astype('int32'), nd.array([300]).astype('uint8'), nd.array([0, 2]).astype('bool'), nd.cast(nd.array([1]), 'float16'))
+print(nd.random.uniform(shape=(2, 3)).shape, nd.random.normal(0, 1, (2,)).shape, nd.random.randint(0, 3, (2,)).dtype, nd.random.randn(2, 3).shape)
+print(nd.random.uniform(nd.zeros(2), nd.ones(2), shape=(3,)).shape, nd.random.uniform(1, 1, 4), nd.random.uniform().shape)
+mx.random.seed(1); a = nd.random.uniform(shape=(3,)); mx.random.seed(1); print((a == nd.random.uniform(shape=(3,))).sum())
+print(mx.cpu(), mx.cpu(1), mx.gpu(2), mx.cpu(0) == mx.cpu(), mx.current_context(), mx.Context('cpu', 1))
+with mx.cpu(1): print(mx.current_context(), nd.ones(1).context, nd.array([1]).context)
+print(nd.linspace(0, 1, 5), nd.arange(1, 8, 2.5), nd.arange(3, repeat=2), nd.histogram(nd.array([1, 2, 2]), 2))
+import pickle; x = pickle.loads(pickle.dumps(nd.ones((2,), ctx=mx.cpu(1)))); print(x, x.context)
+print(nd.ones((3, 2)).broadcast_to((3, 2)).shape, nd.ones((1, 2)).broadcast_to((3, 2)).shape)
+print(nd.ones((2, 3)).transpose().shape, nd.ones((2, 3, 4)).transpose((1, 0, 2)).shape, nd.ones((2, 3)).swapaxes(0, 1).shape, nd.ones((2, 3)).flatten().shape)
+a = nd.ones((1, 2)); b = nd.ones((1, 2)); c = a * b + 2; print(c)
+"""
+
+GRADIENTS = r"""
+x = nd.array([1., 2, 3]); x.attach_grad(); print(x.grad)
+(nd.ones(2) * 2).backward()
+x = nd.array([1., 2, 3]); x.attach_grad()\nwith autograd.record():\n    y = x * x\ny.backward(); print(x.grad, y.grad)
+x = nd.array([1., 2, 3]); x.attach_grad()\nwith autograd.record():\n    y = x * x\ny.backward(); y.backward()
+x = nd.array([1., 2, 3]); x.attach_grad()\nwith autograd.record():\n    y = x * 2\ny.backward(retain_graph=True); y.backward(); print(x.grad)
+x = nd.array([1., 2, 3]); x.attach_grad(); g = x.grad\nwith autograd.record():\n    y = x * 2\ny.backward(nd.array([1, 10, 100])); print(g)
+x = nd.array([1., 2, 3]); x.attach_grad(grad_req='add')\nfor _ in range(2):\n    with autograd.record(): y = (x * 3).sum()\n    y.backward()\nprint(x.grad)
+x = nd.ones(2); x.attach_grad(grad_req='foo')
+x = nd.array([1., 2]); x.attach_grad()\nwith autograd.record():\n    x += 1
+x = nd.array([1., 2]); x.attach_grad()\nwith autograd.record():\n    y = x * 2; y[0] = 1
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    y = x * x; z = (y.detach() * x).sum()\nz.backward(); print(x.grad)
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    z = nd.sin(x); d = autograd.grad(z, [x], create_graph=True, retain_graph=True)[0]; s = d.sum()\ns.backward(); print(d, x.grad)
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    y = x * 2; z = y + 1\nautograd.grad(z, y)
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    y = x[0:1] * 3\ny.backward(); print(x.grad)
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    y = x[nd.array([1, 1])] * 3\ny.backward(); print(x.grad)
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    y = x.reshape((2, 1)).T * nd.array([[1, 2]])\ny.backward(); print(x.grad)
+x = nd.array([2., 3]); x.attach_grad()\nwith autograd.record():\n    a = x * 2\n    with autograd.pause(): b = x * 5\n    y = a + b\ny.backward(); print(x.grad)
+print(autograd.is_recording(), autograd.is_training())\nwith autograd.record(): print(autograd.is_recording(), autograd.is_training())
+with autograd.record(train_mode=False): print(autograd.is_recording(), autograd.is_training())
+with autograd.train_mode(): print(autograd.is_recording(), autograd.is_training())
+x = nd.array([2., 3]); y = nd.array([1., 1]); x.attach_grad(); y.attach_grad()\nwith autograd.record():\n    z = (x * y).sum(); w = (x + y).sum()\nautograd.backward([z, w]); print(x.grad, y.grad)
+x = nd.array([2., 3]); x.attach_grad()\nfor i in range(3):\n    with autograd.record(): l = (x * x).sum()\n    l.backward(); x[:] = x - 0.1 * x.grad\nprint(x)
+class S(autograd.Function):\n    def forward(self, x):\n        y = 1 / (1 + nd.exp(-x)); self.save_for_backward(y); return y\n    def backward(self, dy):\n        y, = self.saved_tensors; return dy * y * (1 - y)\nx = nd.array([0., 1.]); x.attach_grad()\nwith autograd.record():\n    y = S()(x) * 2\ny.backward(); print(x.grad)
+x = nd.ones((2, 2)); x.attach_grad()\nwith autograd.record():\n    y = nd.BatchNorm(x, nd.ones(2), nd.zeros(2), nd.zeros(2), nd.ones(2))\nprint(y.shape)
+m = nd.zeros(2); v = nd.ones(2); x = nd.array([[1, 2], [3, 4]]); g = nd.ones(2); g.attach_grad()\nwith autograd.record():\n    y = nd.BatchNorm(x, g, nd.zeros(2), m, v, fix_gamma=False)\nprint(m, v); y.backward(); print(m, v)
+with autograd.record(): x = nd.Dropout(nd.ones((100,)), p=0.5)\nprint(sorted(set(x.asnumpy().tolist())))
+"""
+
+ENGINE = r"""
+b = nd.random.normal(0, -1, (2, 2)); print(b.shape); b.asnumpy()
+b = nd.random.normal(0, -1, (2, 2)); c = b + 1; c.wait_to_read()
+b = nd.random.normal(0, -1, (2, 2)); nd.waitall()
+b = nd.random.normal(0, -1, (2, 2))\ntry: b.asnumpy()\nexcept mx.base.MXNetError as e: print('told', 'scale parameter in gaussian has to be positive' in str(e))\nprint(b.asnumpy().shape)
+b = nd.random.normal(0, -1, (2, 2))\ntry: nd.waitall()\nexcept mx.base.MXNetError: print('told')\nnd.waitall(); b.wait_to_read(); print('quiet')
+b = nd.random.normal(0, -1, (2, 2)); b[:] = 1; b.asnumpy()
+b = nd.random.normal(0, -1, (2, 2)); c = nd.ones((2, 2)); print(c.asnumpy().sum()); d = c + 1; print(d); b.asnumpy()
+x = nd.ones((2, 2)); x.attach_grad(); b = nd.random.normal(0, -1, (2, 2))\nwith autograd.record(): y = x * b\ny.backward(); print('queued'); x.grad.asnumpy()
+b = nd.random.normal(0, -1, (2, 2)); b.copyto(mx.cpu(1)).asscalar()
+b = nd.random.normal(0, -1, (1,)); print(len(b), b.dtype, b.context, b.ndim); bool(b)
+with mx.engine.bulk(10):\n    x = nd.ones((2,))\n    for _ in range(5): x = x * 2\nprint(x)
+x = nd.ones((2,))\nfor i in range(20): x += i\ny = x + 1; x[:] = 0; print(y, x)
+"""
+
+
+def snippets() -> list[str]:
+    """Every program."""
+    found = [line for part in PARTS for line in part.strip().split("\n") if line]
+    return [line.replace("\\n", "\n") for line in found]
+
+
+PARTS = [ARRAYS, GRADIENTS, ENGINE]
+
+
+def printed(code: str, scope: dict[str, object]) -> str:
+    """What a program prints, with the class of the error that ends it."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            exec(compile(code, "snippet", "exec"), dict(scope))  # it is the program under test
+        except Exception as error:  # noqa: BLE001  # which one it is, is the answer
+            print(type(error).__name__)
+    return out.getvalue()
