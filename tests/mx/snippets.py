@@ -116,13 +116,76 @@ x = nd.ones((2,))\nfor i in range(20): x += i\ny = x + 1; x[:] = 0; print(y, x)
 """
 
 
+SYMBOLS = r"""
+a = sym.var('a'); b = sym.var('b'); print([s.name for s in (a + b, a + 1, 1 - a, a * b, a / b, a ** 2, -a, a > b, abs(a), a.sum(), a % 2, 2 / a)])
+a = sym.var('a'); b = sym.var('b'); print(sym.FullyConnected(a, num_hidden=3, name='fc').list_arguments(), sym.BatchNorm(a, name='bn').list_auxiliary_states())
+a = sym.var('a'); print(sym.split(a, num_outputs=2).list_outputs(), sym.Group([a, a + 1]), sym.RNN(a, state_size=2, num_layers=1, mode='lstm', state_outputs=True).list_outputs())
+s = sym.FullyConnected(sym.var('a'), num_hidden=3, name='fc'); print(s.infer_shape(a=(2, 4)), s.infer_type(a='float32'), s.get_internals().list_outputs())
+s = sym.FullyConnected(sym.var('a'), num_hidden=3, name='fc'); s.infer_shape(a=(2, 4), fc_weight=(1, 1))
+s = sym.Convolution(sym.var('x'), kernel=(3, 3), num_filter=4, name='c'); s = sym.Pooling(sym.BatchNorm(s, name='b'), kernel=(2, 2), stride=(2, 2)); print(s.infer_shape(x=(1, 3, 8, 8)))
+s = sym.FullyConnected(sym.var('a'), num_hidden=3, name='fc'); print(s.eval(a=nd.ones((1, 2)), fc_weight=nd.ones((3, 2)), fc_bias=nd.zeros(3)))
+s = sym.SoftmaxOutput(sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'), name='softmax'); e = s.simple_bind(mx.cpu(), data=(2, 3)); e.arg_dict['fc_weight'][:] = 0.5; e.forward(is_train=True, data=nd.ones((2, 3)), softmax_label=nd.array([0, 1])); print(e.outputs); e.backward(); print(e.grad_dict['fc_weight'])
+s = sym.var('x') * 2; e = s.bind(mx.cpu(), {'x': nd.array([1, 2])}, args_grad={'x': nd.zeros(2)}); print(e.forward(is_train=True)); e.backward(nd.array([1, 10])); print(e.grad_arrays)
+import json; s = sym.Activation(sym.FullyConnected(sym.var('a'), num_hidden=3, name='fc'), act_type='relu', name='r'); j = json.loads(s.tojson()); print(json.dumps(j, sort_keys=True)); t = sym.load_json(s.tojson()); print(t.tojson() == s.tojson(), t)
+sym.load_json('{"nodes": 5}')
+sym.var('x').asnumpy()
+bool(sym.var('x') > 1)
+sym.var('x') + sym.var('x').foo
+x = sym.var('x'); x += 1
+x = sym.var('x'); x[:] = 1
+sym.var('x')[0, 0]
+with mx.AttrScope(ctx_group='dev1'): print(sym.var('x').attr('ctx_group'), sym.relu(sym.var('y'), name='r').attr_dict())
+s = sym.FullyConnected(sym.var('a'), num_hidden=3, name='fc'); print(s(a=sym.var('z')).list_arguments())
+"""
+
+GLUON = r"""
+net = nn.HybridSequential(); net.add(nn.Dense(4, activation='relu'), nn.BatchNorm(), nn.Dense(2)); print(net); print(net.collect_params()); net.initialize(); net(nd.ones((2, 3))); print(net.collect_params())
+net = nn.Dense(3); net.initialize(); net.weight.data()
+net = nn.Dense(3); net(nd.ones((1, 2)))
+net = nn.Dense(3); net.initialize(mx.init.One()); print(net(nd.ones((2, 4)))); net.hybridize(); print(net(nd.ones((2, 4))))
+net = nn.Sequential(); net.add(nn.Conv2D(2, 3, activation='relu'), nn.MaxPool2D(2), nn.Flatten(), nn.Dense(3)); net.initialize(mx.init.Constant(0.5)); print(net, net(nd.ones((1, 1, 6, 6))))
+nn.HybridSequential().add(nn.Sequential())
+net = nn.Dense(3); net.initialize(ctx=[mx.cpu(1), mx.cpu(2)]); net(nd.ones((1, 2), ctx=mx.cpu(1))); print(net.weight.list_ctx()); net.weight.data()
+print(nn.Dense(2, prefix='foo_').collect_params().keys())
+nn.Dense(2).export('x')
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x): return x.asnumpy()\nh = H(); print(h(nd.ones((1, 2)))); h.hybridize(); h(nd.ones((1, 2)))
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x): return x if x > 0 else -x\nh = H(); h.hybridize(); h(nd.ones((1,)))
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x):\n        x += 1\n        return x\nh = H(); print(h(nd.ones((1,)))); h.hybridize(); h(nd.ones((1,)))
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x):\n        x[:] = 1\n        return x\nh = H(); print(h(nd.ones((1,)))); h.hybridize(); h(nd.ones((1,)))
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x): return [x, [x * 2, x + 1]]\nh = H(); print(h(nd.ones((1,)))); h.hybridize(); print(h(nd.ones((1,))))
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x): return 5\nh = H(); h.hybridize(); h(nd.ones((1,)))
+class H(nn.HybridBlock):\n    def hybrid_forward(self, F, x):\n        for i in range(3): x = F.relu(x) + i\n        print(x if F is sym else 'array')\n        return x\nh = H(); print(h(nd.ones((1,)))); h.hybridize(); print(h(nd.ones((1,)))); print(h(nd.ones((1,)) * 2))
+class N(nn.HybridBlock):\n    def __init__(self, **k):\n        super(N, self).__init__(**k); self.hidden = nn.Dense(10); self.output = nn.Dense(2)\n    def hybrid_forward(self, F, x):\n        print('x: ', x); x = F.relu(self.hidden(x)); print('hidden: ', x); return self.output(x)\nnet = N(); net.initialize(mx.init.One()); x = nd.ones((1, 4)); net(x); net.hybridize(); net(x); print(net(x)); print(net)
+net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})\nfor i in range(3):\n    with autograd.record(): l = gluon.loss.L2Loss()(net(nd.array([[1, 2], [3, 4]])), nd.array([1, 2]))\n    l.backward(); t.step(2)\nprint(net.weight.data(), net.bias.data())
+net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); net.hybridize(); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1, 'momentum': 0.9, 'wd': 0.01})\nfor i in range(3):\n    with autograd.record(): l = gluon.loss.L2Loss()(net(nd.array([[1, 2], [3, 4]])), nd.array([1, 2]))\n    l.backward(); t.step(2)\nprint(net.weight.data(), net.bias.data())
+net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1})\nfor i in range(3):\n    with autograd.record(): l = net(nd.array([[1, 2], [3, 4]])) ** 2\n    l.backward(); t.step(2)\nprint(net.weight.data().asnumpy().round(4), net.bias.data().asnumpy().round(4))
+c = [mx.cpu(0), mx.cpu(1)]; net = nn.Dense(1, in_units=2); net.initialize(mx.init.One(), ctx=c); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}); xs = gluon.utils.split_and_load(nd.array([[1, 2], [3, 4]]), c)\nwith autograd.record(): ls = [net(x).sum() for x in xs]\nfor l in ls: l.backward()\nt.step(2); print(net.weight.data(c[0]), net.weight.data(c[1]))
+net = nn.HybridSequential(); net.add(nn.Dense(2, in_units=2), nn.BatchNorm(in_channels=2)); net.initialize(mx.init.One()); net.hybridize()\nwith autograd.record(): y = net(nd.array([[1, 2], [3, 4]]))\nprint(net[1].running_mean.data()); y.backward(); print(net[1].running_mean.data(), net[1].running_var.data())
+print(gluon.utils.split_data(nd.ones((7, 2)), 2, even_split=False)[0].shape); gluon.utils.split_data(nd.ones((7, 2)), 2)
+gluon.Trainer(nn.Dense(1).collect_params(), 'foo')
+p = nd.array([[1., 2, 3], [1, 5, 2]]); y = nd.array([2, 0])\nfor l in (gluon.loss.SoftmaxCrossEntropyLoss(), gluon.loss.SoftmaxCELoss(sparse_label=False)): print(l, l(p, y if l._sparse_label else p))
+p = nd.array([[1., -2, 3]]); y = nd.array([[1, 0, 1]])\nfor l in (gluon.loss.L1Loss(), gluon.loss.L2Loss(), gluon.loss.SigmoidBCELoss(), gluon.loss.KLDivLoss(), gluon.loss.HuberLoss(), gluon.loss.HingeLoss(), gluon.loss.SquaredHingeLoss(), gluon.loss.LogisticLoss()): print(l, l(p, y).asnumpy().round(4)); l.hybridize(); print(l(p, y).asnumpy().round(4))
+import tempfile; d = tempfile.mkdtemp(); net = nn.HybridSequential(); net.add(nn.Dense(3), nn.Dense(2)); net.initialize(mx.init.One()); net(nd.ones((1, 2))); net.save_parameters(d + '/a'); print(sorted(nd.load(d + '/a'))); other = nn.HybridSequential(); other.add(nn.Dense(3), nn.Dense(2)); other.load_parameters(d + '/a'); print(other(nd.ones((1, 2))))
+import tempfile; d = tempfile.mkdtemp(); net = nn.HybridSequential(prefix='m_'); net.add(nn.Dense(3, prefix='a_'), nn.BatchNorm(prefix='b_')); net.initialize(mx.init.One()); net.hybridize(); net(nd.ones((1, 2))); net.export(d + '/m'); print(sorted(nd.load(d + '/m-0000.params'))); b = gluon.SymbolBlock.imports(d + '/m-symbol.json', ['data'], d + '/m-0000.params'); print(b(nd.ones((1, 2))))
+import tempfile; d = tempfile.mkdtemp(); nd.save(d + '/a', {'w': nd.ones(2)}); nn.Dense(2).load_parameters(d + '/a')
+print(nn.Dense(3), nn.Dropout(0.5), nn.Conv2D(4, 3, strides=2, padding=1), nn.MaxPool2D(2), nn.GlobalAvgPool2D(), nn.Flatten(), nn.Activation('relu'), nn.Embedding(3, 2), nn.LeakyReLU(0.1), nn.LayerNorm(), nn.HybridLambda('relu'))
+for l, s in ((nn.Conv1D(2, 3), (1, 2, 6)), (nn.Conv2DTranspose(2, 3), (1, 2, 4, 4)), (nn.Conv3D(2, 2), (1, 1, 3, 3, 3)), (nn.LayerNorm(), (2, 3)), (nn.InstanceNorm(), (1, 2, 3)), (nn.PReLU(), (2, 3)), (nn.ELU(), (2, 3)), (nn.GELU(), (2, 3)), (nn.Swish(), (2, 3)), (nn.AvgPool2D(2), (1, 1, 4, 4)), (nn.GlobalMaxPool2D(), (1, 1, 4, 4)), (nn.ReflectionPad2D(1), (1, 1, 3, 3)), (nn.Embedding(5, 2), (2,))):\n    l.initialize(mx.init.Constant(0.5)); x = nd.arange(int(np.prod(s))).reshape(s) / 4; print(l(x).asnumpy().round(4)); l.hybridize(); print(l(x).asnumpy().round(4))
+net = nn.Dense(2, in_units=2); other = nn.Dense(2, in_units=2, params=net.params); net.initialize(mx.init.One()); print(other(nd.ones((1, 2)))); print(other.collect_params())
+net = nn.Dense(2, in_units=2); net.initialize(mx.init.One()); net.cast('float64'); print(net(nd.ones((1, 2), dtype='float64')).dtype)
+net = nn.Dense(2); net.initialize(mx.init.One()); net.hybridize(); print(net(nd.ones((1, 2))), net(nd.ones((3, 2)))); net(nd.ones((1, 5)))
+net = nn.Dense(2, in_units=2); net.collect_params().setattr('grad_req', 'null'); net.initialize(); net.weight.grad()
+net = nn.HybridSequential(); net.add(nn.Dense(2), nn.Dense(1)); s = net(sym.var('data')); print(s.list_arguments()[1:] == list(net.collect_params().keys()), len(net), net[0])
+net = nn.HybridSequential()\nwith net.name_scope(): net.add(nn.Dense(2), nn.Dense(1))\nprint(net.collect_params())
+"""
+
+
 def snippets() -> list[str]:
     """Every program."""
     found = [line for part in PARTS for line in part.strip().split("\n") if line]
-    return [line.replace("\\n", "\n") for line in found]
+    return [line.replace("\n", "\n") for line in found]
 
 
-PARTS = [ARRAYS, GRADIENTS, ENGINE]
+PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON]
 
 
 def printed(code: str, scope: dict[str, object]) -> str:

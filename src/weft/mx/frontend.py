@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -26,6 +26,7 @@ class Frontend:
     array: type
     label: str
     call: Call
+    alike: Mapping[str, str] = field(default_factory=dict)  # operators that take the place of those that broadcast
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function of an operator."""
@@ -134,17 +135,23 @@ COMPARISONS = {
 }
 
 
+def _number(given: Any) -> Any:
+    """A number as a parameter; True is 1."""
+    return int(given) if isinstance(given, (bool, np.bool_)) else given
+
+
 def apply_pair(frontend: Frontend, pair: Pair, left: Any, right: Any, out: Any = None) -> Any:
     """Call a function of two arguments; TypeError if one is neither an array nor a number."""
     if isinstance(left, frontend.array):
         if isinstance(right, frontend.array):
-            return frontend.call(operator(pair.arrays), (left, right), {}, out, None)
+            name = frontend.alike.get(pair.arrays, pair.arrays)
+            return frontend.call(operator(name), (left, right), {}, out, None)
         if isinstance(right, Number):
-            return frontend.call(operator(pair.with_number), (left,), {"scalar": float(right)}, out, None)
+            return frontend.call(operator(pair.with_number), (left,), {"scalar": _number(right)}, out, None)
     elif isinstance(left, Number):
         if isinstance(right, frontend.array):
             name = pair.number_first or pair.with_number
-            return frontend.call(operator(name), (right,), {"scalar": float(left)}, out, None)
+            return frontend.call(operator(name), (right,), {"scalar": _number(left)}, out, None)
         if isinstance(right, Number):
             return pair.numbers(left, right)
         raise TypeError(f"type {type(right)} not supported")

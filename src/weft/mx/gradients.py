@@ -31,6 +31,7 @@ def backward(
     for variable in targets:
         assert variable.grad is not None
         variable.grad._chunk.version += 1
+        variable.fresh = True
         grads.append(variable.grad)
 
     def deliver(found: Sequence[Tensor]) -> None:

@@ -85,12 +85,13 @@ class Leaf(Node):
 class Variable:
     """What makes an array one that gradients are for: where they go, and how."""
 
-    __slots__ = ("grad", "leaf", "request")
+    __slots__ = ("fresh", "grad", "leaf", "request")
 
     def __init__(self, grad: Handle | None, request: str) -> None:
         self.grad = grad
         self.request = request
         self.leaf: Leaf | None = None
+        self.fresh = False  # whether a backward wrote the gradient since somebody asked
 
     def leaf_of(self, array: Handle) -> Leaf:
         """The node of the array as it is now."""

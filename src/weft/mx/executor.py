@@ -1,0 +1,165 @@
+"""Bind a symbol to arrays: `simple_bind`, `bind`, `eval` and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.mx.base import MXNetError
+from weft.mx.context import Context, current_context
+from weft.mx.gradients import backward
+from weft.mx.graph import PREDICT, GraphFunction
+from weft.mx.invoke import invoke
+from weft.mx.ndarray import NDArray, zeros
+from weft.mx.symbol import Symbol
+from weft.mx.tape import Variable, modes
+
+
+class Executor:
+    """A symbol with the arrays that its variables are."""
+
+    def __init__(self, symbol: Symbol, arrays: tuple[dict[str, NDArray], ...], requests: Mapping[str, str]) -> None:
+        self.symbol = symbol
+        self.arg_dict, self.grad_dict, self.aux_dict = arrays
+        self._requests = requests
+        self._names = symbol.list_inputs()
+        self._function = GraphFunction(symbol, self._names)
+        self._recorded: list[NDArray] = []
+        self.outputs: list[NDArray] = []
+
+    @property
+    def arg_arrays(self) -> list[NDArray]:
+        """The arrays of the arguments."""
+        return list(self.arg_dict.values())
+
+    @property
+    def grad_arrays(self) -> list[NDArray | None]:
+        """Where gradients are written, for each argument."""
+        return [self.grad_dict.get(name) for name in self.arg_dict]
+
+    @property
+    def aux_arrays(self) -> list[NDArray]:
+        """The arrays of the auxiliary states."""
+        return list(self.aux_dict.values())
+
+    @property
+    def output_dict(self) -> dict[str, NDArray]:
+        """The outputs by their names."""
+        return dict(zip(self.symbol.list_outputs(), self.outputs, strict=True))
+
+    def forward(self, is_train: bool = False, **given: Any) -> list[NDArray]:
+        """Compute the outputs."""
+        for name, value in given.items():
+            if name not in self.arg_dict:
+                raise TypeError(f"Unknown argument {name}")
+            self.arg_dict[name][:] = value
+        values = {**self.arg_dict, **self.aux_dict}
+        inputs = [values[name].detach() for name in self._names]
+        for name, array in zip(self._names, inputs, strict=True):
+            request = self._requests.get(name, "null")
+            if is_train and name in self.grad_dict and request != "null":
+                array.variable = Variable(self.grad_dict[name], request)
+        before = modes.recording, modes.training
+        modes.recording, modes.training = bool(is_train), bool(is_train)
+        try:
+            self.outputs = invoke(self._function.rule, "executor", PREDICT, inputs)
+        finally:
+            modes.recording, modes.training = before
+        self._recorded = self.outputs if is_train else []
+        return self.outputs
+
+    def backward(self, out_grads: Any = None, is_train: bool = True) -> None:  # noqa: ARG002
+        """Write the gradients of the arguments."""
+        if not self._recorded:
+            raise MXNetError("backward needs a forward(is_train=True) before it")
+        given = [out_grads] if isinstance(out_grads, NDArray) else out_grads
+        heads = [head for head in self._recorded if head.entry is not None]
+        if heads:
+            backward(heads, given)
+        self._recorded = []
+
+    def copy_params_from(
+        self,
+        arg_params: Mapping[str, NDArray],
+        aux_params: Mapping[str, NDArray] | None = None,
+        allow_extra_params: bool = False,
+    ) -> None:
+        """Copy arrays into those of the arguments and auxiliary states."""
+        for names, arrays in ((self.arg_dict, arg_params), (self.aux_dict, aux_params or {})):
+            for name, array in arrays.items():
+                if name in names:
+                    array.astype(names[name].dtype).copyto(names[name])
+                elif not allow_extra_params:
+                    raise ValueError(f'Find name "{name}" that is not in the arguments')
+
+
+def simple_bind(
+    symbol: Symbol,
+    ctx: Context | None = None,
+    grad_req: Any = "write",
+    type_dict: Mapping[str, Any] | None = None,
+    **shapes: Any,
+) -> Executor:
+    """Make the arrays of all variables, of the sizes that follow from some."""
+    context = ctx or current_context()
+    found = symbol._infer(shapes, type_dict)
+    arguments, auxiliary = symbol.variables()
+    unknown = [node.name for node in (*arguments, *auxiliary) if 0 in found.get((node, 0), ((0,), None))[0]]
+    if unknown:
+        raise MXNetError(f"simple_bind cannot tell the shape of {', '.join(unknown)}")
+    requests = _requests(grad_req, [node.name for node in arguments])
+    made = [{node.name: zeros(*_kind(found, node, context)) for node in part} for part in (arguments, auxiliary)]
+    grads = {node.name: zeros(*_kind(found, node, context)) for node in arguments if requests[node.name] != "null"}
+    return Executor(symbol, (made[0], grads, made[1]), requests)
+
+
+def _kind(found: Any, node: Any, context: Context) -> tuple[Any, Context, Any]:
+    shape, dtype = found[node, 0]
+    return shape, context, dtype
+
+
+def _requests(given: Any, names: Sequence[str]) -> dict[str, str]:
+    if isinstance(given, str):
+        return dict.fromkeys(names, given)
+    if isinstance(given, Mapping):
+        return {name: given.get(name, "null") for name in names}
+    return dict(zip(names, given, strict=True))
+
+
+def _named(given: Any, names: Sequence[str], what: str, *, partly: bool = False) -> dict[str, NDArray]:
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        missing = [name for name in names if name not in given]
+        if missing and not partly:
+            raise ValueError(f"key `{missing[0]}` is missing in `{what}`")
+        return {name: given[name] for name in names if name in given}
+    if len(given) != len(names):
+        raise ValueError(f"Length of {what} does not match the number of arguments")
+    return {name: array for name, array in zip(names, given, strict=True) if array is not None}
+
+
+def bind(
+    symbol: Symbol,
+    ctx: Context | None = None,
+    args: Any = None,
+    args_grad: Any = None,
+    grad_req: Any = "write",
+    aux_states: Any = None,
+    **_given: Any,
+) -> Executor:
+    """Bind a symbol to arrays that are there."""
+    _ = ctx
+    names = symbol.list_arguments()
+    aux = _named(aux_states, symbol.list_auxiliary_states(), "aux_states")
+    arrays = (_named(args, names, "args"), _named(args_grad, names, "args_grad", partly=True), aux)
+    return Executor(symbol, arrays, _requests(grad_req, names))
+
+
+def evaluate(symbol: Symbol, ctx: Context | None = None, **given: NDArray) -> list[NDArray]:
+    """Compute a symbol with these arrays."""
+    return bind(symbol, ctx, given).forward()
+
+
+for _name, _function in {"simple_bind": simple_bind, "bind": bind, "eval": evaluate}.items():
+    setattr(Symbol, _name, _function)

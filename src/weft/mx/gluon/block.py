@@ -1,0 +1,470 @@
+"""Build networks of blocks: imperative as written, and as one program once they are hybridized."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from typing_extensions import Self
+
+from weft.mx import nd, symbol
+from weft.mx.array_file import load, save
+from weft.mx.base import MXNetError
+from weft.mx.context import cpu
+from weft.mx.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict, fill
+from weft.mx.graph import PREDICT, GraphFunction
+from weft.mx.invoke import invoke
+from weft.mx.ndarray import NDArray
+from weft.mx.symbol import TRACED_MARK, Group, Prefix, Symbol, _names, var
+
+
+class _Current(threading.local):
+    """The innermost name scope of this thread."""
+
+    scope: _BlockScope | None = None
+
+
+_current = _Current()
+
+
+class _BlockScope:
+    """The `with` block in which children and operators get names that begin with a block's."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self._counts: dict[str, int] = {}
+        self._before: list[tuple[_BlockScope | None, Prefix]] = []
+
+    @staticmethod
+    def create(prefix: str | None, params: ParameterDict | None, hint: str) -> tuple[str, ParameterDict]:
+        """The prefix and the parameters of a new block."""
+        scope = _current.scope
+        if scope is None:
+            prefix = _names.managers[-1].get(None, hint) + "_" if prefix is None else prefix
+            return prefix, ParameterDict(prefix) if params is None else ParameterDict(params.prefix, params)
+        if prefix is None:
+            count = scope._counts.get(hint, 0)
+            scope._counts[hint] = count + 1
+            prefix = f"{hint}{count}_"
+        parent = scope.block.params
+        made = (
+            ParameterDict(parent.prefix + prefix, parent._shared)
+            if params is None
+            else ParameterDict(params.prefix, params)
+        )
+        return scope.block.prefix + prefix, made
+
+    def __enter__(self) -> Self:
+        names = Prefix(self.block.prefix)
+        if self.block.prefix:
+            self._before.append((_current.scope, names))
+            _current.scope = self
+            names.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.block.prefix:
+            _current.scope, names = self._before.pop()
+            names.__exit__(kind, error, tb)
+
+
+class Block:
+    """A part of a network: parameters, children and a `forward` that is run as it is written."""
+
+    def __init__(self, prefix: str | None = None, params: ParameterDict | None = None) -> None:
+        self._children: OrderedDict[str, Block] = OrderedDict()
+        self._reg_params: dict[str, Parameter] = {}
+        self._hooks: tuple[list[Callable[..., Any]], list[Callable[..., Any]]] = ([], [])
+        self._prefix, self._params = _BlockScope.create(prefix, params, type(self).__name__.lower())
+        self._name = self._prefix.removesuffix("_")
+        self._scope = _BlockScope(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Block):
+            self.register_child(value, name)
+        elif isinstance(value, Parameter):
+            self._reg_params[name] = value
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        lines = "\n".join(f"  ({key}): {_indented(block)}" for key, block in self._children.items())
+        return f"{type(self).__name__}(\n{lines}\n)"
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its parameters begin with."""
+        return self._prefix
+
+    @property
+    def name(self) -> str:
+        """The prefix without its last underscore."""
+        return self._name
+
+    @property
+    def params(self) -> ParameterDict:
+        """Its own parameters, without those of its children."""
+        return self._params
+
+    def name_scope(self) -> _BlockScope:
+        """A block in which children get names that begin with this one's."""
+        return self._scope
+
+    def collect_params(self, select: str | None = None) -> ParameterDict:
+        """Its parameters and those of its children, or those whose names match."""
+        found = ParameterDict(self._params.prefix)
+        chosen = re.compile(select) if select else None
+        for name, parameter in self.params.items():
+            if chosen is None or chosen.match(name):
+                found._params[name] = parameter
+        for child in self._children.values():
+            found.update(child.collect_params(select))
+        return found
+
+    def _parameters_by_path(self, path: str = "") -> dict[str, Parameter]:
+        found = {path + name: parameter for name, parameter in self._reg_params.items()}
+        for name, child in self._children.items():
+            found.update(child._parameters_by_path(f"{path}{name}."))
+        return found
+
+    def register_child(self, block: Block, name: str | None = None) -> None:
+        """Take in a child."""
+        self._children[name or str(len(self._children))] = block
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> None:
+        """Call this after each forward."""
+        self._hooks[1].append(hook)
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> None:
+        """Call this before each forward."""
+        self._hooks[0].append(hook)
+
+    def apply(self, fn: Callable[[Block], Any]) -> Block:
+        """Call a function with all children, then with the block itself."""
+        for child in self._children.values():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    def initialize(self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False) -> None:
+        """Initialize all parameters."""
+        self.collect_params().initialize(init, ctx, verbose, force_reinit)
+
+    def hybridize(self, active: bool = True, **options: Any) -> None:
+        """Let the children that can be run as programs."""
+        for child in self._children.values():
+            child.hybridize(active, **options)
+
+    def cast(self, dtype: Any) -> None:
+        """Change the element type of all parameters."""
+        for child in self._children.values():
+            child.cast(dtype)
+        for parameter in self.params.values():
+            parameter.cast(dtype)
+
+    def save_parameters(self, filename: str | os.PathLike[str], deduplicate: bool = False) -> None:
+        """Write all parameters to a file, under the paths of the blocks."""
+        found = self._parameters_by_path()
+        if deduplicate:
+            found = {
+                name: parameter
+                for parameter, name in {parameter: name for name, parameter in reversed(found.items())}.items()
+            }
+        save(filename, {name: parameter._reduce() for name, parameter in found.items()})
+
+    def load_parameters(
+        self,
+        filename: str | os.PathLike[str],
+        ctx: Any = None,
+        allow_missing: bool = False,
+        ignore_extra: bool = False,
+        **_casting: Any,
+    ) -> None:
+        """Read parameters from a file."""
+        loaded = load(filename)
+        mine = self._parameters_by_path()
+        if not loaded and not mine:
+            return
+        if not any("." in name for name in loaded) and any("." in name for name in mine):
+            self.collect_params().load(filename, ctx, allow_missing, ignore_extra, self.prefix)
+            return
+        by_parameter = {parameter: name for name, parameter in mine.items() if name in loaded}
+        wanted = {name: parameter for name, parameter in mine.items() if by_parameter.get(parameter, name) == name}
+        fill(wanted, loaded, str(filename), ctx, allow_missing=allow_missing, ignore_extra=ignore_extra)
+
+    save_params = save_parameters
+    load_params = load_parameters
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the block."""
+        for hook in self._hooks[0]:
+            hook(self, args)
+        out = self.forward(*args)
+        for hook in self._hooks[1]:
+            hook(self, args, out)
+        return out
+
+    def forward(self, *args: Any) -> Any:
+        """Compute the outputs."""
+        raise NotImplementedError
+
+
+def _indented(block: Block) -> str:
+    first, *rest = repr(block).split("\n")
+    return "\n".join([first, *("  " + line for line in rest)])
+
+
+def flattened(args: Any, wrong: Callable[[Any], Exception]) -> tuple[list[Any], Any]:
+    """Nested lists of arrays or symbols as one list, and their form."""
+    if isinstance(args, (NDArray, Symbol)) or args is None:
+        return [args], 0
+    if not isinstance(args, (list, tuple)):
+        raise wrong(args)
+    flat: list[Any] = []
+    forms = []
+    for entry in args:
+        part, form = flattened(entry, wrong)
+        flat += part
+        forms.append((len(part), form))
+    return flat, forms
+
+
+def regrouped(flat: Sequence[Any], form: Any) -> Any:
+    """A list in the form it had."""
+    if form == 0:
+        return flat[0]
+    found, place = [], 0
+    for count, inner in form:
+        found.append(regrouped(flat[place : place + count], inner))
+        place += count
+    return found
+
+
+class HybridBlock(Block):
+    """A block whose `hybrid_forward(F, x)` runs with arrays, and once it is hybridized as one program."""
+
+    def __init__(self, prefix: str | None = None, params: ParameterDict | None = None) -> None:
+        self._active = False
+        self._cached: tuple[GraphFunction, list[tuple[int, Parameter | None]], Any] | None = None
+        self._graph: tuple[list[Symbol], Symbol, Any] | None = None
+        self._input_form: Any = None
+        super().__init__(prefix, params)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, (HybridBlock, Parameter)):
+            self._clear_cached_op()
+
+    def register_child(self, block: Block, name: str | None = None) -> None:
+        """Take in a child, which must be a HybridBlock too."""
+        if not isinstance(block, HybridBlock):
+            raise ValueError(  # noqa: TRY004  # MXNet's
+                f"Children of HybridBlock must also be HybridBlock, but {block} has type "
+                f"{type(block)}. If you are using "
+                "Sequential, please try HybridSequential instead."
+            )
+        super().register_child(block, name)
+        self._clear_cached_op()
+
+    def _clear_cached_op(self) -> None:
+        self._cached = self._graph = None
+
+    def hybridize(self, active: bool = True, **options: Any) -> None:
+        """Run as one program from now on: options such as `static_alloc` are taken, and change nothing."""
+        self._active = bool(active)
+        self._clear_cached_op()
+        super().hybridize(active, **options)
+
+    def cast(self, dtype: Any) -> None:
+        """Change the element type of all parameters."""
+        self._clear_cached_op()
+        super().cast(dtype)
+
+    def _trace(self, *args: Any) -> tuple[list[Symbol], Symbol, Any]:
+        """The block as a graph, by running its code with symbols."""
+        flat, form = flattened(args, self._wrong_input)
+        if self._graph is None or self._input_form != form:
+            count = sum(1 for entry in flat if entry is not None)
+            names = ["data"] if count == 1 else [f"data{place}" for place in range(len(flat))]
+            data = [var(name) for name in names]
+            for variable in data:
+                variable.entries[0][0].attributes[TRACED_MARK] = "1"
+            symbols = iter(data)
+            inputs = regrouped([None if entry is None else next(symbols) for entry in flat], form)
+            parameters = {name: parameter.var() for name, parameter in self._reg_params.items()}
+            with self.name_scope():
+                out = self.hybrid_forward(symbol, *inputs, **parameters)
+            outputs, out_form = flattened(out, self._wrong_output)
+            self._graph = data, Group(outputs), out_form
+            self._input_form = form
+        return self._graph
+
+    @staticmethod
+    def _wrong_input(thing: Any) -> Exception:
+        return ValueError(
+            "When hybridized, the input of HybridBlock input must be (nested) list of Symbol or NDArray, but got "
+            f"{thing} of type {type(thing)}"
+        )
+
+    @staticmethod
+    def _wrong_output(thing: Any) -> Exception:
+        return ValueError(
+            "When hybridized, the input of HybridBlock output must be (nested) list of Symbol or NDArray, but got "
+            f"{thing} of type {type(thing)}"
+        )
+
+    def infer_shape(self, *args: Any) -> None:
+        """Find out the sizes of parameters from those of inputs."""
+        data, out, _ = self._trace(*args)
+        flat = [entry for entry in flattened(args, self._wrong_input)[0] if entry is not None]
+        given = {variable.entries[0][0].name: array.shape for variable, array in zip(data, flat, strict=False)}
+        found = out._infer(given)
+        by_name = {node.name: found.get((node, 0)) for part in out.variables() for node in part}
+        for parameter in self.collect_params().values():
+            kind = by_name.get(parameter.name)
+            if kind is not None:
+                parameter.shape = kind[0]
+
+    def _finish_deferred(self, args: Any) -> None:
+        try:
+            self.infer_shape(*args)
+        except MXNetError as error:
+            raise ValueError(f"Deferred initialization failed because shape cannot be inferred. {error}") from error
+        for parameter in self.collect_params().values():
+            parameter._finish_deferred_init()
+        self._clear_cached_op()
+
+    def _call_cached_op(self, *args: Any) -> Any:
+        flat = [entry for entry in flattened(args, self._wrong_input)[0] if entry is not None]
+        if self._cached is None:
+            self._cached = self._build(args)
+        function, sources, form = self._cached
+        context = flat[0].context
+        try:
+            arrays = [flat[place] if parameter is None else parameter.data(context) for place, parameter in sources]
+        except DeferredInitializationError:
+            self._finish_deferred(args)
+            return self._call_cached_op(*args)
+        outputs = invoke(function.rule, self.name, PREDICT, arrays)
+        return regrouped(outputs, form)
+
+    def _build(self, args: Any) -> tuple[GraphFunction, list[tuple[int, Parameter | None]], Any]:
+        data, out, form = self._trace(*args)
+        parameters = {parameter.name: parameter for parameter in self.collect_params().values()}
+        places = {variable.entries[0][0].name: place for place, variable in enumerate(data)}
+        names = out.list_inputs()
+        sources: list[tuple[int, Parameter | None]] = []
+        for name in names:
+            if name not in places and name not in parameters:
+                raise RuntimeError(f"Unknown input to HybridBlock: {name}")
+            sources.append((places.get(name, -1), parameters.get(name) if name not in places else None))
+        return GraphFunction(out, names), sources, form
+
+    def forward(self, x: Any, *args: Any) -> Any:
+        """Run `hybrid_forward` with arrays, with symbols, or as one program."""
+        if isinstance(x, Symbol):
+            parameters: dict[str, Any] = {name: parameter.var() for name, parameter in self._reg_params.items()}
+            with self.name_scope():
+                return self.hybrid_forward(symbol, x, *args, **parameters)
+        if self._active:
+            if not isinstance(x, NDArray):
+                flattened(x, self._wrong_input)
+            return self._call_cached_op(x, *args)
+        first = x if isinstance(x, NDArray) else flattened([x, *args], self._wrong_first)[0][0]
+        with first.context:
+            try:
+                parameters = {name: parameter.data(first.context) for name, parameter in self._reg_params.items()}
+            except DeferredInitializationError:
+                self._finish_deferred((x, *args))
+                parameters = {name: parameter.data(first.context) for name, parameter in self._reg_params.items()}
+            return self.hybrid_forward(nd, x, *args, **parameters)
+
+    @staticmethod
+    def _wrong_first(thing: Any) -> Exception:
+        return AssertionError(
+            f"HybridBlock requires the first argument to forward be either Symbol or NDArray, but got {type(thing)}"
+        )
+
+    def hybrid_forward(self, F: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs with the functions of F, which is `nd` or `sym`."""
+        raise NotImplementedError
+
+    def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
+        """Write the graph as JSON and the parameters as a file."""
+        _ = remove_amp_cast
+        if self._graph is None or self._cached is None:
+            raise RuntimeError(
+                "Please first call block.hybridize() and then run forward with this block at least once before calling "
+                "export."
+            )
+        graph = self._graph[1]
+        names = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
+        graph.save(names[0])
+        arguments, auxiliary = set(graph.list_arguments()), set(graph.list_auxiliary_states())
+        found = {}
+        for name, parameter in self.collect_params().items():
+            if name in arguments or name in auxiliary:
+                found[f"{'arg' if name in arguments else 'aux'}:{name}"] = parameter._reduce()
+        save(names[1], found)
+        return names
+
+
+class SymbolBlock(HybridBlock):
+    """A graph as a block."""
+
+    def __init__(self, outputs: Any, inputs: Any, params: ParameterDict | None = None) -> None:
+        super().__init__("", None)
+        self._params = ParameterDict("", params)
+        out = Group(outputs) if isinstance(outputs, (list, tuple)) else outputs
+        listed = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        names = {variable.entries[0][0].name for variable in listed}
+        auxiliary = set(out.list_auxiliary_states())
+        for name in out.list_inputs():
+            if name not in names:
+                request = "null" if name in auxiliary else "write"
+                self._params.get(name, allow_deferred_init=True, grad_req=request, shape=_shape_noted(out, name))
+        self._reg_params = dict(self._params.items())
+        self._symbols = listed, out
+        self._active = True
+
+    @staticmethod
+    def imports(symbol_file: str, input_names: Any, param_file: str | None = None, ctx: Any = None) -> SymbolBlock:
+        """A block of a JSON file, and of parameters if they are given."""
+        out = symbol.load(symbol_file)
+        names = [input_names] if isinstance(input_names, str) else list(input_names)
+        made = SymbolBlock(out, [var(name) for name in names])
+        if param_file is not None:
+            made.collect_params().load(param_file, ctx or cpu(), False, True)
+        return made
+
+    def _trace(self, *args: Any) -> tuple[list[Symbol], Symbol, Any]:
+        if self._graph is None:
+            listed, out = self._symbols
+            form = 0 if len(out.entries) == 1 else [(1, 0)] * len(out.entries)
+            self._graph = listed, out, form
+            self._input_form = flattened(args, self._wrong_input)[1]
+        return self._graph
+
+    def _clear_cached_op(self) -> None:
+        self._cached = None
+        self._graph = None
+
+    def forward(self, x: Any, *args: Any) -> Any:
+        """Run the graph."""
+        if isinstance(x, Symbol):
+            listed, out = self._symbols
+            named = {variable.entries[0][0].name: given for variable, given in zip(listed, (x, *args), strict=True)}
+            return out(**named)
+        return self._call_cached_op(x, *args)
+
+
+def _shape_noted(out: Symbol, name: str) -> Any:
+    for node in out.nodes():
+        if node.row is None and node.name == name:
+            text = node.attributes.get("__shape__")
+            return symbol._shape_of_text(text) if text else None
+    return None

@@ -1,0 +1,452 @@
+"""Keep the parameters of blocks, on one device or several, some of sizes that the first call tells."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.mx import initializer
+from weft.mx.array_file import load, save
+from weft.mx.base import MXNetError
+from weft.mx.context import Context, cpu, current_context
+from weft.mx.ndarray import NDArray, zeros
+from weft.mx.operators.table import Shape
+from weft.mx.symbol import Symbol, var
+
+
+class DeferredInitializationError(MXNetError):
+    """A parameter whose sizes are not yet known was asked for its elements."""
+
+
+def shape_is_known(shape: Sequence[int] | None) -> bool:
+    """Whether all sizes are."""
+    return shape is not None and all(size > 0 for size in shape)
+
+
+class Parameter:
+    """A named array that is learned, with a copy on each of its devices."""
+
+    def __init__(
+        self,
+        name: str,
+        grad_req: str = "write",
+        shape: Any = None,
+        dtype: Any = np.float32,
+        lr_mult: float = 1.0,
+        wd_mult: float = 1.0,
+        init: Any = None,
+        allow_deferred_init: bool = False,
+        differentiable: bool = True,
+        **_storage: Any,
+    ) -> None:
+        self.name = name
+        self.lr_mult, self.wd_mult, self.init = lr_mult, wd_mult, init
+        self.dtype = dtype
+        self._shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
+        self._differentiable = differentiable
+        self._allow_deferred_init = allow_deferred_init
+        self._grad_req = grad_req if differentiable else "null"
+        self._data: OrderedDict[Context, NDArray] | None = None
+        self._deferred: tuple[Any, list[Context], Any, NDArray | None] | None = None
+        self._var: Symbol | None = None
+
+    def __repr__(self) -> str:
+        return f"Parameter {self.name} (shape={self.shape}, dtype={self.dtype})"
+
+    @property
+    def shape(self) -> Shape | None:
+        """The sizes; 0 for one that is not known."""
+        return self._shape
+
+    @shape.setter
+    def shape(self, new: Shape) -> None:
+        if self._shape is not None and (
+            len(self._shape) != len(new)
+            or any(old not in (0, size) for old, size in zip(self._shape, new, strict=True))
+        ):
+            raise AssertionError(f"Expected shape {new} is incompatible with given shape {self._shape}.")
+        self._shape = tuple(new)
+
+    @property
+    def grad_req(self) -> str:
+        """What a backward does with its gradient: write, add or null."""
+        return self._grad_req
+
+    @grad_req.setter
+    def grad_req(self, request: str) -> None:
+        if request not in ("write", "add", "null"):
+            raise AssertionError(f"grad_req must be one of 'write', 'add', or 'null', but got '{request}'")
+        self._grad_req = request if self._differentiable else "null"
+        for array in self._data.values() if self._data is not None else ():
+            array.attach_grad(self._grad_req) if self._grad_req != "null" else setattr(array, "variable", None)
+
+    def initialize(
+        self, init: Any = None, ctx: Any = None, default_init: Any = None, force_reinit: bool = False
+    ) -> None:
+        """Make its arrays, or note what is to be done once its sizes are known."""
+        if self._data is not None and not force_reinit:
+            warnings.warn(
+                f"Parameter '{self.name}' is already initialized, ignoring. Set force_reinit=True to re-initialize.",
+                stacklevel=2,
+            )
+            return
+        self._data = None
+        contexts = [current_context()] if ctx is None else [ctx] if isinstance(ctx, Context) else list(ctx)
+        chosen = init if init is not None else self.init
+        self._deferred = (chosen, contexts, default_init or initializer.Uniform(), None)
+        if shape_is_known(self._shape):
+            self._finish_deferred_init()
+        elif not self._allow_deferred_init:
+            self._deferred = None
+            raise ValueError(f"Cannot initialize Parameter '{self.name}' because it has invalid shape: {self._shape}.")
+
+    def _finish_deferred_init(self) -> None:
+        """Make the arrays, now that all sizes are known."""
+        if self._deferred is None:
+            return
+        chosen, contexts, default, elements = self._deferred
+        self._deferred = None
+        if not shape_is_known(self._shape):
+            raise AssertionError(
+                f"Cannot initialize Parameter '{self.name}' because it has invalid shape: {self._shape}."
+            )
+        if elements is None:
+            elements = zeros(self._shape, contexts[0], self.dtype)
+            if chosen is not None:
+                initializer.create(chosen)._init_weight(self.name, elements)
+            else:
+                initializer.create(default)(self.name, elements)
+        self._make(elements, contexts)
+
+    def _make(self, elements: NDArray, contexts: Iterable[Context]) -> None:
+        # What is known already may be the elements themselves: each device has a copy of its own.
+        self._data = OrderedDict((context, elements.copyto(context)) for context in contexts)
+        if self._grad_req != "null":
+            for array in self._data.values():
+                array.attach_grad(self._grad_req)
+
+    def _get(self, ctx: Context | None) -> NDArray:
+        if self._data is not None:
+            if ctx is None:
+                if len(self._data) == 1:
+                    return next(iter(self._data.values()))
+                ctx = current_context()
+            found = self._data.get(ctx)
+            if found is not None:
+                return found
+            raise RuntimeError(
+                f"Parameter '{self.name}' was not initialized on context {ctx}. "
+                f"It was only initialized on {list(self._data)}."
+            )
+        self._refuse()
+        raise AssertionError("unreachable")
+
+    def _refuse(self) -> None:
+        if self._deferred is not None:
+            raise DeferredInitializationError(
+                f"Parameter '{self.name}' has not been initialized yet because initialization was deferred. Actual "
+                "initialization happens during the first forward pass. Please pass one batch of data "
+                "through the network "
+                "before accessing Parameters. You can also avoid deferred initialization by specifying in_units, "
+                "num_features, etc., for network layers."
+            )
+        raise RuntimeError(
+            f"Parameter '{self.name}' has not been initialized. Note that you should initialize parameters and create "
+            "Trainer with Block.collect_params() instead of Block.params because the later does not include Parameters "
+            "of nested child Blocks"
+        )
+
+    def data(self, ctx: Context | None = None) -> NDArray:
+        """Its array on a device."""
+        return self._get(ctx)
+
+    def list_data(self) -> list[NDArray]:
+        """Its arrays on all its devices."""
+        if self._data is None:
+            self._refuse()
+        assert self._data is not None
+        return list(self._data.values())
+
+    def grad(self, ctx: Context | None = None) -> NDArray:
+        """Its gradient on a device."""
+        if self._data is not None and self._grad_req == "null":
+            raise RuntimeError(f"Cannot get gradient array for Parameter '{self.name}' because grad_req='null'")
+        found = self._get(ctx).grad
+        assert isinstance(found, NDArray)
+        return found
+
+    def list_grad(self) -> list[NDArray]:
+        """Its gradients on all its devices."""
+        return [self.grad(array.context) for array in self.list_data()]
+
+    def list_ctx(self) -> list[Context]:
+        """Its devices."""
+        if self._data is None:
+            if self._deferred is not None:
+                return self._deferred[1]
+            raise RuntimeError(f"Parameter '{self.name}' has not been initialized")
+        return list(self._data)
+
+    def zero_grad(self) -> None:
+        """Let its gradients be 0."""
+        for array in self._data.values() if self._data is not None else ():
+            if array.grad is not None:
+                array.grad[:] = 0
+
+    def set_data(self, data: NDArray) -> None:
+        """Let its elements be others, on all its devices."""
+        self.shape = data.shape
+        if self._data is None:
+            if self._deferred is None:
+                raise AssertionError(f"Parameter '{self.name}' has not been initialized")
+            chosen, contexts, default, _ = self._deferred
+            self._deferred = (chosen, contexts, default, data)
+            return
+        for array in self._data.values():
+            data.copyto(array)
+
+    def reset_ctx(self, ctx: Any) -> None:
+        """Move it to other devices."""
+        contexts = [ctx] if isinstance(ctx, Context) else list(ctx)
+        if self._data is not None:
+            self._make(self._reduce(), contexts)
+        elif self._deferred is not None:
+            self._deferred = (self._deferred[0], contexts, *self._deferred[2:])
+        else:
+            raise ValueError(f"Cannot reset context for Parameter '{self.name}' because it has not been initialized.")
+
+    def _reduce(self) -> NDArray:
+        """The mean of its arrays, on `cpu(0)`."""
+        arrays = [array.copyto(cpu()) for array in self.list_data()]
+        total = arrays[0]
+        for array in arrays[1:]:
+            total = total + array
+        return total / len(arrays) if len(arrays) > 1 else total
+
+    def cast(self, dtype: Any) -> None:
+        """Change its element type."""
+        self.dtype = dtype
+        self._var = None
+        if self._data is not None:
+            contexts = list(self._data)
+            self._make(next(iter(self._data.values())).astype(dtype), contexts)
+
+    def var(self) -> Symbol:
+        """The symbol that stands for it."""
+        if self._var is None:
+            self._var = var(self.name, None, self._shape, self.lr_mult, self.wd_mult, self.dtype, self.init, "default")
+        return self._var
+
+    def _load_init(self, data: NDArray, ctx: Any) -> None:
+        """Take elements from a file."""
+        if self._shape is not None and len(self._shape) == len(data.shape):
+            if any(own not in (0, size) for own, size in zip(self._shape, data.shape, strict=True)):
+                raise AssertionError(
+                    f"Failed loading Parameter '{self.name}' from saved params: shape incompatible "
+                    f"expected {self._shape} "
+                    f"vs saved {data.shape}"
+                )
+        elif self._shape is not None:
+            raise AssertionError(
+                f"Failed loading Parameter '{self.name}' from saved params: shape incompatible "
+                f"expected {self._shape} vs "
+                f"saved {data.shape}"
+            )
+        self._shape = data.shape
+        data = data.astype(self.dtype)
+        if self._data is None:
+            contexts = self._deferred[1] if self._deferred is not None else [ctx] if isinstance(ctx, Context) else ctx
+            self._deferred = None
+            self._make(data, contexts or [cpu()])
+        else:
+            self.set_data(data)
+
+
+class Constant(Parameter):
+    """A parameter that is not learned."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        from_list = value if isinstance(value, NDArray) else np.asarray(value, dtype=np.float32)
+        self.value = from_list
+        super().__init__(name, "null", from_list.shape, from_list.dtype, init=initializer.Constant(from_list))
+
+    def __repr__(self) -> str:
+        return f"Constant {self.name} (shape={self.shape}, dtype={self.dtype})"
+
+
+class ParameterDict:
+    """Parameters by their names, which begin with a prefix."""
+
+    def __init__(self, prefix: str = "", shared: ParameterDict | None = None) -> None:
+        self._prefix = prefix
+        self._params: OrderedDict[str, Parameter] = OrderedDict()
+        self._shared = shared
+
+    def __repr__(self) -> str:
+        lines = "\n".join("  " + repr(parameter) for parameter in self.values())
+        return f"{self._prefix + ' ' if self._prefix else ''}(\n{lines}\n)"
+
+    def __getitem__(self, key: str) -> Parameter:
+        return self._params[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._params
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    def items(self) -> Any:
+        """Names and parameters."""
+        return self._params.items()
+
+    def keys(self) -> Any:
+        """Names."""
+        return self._params.keys()
+
+    def values(self) -> Any:
+        """Parameters."""
+        return self._params.values()
+
+    @property
+    def prefix(self) -> str:
+        """What all names begin with."""
+        return self._prefix
+
+    def _known(self, name: str) -> Parameter | None:
+        if name in self._params:
+            return self._params[name]
+        if self._shared is not None and name in self._shared._params:
+            self._params[name] = self._shared._params[name]
+            return self._params[name]
+        return None
+
+    def get(self, name: str, **given: Any) -> Parameter:
+        """The parameter of this name, made if there is none."""
+        name = self._prefix + name
+        found = self._known(name)
+        if found is None:
+            found = self._params[name] = Parameter(name, **given)
+            return found
+        for key, value in given.items():
+            if key == "shape" and value is not None and found.shape is not None:
+                sizes = (value,) if isinstance(value, int) else tuple(value)
+                if len(sizes) == len(found.shape) and all(
+                    0 in pair or pair[0] == pair[1] for pair in zip(sizes, found.shape, strict=True)
+                ):
+                    found._shape = tuple(new or old for new, old in zip(sizes, found.shape, strict=True))
+                    continue
+                raise AssertionError(
+                    f"Cannot retrieve Parameter '{name}' because desired attribute does not match "
+                    f"with stored for attribute "
+                    f"'shape': desired '{sizes}' vs stored '{found.shape}'."
+                )
+            if value is not None and getattr(found, key, None) is None:
+                setattr(found, key, value)
+        return found
+
+    def get_constant(self, name: str, value: Any = None) -> Constant:
+        """The constant of this name, made if there is none."""
+        name = self._prefix + name
+        found = self._known(name)
+        if found is None:
+            if value is None:
+                raise KeyError(
+                    f"No constant named '{name}'. Please specify value if you want to create a new constant."
+                )
+            found = self._params[name] = Constant(name, value)
+        assert isinstance(found, Constant)
+        return found
+
+    def update(self, other: ParameterDict) -> None:
+        """Take in other parameters."""
+        for name, parameter in other.items():
+            if self._params.get(name, parameter) is not parameter:
+                raise AssertionError(
+                    f"Cannot update self with other because they have different Parameters with the same name '{name}'"
+                )
+            self._params[name] = parameter
+
+    def initialize(self, init: Any = None, ctx: Any = None, verbose: bool = False, force_reinit: bool = False) -> None:
+        """Initialize all parameters."""
+        _ = verbose
+        default = init or initializer.Uniform()
+        for parameter in self.values():
+            parameter.initialize(None, ctx, default, force_reinit)
+
+    def zero_grad(self) -> None:
+        """Let all gradients be 0."""
+        for parameter in self.values():
+            parameter.zero_grad()
+
+    def reset_ctx(self, ctx: Any) -> None:
+        """Move all parameters to other devices."""
+        for parameter in self.values():
+            parameter.reset_ctx(ctx)
+
+    def setattr(self, name: str, value: Any) -> None:
+        """Set an attribute of all parameters."""
+        for parameter in self.values():
+            setattr(parameter, name, value)
+
+    def save(self, filename: str | os.PathLike[str], strip_prefix: str = "") -> None:
+        """Write all parameters to a file."""
+        for name in self:
+            if not name.startswith(strip_prefix):
+                raise ValueError(
+                    f"Prefix '{strip_prefix}' is to be striped before saving, but Parameter's name "
+                    f"'{name}' does not start with it"
+                )
+        save(filename, {name[len(strip_prefix) :]: parameter._reduce() for name, parameter in self.items()})
+
+    def load(
+        self,
+        filename: str | os.PathLike[str],
+        ctx: Any = None,
+        allow_missing: bool = False,
+        ignore_extra: bool = False,
+        restore_prefix: str = "",
+        **_casting: Any,
+    ) -> None:
+        """Read parameters from a file."""
+        found: Mapping[str, NDArray] = load(filename)
+        loaded = {restore_prefix + re.sub("^(arg|aux):", "", name): array for name, array in found.items()}
+        fill(self._params, loaded, str(filename), ctx, allow_missing=allow_missing, ignore_extra=ignore_extra)
+
+
+def fill(
+    parameters: Mapping[str, Parameter],
+    loaded: Mapping[str, NDArray],
+    filename: str,
+    ctx: Any,
+    *,
+    allow_missing: bool,
+    ignore_extra: bool,
+) -> None:
+    """Give parameters what a file has of them."""
+    for name in parameters:
+        if name not in loaded and not allow_missing:
+            shown = ", ".join(f"'{known}'" for known in loaded)
+            raise AssertionError(
+                f"Parameter '{name}' is missing in file: {filename}, which contains parameters: "
+                f"{shown}. Please make sure "
+                "source and target networks have the same prefix.For more info on naming, please see "
+                "https://mxnet.io/api/python/docs/tutorials/packages/gluon/blocks/naming.html"
+            )
+    for name, array in loaded.items():
+        if name in parameters:
+            parameters[name]._load_init(array, ctx)
+        elif not ignore_extra:
+            shown = ", ".join(f"'{known}'" for known in parameters)
+            raise AssertionError(
+                f"Parameter '{name}' loaded from file '{filename}' is not present in ParameterDict, "
+                f"which contains parameters {shown}."
+            )

@@ -1,0 +1,111 @@
+"""Update the parameters of a network on all its devices: `gluon.Trainer`."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from weft.mx.base import MXNetError
+from weft.mx.context import Context
+from weft.mx.gluon.parameter import Parameter, ParameterDict
+from weft.mx.optimizer import Optimizer, create
+
+KVSTORES = ("local", "device", None)
+
+
+class Trainer:
+    """An optimizer for some parameters; gradients of several devices are added first."""
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: dict[str, Any] | None = None,
+        kvstore: Any = "device",
+        **_given: Any,
+    ) -> None:
+        found = list(params.values()) if isinstance(params, (dict, ParameterDict)) else params
+        if not isinstance(found, (list, tuple)) or any(not isinstance(parameter, Parameter) for parameter in found):
+            raise ValueError(
+                "First argument must be a list or dict of Parameters, got list of "
+                f"{type(found[0]) if isinstance(found, (list, tuple)) and found else type(params)}."
+            )
+        if kvstore not in KVSTORES:
+            raise MXNetError(f"kvstore {kvstore!r} is not in weft.mx: use 'local' or 'device'")
+        given = dict(optimizer_params or {})
+        self._params: list[Parameter] = list(found)
+        for parameter in self._params:
+            parameter.list_ctx()  # an error, if one is not initialized
+        self._scale = float(given.get("rescale_grad", 1.0))
+        self._optimizer = create(optimizer, **given)
+        self._optimizer.param_dict = dict(enumerate(self._params))
+        self._states: dict[tuple[int, Context], Any] = {}
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer."""
+        return self._optimizer
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate now."""
+        return self._optimizer.learning_rate
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Change the rate."""
+        self._optimizer.set_learning_rate(lr)
+
+    def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """Add the gradients of all devices, divide by the size of the batch, and change the parameters."""
+        self._optimizer.rescale_grad = self._scale / batch_size
+        self.allreduce_grads()
+        self._update(ignore_stale_grad)
+
+    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """Change the parameters, whose gradients were added before."""
+        self._optimizer.rescale_grad = self._scale / batch_size
+        self._update(ignore_stale_grad)
+
+    def allreduce_grads(self) -> None:
+        """Let the gradient on each device be the sum of all."""
+        for parameter in self._params:
+            if parameter.grad_req == "null":
+                continue
+            grads = parameter.list_grad()
+            if len(grads) > 1:
+                total = grads[0]
+                for other in grads[1:]:
+                    total = total + other.as_in_context(grads[0].context)
+                for grad in grads:
+                    total.copyto(grad)
+
+    def _update(self, ignore_stale_grad: bool) -> None:
+        for place, parameter in enumerate(self._params):
+            if parameter.grad_req == "null":
+                continue
+            for data in parameter.list_data():
+                variable = data.variable
+                assert variable is not None
+                if not variable.fresh and not ignore_stale_grad:
+                    warnings.warn(
+                        f"Gradient of Parameter `{parameter.name}` on context {data.context} has not been updated by "
+                        "backward since last `step`. This could mean a bug in your model that made "
+                        "it only use a subset "
+                        "of the Parameters (Blocks) for this iteration. If you are intentionally only using a subset, "
+                        "call step with ignore_stale_grad=True to suppress this warning and skip "
+                        "updating of Parameters "
+                        "with stale gradient",
+                        stacklevel=3,
+                    )
+            counted = self._optimizer._counts.get(place, 0)
+            for data in parameter.list_data():
+                variable = data.variable
+                assert variable is not None
+                if ignore_stale_grad and not variable.fresh:
+                    continue
+                variable.fresh = False
+                key = place, data.context
+                if key not in self._states:
+                    self._states[key] = self._optimizer.create_state(place, data)
+                self._optimizer._counts[place] = counted  # devices of one parameter are one update
+                self._optimizer.update(place, data, parameter.grad(data.context), self._states[key])

@@ -1,0 +1,95 @@
+"""Run a symbol as one operator: a torch function of its variables, compiled whole by Weft."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.api.hybrid import hybridize
+from weft.mx.operators.table import Rule
+from weft.mx.symbol import Entry, Symbol
+
+Mode = namedtuple("Mode", ["train"])  # noqa: PYI024  # `_replace` is what rules are given
+PREDICT = Mode(False)
+
+
+class _Step:
+    """One operator of the graph, with its parameters read for both modes."""
+
+    def __init__(self, node: Any, places: dict[Entry, int]) -> None:
+        self.rule = node.row.rule
+        p = node.p
+        self.p = {False: p, True: p._replace(train=True) if self.rule.modal else p}
+        self.inputs = [places[entry] for entry in node.inputs]
+        self.count = node.output_count()
+        self.first = len(places)
+        for place in range(self.count):
+            places[node, place] = self.first + place
+        self.aux = [self.inputs[place] for place in self.rule.aux]
+
+
+class GraphFunction:
+    """A symbol as a function of tensors: its outputs, and while training new values of its auxiliary states."""
+
+    def __init__(self, symbol: Symbol, inputs: Sequence[str]) -> None:
+        places: dict[Entry, int] = {}
+        nodes = symbol.nodes()
+        by_name = {node.name: node for node in nodes if node.row is None}
+        self._inputs = [by_name.get(name) for name in inputs]
+        self._given: list[int] = []  # which inputs the graph reads
+        for place, node in enumerate(self._inputs):
+            if node is not None:
+                places[node, 0] = len(self._given)
+                self._given.append(place)
+        self._steps = [_Step(node, places) for node in nodes if node.row is not None]
+        self._outputs = [places[entry] for entry in symbol.entries]
+        changed = dict.fromkeys(place for step in self._steps for place in step.aux)
+        self._aux = list(changed)
+        self.random = any(step.rule.random for step in self._steps)
+        self.rule = Rule(
+            self.compute if not self.random else self._compute_random,
+            outputs=len(self._outputs),
+            aux=tuple(self._given[place] for place in self._aux),
+            modal=True,
+            random=self.random,
+            mixed=True,
+        )
+        self._compiled: dict[bool, Callable[..., Any]] = {}
+        self.compiles = True
+
+    def compute(self, p: Any, *tensors: Tensor) -> Any:
+        """Run the program; tensors without elements only go through the operators."""
+        given = [tensors[place] for place in self._given]
+        if not self.compiles or not given or given[0].device.type == "meta":
+            return self._run(p.train, given)
+        compiled = self._compiled.get(p.train)
+        if compiled is None:
+            compiled = self._compiled[p.train] = hybridize(self._in_mode(p.train))
+        return compiled(*given)
+
+    def _compute_random(self, p: Any, _generator: torch.Generator | None, *tensors: Tensor) -> Any:
+        return self.compute(p, *tensors)
+
+    def _in_mode(self, train: bool) -> Callable[..., Any]:
+        def run(*tensors: Tensor) -> Any:
+            return self._run(train, tensors)
+
+        return run
+
+    def _run(self, train: bool, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        values = list(tensors)
+        changed: dict[int, Tensor] = {}
+        for step in self._steps:
+            arguments = [values[place] for place in step.inputs]
+            rule = step.rule
+            p = step.p[train]
+            found = rule.compute(p, None, *arguments) if rule.random else rule.compute(p, *arguments)
+            results = found if isinstance(found, tuple) else (found,)
+            values += results[: step.count]
+            changed.update(zip(step.aux, results[step.count :], strict=False))
+        outputs = [values[place] for place in self._outputs]
+        return (*outputs, *[changed.get(place, values[place]) for place in self._aux]) if train else tuple(outputs)

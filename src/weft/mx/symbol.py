@@ -1,0 +1,681 @@
+"""Compose operators into graphs that have names: `mx.sym`, and its JSON in all versions since 0.8."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+from typing_extensions import Self
+
+from weft.mx.base import MXNetError, NotImplementedForSymbol, numpy_type, torch_type, type_name
+from weft.mx.frontend import (
+    COMPARISONS,
+    PAIRS,
+    Frontend,
+    Namespace,
+    apply_pair,
+    give_arithmetic,
+    give_methods,
+    random_functions,
+)
+from weft.mx.invoke import infer_types
+from weft.mx.operators.table import OPERATORS, Operator, Shape, operator
+
+VERSION = 10901
+# Attributes that MXNet shows with and without underscores, whatever operator has them.
+HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "profiler_scope")
+
+
+class Node:
+    """A variable, or an operator with its inputs."""
+
+    __slots__ = ("attributes", "inputs", "name", "row", "texts")
+
+    def __init__(self, row: Operator | None, name: str, texts: Mapping[str, str]) -> None:
+        self.row = row
+        self.name = name
+        self.texts = dict(texts)  # the parameters, as JSON has them
+        self.attributes: dict[str, str] = {}  # what else is noted, such as __shape__
+        self.inputs: list[Entry] = []
+
+    @property
+    def p(self) -> Any:
+        """The parameters."""
+        assert self.row is not None
+        return self.row.values(self.texts)
+
+    def output_count(self) -> int:
+        """Count its outputs."""
+        return 1 if self.row is None else self.row.rule.output_count(self.p)
+
+    def output_names(self) -> list[str]:
+        """The names of its outputs."""
+        if self.row is None:
+            return [self.name]
+        count = self.output_count()
+        if self.row.name == "RNN" and count > 1:
+            return [f"{self.name}_{part}" for part in ("output", "state_output", "statecell_output")[:count]]
+        return [f"{self.name}_output"] if count == 1 else [f"{self.name}_output{place}" for place in range(count)]
+
+
+Entry = tuple[Node, int]
+
+
+class _Names(threading.local):
+    """Who gives names to what has none, and which attributes nodes get."""
+
+    def __init__(self) -> None:
+        self.managers: list[NameManager] = [NameManager()]
+        self.scopes: list[AttrScope] = []
+
+
+class NameManager:
+    """Give numbered names: `dot0`, `dot1`."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def get(self, name: str | None, hint: str) -> str:
+        """The given name, or a new one."""
+        if name:
+            return name
+        count = self._counts.get(hint, 0)
+        self._counts[hint] = count + 1
+        return f"{hint}{count}"
+
+    def __enter__(self) -> Self:
+        _names.managers.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        _names.managers.pop()
+
+
+class Prefix(NameManager):
+    """Give numbered names that begin with a prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def get(self, name: str | None, hint: str) -> str:
+        """The given name, or a new one, with the prefix."""
+        return self._prefix + super().get(name, hint)
+
+
+class AttrScope:
+    """Give attributes to all that is composed in a `with` block."""
+
+    def __init__(self, **attributes: str) -> None:
+        if any(not isinstance(value, str) for value in attributes.values()):
+            raise ValueError("Attributes need to be a string, for multiple attributes use comma to separate")
+        self.attributes = attributes
+
+    def __enter__(self) -> Self:
+        _names.scopes.append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        _names.scopes.pop()
+
+
+_names = _Names()
+
+
+def _attributes(given: Mapping[str, str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for scope in _names.scopes:
+        found.update(scope.attributes)
+    found.update(given or {})
+    return {(key if key.startswith("__") else f"__{key}__"): value for key, value in found.items()}
+
+
+class Symbol:
+    """Outputs of a graph."""
+
+    __array_priority__ = 1000.0
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = tuple(entries)
+
+    if TYPE_CHECKING:  # what `frontend` gives it
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def name(self) -> str | None:
+        """The name of its operator, or of the variable; None of a group."""
+        return self.entries[0][0].name if len({id(node) for node, _ in self.entries}) == 1 else None
+
+    def __repr__(self) -> str:
+        if self.name is None:
+            return f"<Symbol group [{', '.join(node.name for node, _ in self.entries)}]>"
+        return f"<Symbol {self.name}>"
+
+    def nodes(self) -> list[Node]:
+        """All nodes, each after its inputs."""
+        found: dict[Node, None] = {}
+        waiting = [(node, False) for node, _ in reversed(self.entries)]
+        while waiting:
+            node, ready = waiting.pop()
+            if node in found:
+                continue
+            if ready:
+                found[node] = None
+                continue
+            waiting.append((node, True))
+            waiting += [(source, False) for source, _ in reversed(node.inputs)]
+        return list(found)
+
+    def _auxiliary(self) -> dict[Node, None]:
+        return {
+            node.inputs[place][0]: None
+            for node in self.nodes()
+            if node.row is not None
+            for place in node.row.rule.aux
+            if place < len(node.inputs) and node.inputs[place][0].row is None
+        }
+
+    def variables(self) -> tuple[list[Node], list[Node]]:
+        """The variables that are arguments, and those that are auxiliary states."""
+        aux = self._auxiliary()
+        found = [node for node in self.nodes() if node.row is None]
+        return [node for node in found if node not in aux], [node for node in found if node in aux]
+
+    def list_arguments(self) -> list[str]:
+        """The names of the arguments."""
+        return [node.name for node in self.variables()[0]]
+
+    def list_auxiliary_states(self) -> list[str]:
+        """The names of what operators change while they train."""
+        return [node.name for node in self.variables()[1]]
+
+    def list_inputs(self) -> list[str]:
+        """The names of all variables."""
+        return [node.name for node in self.nodes() if node.row is None]
+
+    def list_outputs(self) -> list[str]:
+        """The names of the outputs."""
+        return [node.output_names()[place] for node, place in self.entries]
+
+    def get_internals(self) -> Symbol:
+        """The outputs of all nodes."""
+        return Symbol([(node, place) for node in self.nodes() for place in range(node.output_count())])
+
+    def get_children(self) -> Symbol | None:
+        """The inputs of its operator."""
+        inputs = self.entries[0][0].inputs
+        return Symbol(inputs) if inputs else None
+
+    def attr(self, key: str) -> str | None:
+        """One attribute."""
+        return self.list_attr().get(key)
+
+    def list_attr(self) -> dict[str, str]:
+        """Its attributes."""
+        return _shown(self.entries[0][0])
+
+    def attr_dict(self) -> dict[str, dict[str, str]]:
+        """The attributes of all nodes that have some."""
+        return {node.name: shown for node in self.nodes() if (shown := _shown(node))}
+
+    def _set_attr(self, **given: str) -> None:
+        self.entries[0][0].attributes.update(_attributes(given))
+
+    def __len__(self) -> int:
+        if len(self.entries) == 1 and self._is_traced():
+            raise NotImplementedForSymbol("__len__", "len")
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Symbol]:
+        if len(self.entries) == 1 and self._is_traced():
+            raise NotImplementedForSymbol("__iter__", "for")
+        return (Symbol([entry]) for entry in self.entries)
+
+    def _is_traced(self) -> bool:
+        """Whether it stands for an array of a hybridized block: there its length is not what the code means."""
+        return any(TRACED_MARK in node.attributes for node in self.nodes())
+
+    def __getitem__(self, key: int | str) -> Symbol:
+        if isinstance(key, str):
+            places = [place for place, name in enumerate(self.list_outputs()) if name == key]
+            if len(places) != 1:
+                raise ValueError(f"There are {len(places)} outputs with name '{key}'")
+            return Symbol([self.entries[places[0]]])
+        if not isinstance(key, int):
+            raise TypeError("Symbol only support integer index to fetch i-th output")
+        return Symbol([self.entries[key]])
+
+    def __call__(self, *args: Symbol, **given: Symbol) -> Symbol:
+        """The same graph with other symbols in the place of variables."""
+        arguments = self.list_arguments()
+        name = given.pop("name", None)
+        places = {**dict(zip(arguments, args, strict=False)), **given}
+        copies: dict[Node, Node] = {}
+        replaced: dict[Node, Entry] = {}
+        for node in self.nodes():
+            if node.row is None and node.name in places:
+                replaced[node] = places[node.name].entries[0]
+                continue
+            copy = copies[node] = Node(node.row, node.name, node.texts)
+            copy.attributes = dict(node.attributes)
+            copy.inputs = [replaced.get(source) or (copies[source], place) for source, place in node.inputs]
+        if name is not None:
+            copies[self.entries[0][0]].name = name  # type: ignore[assignment]
+        return Symbol([replaced.get(node) or (copies[node], place) for node, place in self.entries])
+
+    def __hash__(self) -> int:
+        return id(self) // 16
+
+    def __neg__(self) -> Symbol:
+        found: Symbol = FRONTEND.call(operator("_mul_scalar"), [self], {"scalar": -1.0}, None, None)
+        return found
+
+    def __abs__(self) -> Symbol:
+        found: Symbol = FRONTEND.function("abs")(self)
+        return found
+
+    def __copy__(self) -> Symbol:
+        return self()
+
+    def __deepcopy__(self, _memo: Any) -> Symbol:
+        return self()
+
+    def astype(self, dtype: Any) -> Symbol:
+        """Another element type."""
+        found: Symbol = FRONTEND.function("Cast")(self, dtype=dtype)
+        return found
+
+    def reshape(self, *shape: Any, **given: Any) -> Symbol:
+        """Other sizes, by MXNet's codes."""
+        codes = given.pop("shape", shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
+        found: Symbol = FRONTEND.function("Reshape")(self, shape=tuple(codes), **given)
+        return found
+
+    def broadcast_to(self, *args: Any, **given: Any) -> Symbol:
+        """Repeat axes of size 1."""
+        found: Symbol = FRONTEND.function("broadcast_to")(self, *args, **given)
+        return found
+
+    # Sizes and types.
+
+    def infer_shape(self, *args: Shape, **given: Shape) -> Any:
+        """The sizes of arguments, outputs and auxiliary states; None of all, where some do not follow."""
+        known = dict(zip(self.list_arguments(), args, strict=False)) | given
+        try:
+            found = self._infer(known)
+        except MXNetError:
+            shown = "".join(f"  {name}: {tuple(shape)}\n" for name, shape in known.items())
+            sys.stdout.write(f"infer_shape error. Arguments:\n{shown}")  # as MXNet does
+            raise
+        arguments, auxiliary = self.variables()
+        shapes = [[found.get((node, 0)) for node in part] for part in (arguments, auxiliary)]
+        outputs = [found.get(entry) for entry in self.entries]
+        if any(kind is None or 0 in kind[0] for part in (*shapes, outputs) for kind in part):
+            return None, None, None
+        arg, aux = ([kind[0] for kind in part if kind] for part in shapes)
+        return arg, [kind[0] for kind in outputs if kind], aux
+
+    def infer_shape_partial(self, *args: Shape, **given: Shape) -> Any:
+        """The sizes as far as they follow; () of those that do not."""
+        found = self._infer(dict(zip(self.list_arguments(), args, strict=False)) | given)
+        arguments, auxiliary = self.variables()
+
+        def shown(entry: Entry) -> Shape:
+            kind = found.get(entry)
+            return kind[0] if kind else ()
+
+        return ([shown((node, 0)) for node in arguments], [shown(entry) for entry in self.entries],
+                [shown((node, 0)) for node in auxiliary])  # fmt: skip
+
+    def infer_type(self, *args: Any, **given: Any) -> Any:
+        """The element types of arguments, outputs and auxiliary states: those of the first that is known."""
+        known = [dtype for dtype in (*args, *given.values()) if dtype is not None]
+        kind = numpy_type(torch_type(known[0])) if known else np.float32
+        arguments, auxiliary = self.variables()
+        return [kind] * len(arguments), [kind] * len(self.entries), [kind] * len(auxiliary)
+
+    def _infer(self, given: Mapping[str, Any], types: Mapping[str, Any] | None = None) -> dict[Entry, Kind]:
+        """The sizes and types of all that follows from what is given, forwards and backwards into weights."""
+        found: dict[Entry, Kind] = {}
+        nodes = self.nodes()
+        for node in nodes:
+            if node.row is None:
+                text = node.attributes.get("__shape__")
+                shape = given.get(node.name, _shape_of_text(text) if text else None)
+                wanted = (types or {}).get(node.name) or _type_of_text(node.attributes.get("__dtype__"))
+                if shape is not None:
+                    found[node, 0] = (tuple(shape), torch_type(wanted))
+        unknown = {name for name in given if name not in {node.name for node in nodes if node.row is None}}
+        if unknown:
+            raise ValueError(f"Find name {sorted(unknown)[0]!r} that is not found in the arguments")
+        for _ in range(3):  # what a later pass learns of variables, an earlier one may need
+            before = dict(found)
+            for node in nodes:
+                if node.row is not None:
+                    _infer_node(node, found)
+            if found == before:
+                break
+        return found
+
+    # Files.
+
+    def tojson(self, remove_amp_cast: bool = True) -> str:  # noqa: ARG002
+        """The graph as JSON, as MXNet 1.9.1 writes it."""
+        nodes = self.nodes()
+        numbers = {node: number for number, node in enumerate(nodes)}
+        aux = self._auxiliary()
+        described, rows = [], [0]
+        for node in nodes:
+            texts = {**node.texts, **{key: text for key, text in node.attributes.items() if key != TRACED_MARK}}
+            entry: dict[str, Any] = {"op": "null" if node.row is None else node.row.name, "name": node.name}
+            if texts:
+                entry["attrs"] = dict(sorted(texts.items()))
+            entry["inputs"] = [[numbers[source], place, 2 if source in aux else 0] for source, place in node.inputs]
+            described.append(entry)
+            rows.append(rows[-1] + node.output_count() + (node.row.rule.hidden if node.row is not None else 0))
+        graph = {
+            "nodes": described,
+            "arg_nodes": [numbers[node] for node in nodes if node.row is None],
+            "node_row_ptr": rows,
+            "heads": [[numbers[node], place, 0] for node, place in self.entries],
+            "attrs": {"mxnet_version": ["int", VERSION]},
+        }
+        return json.dumps(graph, indent=2)
+
+    def save(self, fname: str | os.PathLike[str], remove_amp_cast: bool = True) -> None:  # noqa: ARG002
+        """Write the graph as JSON."""
+        Path(fname).write_text(self.tojson(), encoding="utf-8")
+
+
+Kind = tuple[Shape, torch.dtype]
+TRACED_MARK = "__weft_traced__"  # of variables that stand for arrays of a hybridized block
+
+
+def _only_arrays(name: str, alias: str | None = None) -> Any:
+    def refuse(_self: Symbol, *args: Any, **_given: Any) -> NoReturn:
+        raise NotImplementedForSymbol(name, alias, *args)
+
+    return refuse
+
+
+ONLY_ARRAYS = [
+    "wait_to_read",
+    "asnumpy",
+    "asscalar",
+    "copy",
+    "as_in_context",
+    "as_np_ndarray",
+    "detach",
+    "backward",
+    "attach_grad",
+    "item",
+    "tolist",
+]
+for _name in ONLY_ARRAYS:
+    setattr(Symbol, _name, _only_arrays(_name))
+for _name, _alias in {"bool": "bool", "iadd": "+=", "isub": "-=", "imul": "*=", "itruediv": "/=", "imod": "%="}.items():
+    setattr(Symbol, f"__{_name}__", _only_arrays(f"__{_name}__", _alias))
+
+
+def _shown(node: Node) -> dict[str, str]:
+    found = dict(node.texts)
+    for key, text in node.attributes.items():
+        bare = key.strip("_")
+        found[key] = text
+        if bare in HIDDEN:
+            found[bare] = text
+    return found
+
+
+def _shape_of_text(text: str) -> Shape | None:
+    parts = [part for part in text.strip("()[] ").replace("L", "").split(",") if part.strip()]
+    return tuple(map(int, parts)) if parts else None
+
+
+def _type_of_text(text: str | None) -> str:
+    names = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")
+    return names[int(text)] if text and text.isdigit() and int(text) < len(names) else text or "float32"
+
+
+def _infer_node(node: Node, found: dict[Entry, Kind]) -> None:
+    row, p = node.row, node.p
+    assert row is not None
+    sizes = [found[entry][0] if entry in found else None for entry in node.inputs]
+    if row.rule.complete is not None and sizes:
+        completed = list(row.rule.complete(p, sizes))
+        first = next((found[entry][1] for entry in node.inputs if entry in found), torch.float32)
+        for entry, old, new in zip(node.inputs, sizes, completed, strict=False):
+            if not new:
+                continue
+            if (old and len(old) == len(new) and all(a in (0, b) for a, b in zip(old, new, strict=True))) or not old:
+                found[entry] = (tuple(new), found[entry][1] if entry in found else _variable_type(entry[0], first))
+            elif 0 not in new and tuple(old) != tuple(new):
+                raise MXNetError(
+                    f"Error in operator {node.name}: Shape inconsistent, Provided = {list(old)}, "
+                    f"inferred shape={list(new)}"
+                )
+    kinds = [found.get(entry) for entry in node.inputs]
+    if all(kind is not None and 0 not in kind[0] for kind in kinds):
+        results = infer_types(row.rule, node.name, p, [kind for kind in kinds if kind is not None])
+        for place, kind in enumerate(results):
+            found[node, place] = kind
+
+
+def _variable_type(node: Node, otherwise: torch.dtype) -> torch.dtype:
+    text = node.attributes.get("__dtype__")
+    return torch_type(_type_of_text(text)) if text else otherwise
+
+
+# Composition.
+
+
+def var(
+    name: str,
+    attr: Mapping[str, str] | None = None,
+    shape: Shape | None = None,
+    lr_mult: float | None = None,
+    wd_mult: float | None = None,
+    dtype: Any = None,
+    init: Any = None,
+    stype: str | None = None,
+    **given: str,
+) -> Symbol:
+    """A variable."""
+    if not isinstance(name, str):
+        raise TypeError("Expect a string for variable `name`")
+    node = Node(None, name, {})
+    node.attributes = _attributes(attr)
+    notes = {
+        "shape": shape,
+        "lr_mult": lr_mult,
+        "wd_mult": wd_mult,
+        "dtype": None if dtype is None else _type_number(dtype),
+        "init": init if init is None or isinstance(init, str) else init.dumps(),
+        "storage_type": None if stype is None else 0,
+    }
+    node.attributes |= {f"__{key}__": str(value) for key, value in notes.items() if value is not None}
+    for key, value in given.items():
+        if not (key.startswith("__") and key.endswith("__")):
+            raise ValueError(
+                f"Attribute name={key} is not supported. Additional attributes must start and end "
+                f"with double underscores, e.g, __yourattr__"
+            )
+        node.attributes[key] = str(value)
+    return Symbol([(node, 0)])
+
+
+Variable = var
+
+
+def _type_number(dtype: Any) -> int:
+    return ("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool").index(type_name(dtype))
+
+
+def Group(symbols: Sequence[Symbol]) -> Symbol:
+    """Several symbols as one."""
+    if not symbols or any(not isinstance(symbol, Symbol) for symbol in symbols):
+        raise TypeError("Expected a list of symbols as input")
+    return Symbol([entry for symbol in symbols for entry in symbol.entries])
+
+
+# Names that MXNet gives, where they are not those of the operators in small letters.
+_SCALARS = ("plus", "minus", "rminus", "mul", "div", "rdiv", "mod", "rmod", "power", "rpower", "maximum", "minimum")
+HINTS = {
+    "elemwise_add": "_plus",
+    "elemwise_sub": "_minus",
+    "elemwise_mul": "_mul",
+    "elemwise_div": "_div",
+    **{f"_{name}_scalar": f"_{name}scalar" for name in _SCALARS},
+    "Reshape": "reshape",
+    "SliceChannel": "split",
+    "SwapAxis": "swapaxes",
+    "_copy": "identity",
+    "_shuffle": "shuffle",
+}
+
+
+def compose(
+    row: Operator, inputs: Sequence[Symbol | None], given: Mapping[str, Any], _out: Any, name: str | None
+) -> Symbol:
+    """A symbol of an operator; a variable stands for each input that is missing."""
+    attributes = given.get("__attr__")
+    texts = {key: str(value) for key, value in given.items() if key != "__attr__"}
+    if row.variadic and row.counter in row.parameters and row.counter not in texts:
+        texts[row.counter] = str(len(inputs))
+    _ = row.values(texts)
+    hint = HINTS.get(row.name, row.name.lower())
+    for prefix in ("_contrib_", "_linalg_", "_image_"):
+        hint = hint.removeprefix(prefix)
+    node = Node(row, _names.managers[-1].get(name, hint), texts)
+    node.attributes = _attributes(attributes)
+    if row.variadic:
+        node.inputs = [entry for symbol in inputs if symbol is not None for entry in symbol.entries]
+    else:
+        padded = [*inputs, *[None] * (row.input_count(node.p) - len(inputs))][: max(row.input_count(node.p), 0)]
+        for label, symbol in zip(row.inputs, padded, strict=False):
+            if symbol is not None and len(symbol.entries) != 1:
+                raise MXNetError(f"{row.name} takes one output as {label}, not a group of {len(symbol.entries)}")
+            made = symbol
+            if made is None:
+                made = var(f"{node.name}_{label}")
+                made.entries[0][0].attributes = {**node.texts, **node.attributes}  # as MXNet's JSON shows it
+            node.inputs.append(made.entries[0])
+    return Symbol([(node, place) for place in range(node.output_count())])
+
+
+# Python's operators on symbols do not broadcast, as in MXNet.
+ALIKE = {f"broadcast_{name}": f"elemwise_{name}" for name in ("add", "sub", "mul", "div")} | {
+    f"broadcast_{name}": f"_{name}" for name in ("mod", "power", "maximum", "minimum", "hypot", *COMPARISONS.values())
+}
+FRONTEND = Frontend(Symbol, "Symbol", compose, ALIKE)
+give_arithmetic(FRONTEND, in_place=False)
+give_methods(FRONTEND)
+
+
+# Reading JSON.
+
+
+def load_json(text: str) -> Symbol:
+    """The graph that JSON describes, of any version since 0.8; damage is one clear error."""
+    try:
+        graph = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MXNetError(f"the JSON of a symbol cannot be read: {error}") from error
+    try:
+        return _read_graph(graph)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise MXNetError(f"the JSON is not that of a symbol: {type(error).__name__}: {error}") from error
+
+
+def _read_graph(graph: Any) -> Symbol:
+    made: list[Node] = []
+    for place, described in enumerate(graph["nodes"]):
+        texts: dict[str, str] = {}
+        for key in ("param", "attr", "attrs"):  # up to 0.9, in 0.9 to 0.11, since then
+            texts.update({name: str(value) for name, value in (described.get(key) or {}).items()})
+        name, op = described["name"], described["op"]
+        if not isinstance(name, str) or not isinstance(op, str):
+            raise MXNetError(f"node {place} of a symbol has no name, or no operator")
+        row = None if op == "null" else operator(op)
+        hidden = {key: value for key, value in texts.items() if row is None or key not in row.parameters}
+        node = Node(row, name, {key: value for key, value in texts.items() if key not in hidden})
+        node.attributes = {(f"__{key}__" if key in HIDDEN else key): value for key, value in hidden.items()}
+        for described_input in described["inputs"]:
+            number, output = int(described_input[0]), int(described_input[1])
+            if not 0 <= number < place:
+                raise MXNetError(f"node {name} of a symbol reads node {number}, which does not come before it")
+            node.inputs.append((made[number], output))
+        if row is not None:
+            _complete_inputs(node)
+        made.append(node)
+    heads = [(made[int(head[0])], int(head[1])) for head in graph["heads"]]
+    for source, output in (*heads, *(entry for node in made for entry in node.inputs)):
+        if not 0 <= output < source.output_count() + (0 if source.row is None else source.row.rule.hidden):
+            raise MXNetError(f"node {source.name} of a symbol has no output {output}")
+    return Symbol(heads)
+
+
+def _complete_inputs(node: Node) -> None:
+    """Files of 0.8 leave auxiliary states out of the inputs."""
+    row = node.row
+    assert row is not None
+    wanted = len(node.inputs) if row.variadic else row.input_count(node.p)
+    for label in row.inputs[len(node.inputs) : wanted]:
+        node.inputs.append((Node(None, f"{node.name}_{label}", {}), 0))
+
+
+def load(fname: str | os.PathLike[str]) -> Symbol:
+    """The graph that a JSON file describes."""
+    try:
+        return load_json(Path(fname).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise MXNetError(f"Open {fname}: {error}") from error
+
+
+fromjson = load_json
+random = Namespace("weft.mx.sym.random", FRONTEND, "_random_", random_functions(FRONTEND))
+linalg = Namespace("weft.mx.sym.linalg", FRONTEND, "_linalg_")
+contrib = Namespace("weft.mx.sym.contrib", FRONTEND, "_contrib_")
+image = Namespace("weft.mx.sym.image", FRONTEND, "_image_")
+sparse = Namespace("weft.mx.sym.sparse", FRONTEND, "")
+op = _internal = Namespace("weft.mx.sym.op", FRONTEND, "_")
+
+
+def zeros(shape: Any, dtype: Any = None, **given: Any) -> Symbol:
+    """All 0."""
+    found: Symbol = FRONTEND.function("_zeros")(shape=shape, dtype=type_name(dtype), **given)
+    return found
+
+
+def ones(shape: Any, dtype: Any = None, **given: Any) -> Symbol:
+    """All 1."""
+    found: Symbol = FRONTEND.function("_ones")(shape=shape, dtype=type_name(dtype), **given)
+    return found
+
+
+def _pair_function(name: str) -> Any:
+    def function(left: Any, right: Any) -> Any:
+        return apply_pair(FRONTEND, PAIRS[name], left, right)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+for _name in ("maximum", "minimum", "hypot", "power"):
+    globals()[_name] = _pair_function(_name)
+pow = globals()["power"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in OPERATORS:
+        return FRONTEND.function(name)
+    raise AttributeError(f"module 'weft.mx.symbol' has no attribute '{name}'")
