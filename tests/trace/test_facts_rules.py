@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.trace.containers import MISSING
+from weft.trace.containers import MISSING, Touched
 from weft.trace.facts import (
     DEEPEST_CONTAINER,
     LARGEST_BUFFER,
@@ -324,3 +324,149 @@ def test_what_changed_of_a_module_is_said(name: str) -> None:
     assert facts.change() is None
     change(module)
     assert facts.change() == sentence
+
+
+def told(thing: Any, touch: Callable[[Touched, dict[str, Any]], None], change: Change) -> str | None:
+    """Remember what a name stands for, leave out what was touched, change it, and give what is said."""
+    names, touched = {"x": thing}, Touched()
+    fact = name_fact((names, "x", "x", thing))
+    touch(touched, names)
+    fact = fact.without(touched)
+    assert fact.change() is None
+    change(names)
+    return fact.change()
+
+
+HOLDS, ANOTHER = "x holds other things", torch.ones(2)
+# A thing; what of it traced code changed, or each run gives anew; a change; what is said of that.
+TOUCHED: dict[str, tuple[Callable[[], Any], Callable[[Touched, Any], None], Change, str | None]] = {
+    "its key": (
+        lambda: {"a": 1, "b": 2},
+        lambda t, n: t.add(n["x"], frozenset("a")),
+        lambda n: n["x"].update(a=3),
+        None,
+    ),
+    "another key": (
+        lambda: {"a": 1, "b": 2},
+        lambda t, n: t.add(n["x"], frozenset("a")),
+        lambda n: n["x"].update(b=3),
+        HOLDS,
+    ),
+    "its key gone": (lambda: {"a": 1}, lambda t, n: t.add(n["x"], frozenset("a")), lambda n: n["x"].clear(), None),
+    "a new key": (
+        lambda: {"a": 1},
+        lambda t, n: t.add(n["x"], frozenset("a")),
+        lambda n: n["x"].update(b=3),
+        HOLDS,
+    ),
+    "a whole list": (lambda: [1], lambda t, n: t.add(n["x"], None), lambda n: n["x"].append(2), None),
+    "a list grown": (lambda: [1], lambda t, n: t.grow(n["x"]), lambda n: n["x"].append(2), None),
+    "another kind": (
+        lambda: [1],
+        lambda t, n: t.add(n["x"], None),
+        lambda n: n.update(x=(1,)),
+        "x was <list>, is <tuple>",
+    ),
+    "an array": (lambda: np.zeros(2), lambda t, n: t.add(n["x"], None), lambda n: n["x"].fill(1), None),
+    "a list inside": (
+        lambda: {"a": [1], "b": [1]},
+        lambda t, n: t.add(n["x"]["a"], None),
+        lambda n: n["x"]["a"].append(2),
+        None,
+    ),
+    "a list beside": (
+        lambda: {"a": [1], "b": [1]},
+        lambda t, n: t.add(n["x"]["a"], None),
+        lambda n: n["x"]["b"].append(2),
+        HOLDS,
+    ),
+    "a tensor given": (lambda: TENSOR, lambda t, n: t.give(n, frozenset("x")), lambda n: n.update(x=ANOTHER), None),
+    "no tensor given": (
+        lambda: TENSOR,
+        lambda t, n: t.give(n, frozenset("x")),
+        lambda n: n.update(x=1),
+        "x was <Tensor>, is 1",
+    ),
+    "another tensor": (lambda: TENSOR, lambda t, n: None, lambda n: n.update(x=ANOTHER), "x is another Tensor"),
+    "tensors given in a list": (
+        lambda: [TENSOR, 1],
+        lambda t, n: t.give(n, frozenset("x")),
+        lambda n: n.update(x=[ANOTHER, 1]),
+        None,
+    ),
+    "a number beside them": (
+        lambda: [TENSOR, 1],
+        lambda t, n: t.give(n, frozenset("x")),
+        lambda n: n.update(x=[ANOTHER, 2]),
+        HOLDS,
+    ),
+    "a key given": (
+        lambda: {"a": TENSOR, "b": 1},
+        lambda t, n: t.give(n["x"], frozenset("a")),
+        lambda n: n["x"].update(a=ANOTHER),
+        None,
+    ),
+    "a key beside it": (
+        lambda: {"a": TENSOR, "b": 1},
+        lambda t, n: t.give(n["x"], frozenset("a")),
+        lambda n: n["x"].update(b=2),
+        HOLDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOUCHED)
+def test_what_traced_code_changed_itself_is_left_out_and_nothing_else(name: str) -> None:
+    make, touch, change, said = TOUCHED[name]
+    found = told(make(), touch, change)
+    assert found == said or (said == HOLDS and found is not None)
+
+
+MOVED: list[tuple[Any, Any, bool]] = [
+    (TENSOR, ANOTHER, True),
+    (TENSOR, TENSOR, False),
+    (TENSOR, 1, False),
+    (1, 2, False),
+    ([TENSOR], [ANOTHER], True),
+    ([TENSOR, 1], [ANOTHER, 2], False),
+    ({"a": TENSOR}, {"a": ANOTHER}, True),
+    ({"a": TENSOR}, {"b": ANOTHER}, False),
+    ((TENSOR, "a"), (ANOTHER, "a"), True),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MOVED)))
+def test_a_place_has_moved_where_only_its_tensors_are_others(number: int) -> None:
+    before, now, moved = MOVED[number]
+    names = {"x": before}
+    fact = name_fact((names, "x", "x", before))
+    names["x"] = now
+    assert list(fact.moved()) == ([(names, frozenset({"x"}))] if moved else [])
+    module = nn.Module()
+    module.x, module.y = before, 1
+    facts = module_facts(module, "net")
+    assert list(facts.moved()) == []
+    module.x = now
+    assert list(facts.moved()) == ([(vars(module), frozenset({"x"}))] if moved else [])
+
+
+def test_attributes_that_runs_give_new_tensors_are_compared_in_outline() -> None:
+    module, touched = nn.Module(), Touched()
+    module.cache, module.number = {"k": TENSOR, "n": 1}, 1
+    touched.give(vars(module), frozenset({"cache"}))
+    facts = module_facts(module, "net", touched)
+    assert facts.moves
+    module.cache = {"k": ANOTHER, "n": 1}
+    assert facts.change() is None
+    module.cache = {"k": ANOTHER, "n": 2}
+    assert facts.change() is not None
+    module.cache, module.number = {"k": TENSOR, "n": 1}, 2
+    assert facts.change() == "net.number was 1, is 2"
+
+
+def test_the_order_in_which_a_set_was_filled_is_none() -> None:
+    for members in ((0, 8, 16), ("a", "b", "c", "d"), ((1, 2), (3, 4), "x", 5)):
+        for kind in (set, frozenset):
+            one, other = kind(members), kind(reversed(members))
+            assert content(one) == content(other)
+            assert content(one) != content(kind(members[1:]))
