@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,12 @@ MIB = 2**20
 # What a thread takes before it has compiled anything: its stack, and the address space that the C library sets aside
 # for what each thread allocates.
 A_THREAD = 160 * MIB
-A_LETTER = 1500  # bytes that LLVM takes at most for a letter of a module's text: measured, and doubled
+A_LETTER = 1500  # bytes that LLVM takes at most for a letter of a module's text: an estimate on the safe side
 LOADING = 32 * MIB
+# Limits of address space are what is asked about. Whether the system would find all these bytes in its memory at once
+# is not: an estimate that is too high must not refuse a program on a small machine.
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE, which Python does not name before 3.13
+FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
 
 
 class _Asked:
@@ -37,20 +42,20 @@ os.register_at_fork(after_in_child=_asked.renew)
 @contextmanager
 def room_for(letters: int, least: int = A_THREAD) -> Iterator[None]:
     """See that there is memory to compile so many letters, beside all that is being compiled now."""
-    size = least + A_LETTER * letters
-    with _asked.lock:
-        _try(_asked.size + size)
-        _asked.size += size
+    size, asked = least + A_LETTER * letters, _asked
+    with asked.lock:
+        _try(asked.size + size)
+        asked.size += size
     try:
         yield
     finally:
-        with _asked.lock:
-            _asked.size -= size
+        with asked.lock:
+            asked.size -= size
 
 
 def _try(size: int) -> None:
     try:
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        mmap.mmap(-1, size, flags=FLAGS).close()
     except OSError as error:
         raise OutOfMemoryError(
             f"there is no memory to compile a program: {size // MIB:,} MiB were asked for",
