@@ -71,7 +71,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: torch.where(x > 0, x, 0).sum())\nf(torch.ones(2))",
     ),
     "captured write": (
-        "logs = iter([torch.zeros(2)])\nf = weft.hybridize(lambda x: next(logs).add_(x))\nf(torch.ones(2))",
+        (
+            "import weakref\n\nlog = torch.zeros(2)\nfound = weakref.ref(log)\n"
+            "f = weft.hybridize(lambda x: found().add_(x))\nf(torch.ones(2))"
+        ),
         "log = torch.zeros(2)\nf = weft.hybridize(lambda x: log.add_(x))\nf(torch.ones(2))",
     ),
     "packed sequence": (PACKED.format("pack_padded_sequence(x, n).data.sum()"), PACKED.format(PADDED)),
@@ -103,6 +106,14 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "python draw": (
         "import random\n\nf = weft.hybridize(lambda x: x * random.random())\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x: x * torch.rand(()))\nf(torch.ones(2))",
+    ),
+    "impure call": (
+        "import time\n\nf = weft.hybridize(lambda x: x * time.time())\nf(torch.ones(2))",
+        "import time\n\nf = weft.hybridize(lambda x, now: x * now)\nf(torch.ones(2), time.time())",
+    ),
+    "iterator": (
+        "numbers = iter([1.0, 2.0])\nf = weft.hybridize(lambda x: x * next(numbers))\nf(torch.ones(2))",
+        "numbers = iter([1.0, 2.0])\nf = weft.hybridize(lambda x, number: x * number)\nf(torch.ones(2), next(numbers))",
     ),
     "counter": (
         COUNTS.format("x[: self.steps]"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import itertools
+import time
 import warnings
+import weakref
 from typing import Any
 
 import pytest
@@ -95,7 +96,9 @@ def test_exercise_21_loops_lengths_and_in_place_changes_just_work() -> None:
 
 # -- a row each -------------------------------------------------------------------------------------------------------
 
-captured = itertools.cycle([torch.zeros(2)])
+numbers = iter([1.0])
+kept_elsewhere = torch.zeros(2)
+captured = weakref.ref(kept_elsewhere)
 kept: set[Any] = set()
 
 
@@ -128,7 +131,9 @@ ROWS = [
     ("address", lambda x: x.data_ptr()),
     ("data-dependent shape", lambda x: x[x > 0] * 2),
     ("data-dependent shape", lambda x: x.nonzero() + 1),
-    ("captured write", lambda x: next(captured).add_(x * 2)),
+    ("iterator", lambda x: next(numbers) * x),
+    ("impure call", lambda x: time.time() * x),
+    ("captured write", lambda x: captured().add_(x * 2)),
     ("backward inside", lambda x: (x * x.clone().requires_grad_()).sum().backward()),
     ("gradient read", lambda x: x.grad),
     ("memory replaced", lambda x: x.set_(torch.ones(3))),

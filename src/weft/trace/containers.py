@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, MutableMapping
+from threading import local
 from types import CellType
 from typing import Any
 
@@ -73,8 +74,45 @@ class Slotted(MutableMapping[str, Any]):
         return sum(1 for _ in self)  # not of a list of them, which would ask how long it will be
 
 
+class OfThread(Slotted):
+    """Attributes that each thread has its own of: those of the thread that asks."""
+
+    def _names(self) -> list[str]:
+        return list(vars(self.thing))
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.thing, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        delattr(self.thing, name)
+
+
+class OfContext(Slotted):
+    """What a context variable holds, under the name of value, in the context that asks."""
+
+    def _names(self) -> list[str]:
+        return ["value"]
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.thing.get(MISSING)
+        if found is MISSING:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([] if self.thing.get(MISSING) is MISSING else ["value"])
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.thing.set(value)
+
+    def __delitem__(self, name: str) -> None:
+        pass  # a variable that was set cannot be unset: it is set to what it was
+
+
 def attributes(thing: Any) -> MutableMapping[str, Any]:
     """The attributes of an object of a Python class."""
+    if isinstance(thing, local):
+        return OfThread(thing)
     return vars(thing) if hasattr(thing, "__dict__") else Slotted(thing)
 
 

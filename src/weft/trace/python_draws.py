@@ -6,9 +6,10 @@ too, what is seen is looked for in this thread, by tracing once more under a pro
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -21,10 +22,13 @@ from weft.trace.refusals import refuse
 Found = TypeVar("Found")
 
 
-def without_draws(trace: Callable[[], Found]) -> Found:
-    """Give what tracing gives, or refuse if it draws."""
+def without_draws(sources: Sequence[Any], trace: Callable[[], Found]) -> Found:
+    """Give what tracing gives, or refuse if it draws, also from generators of its own that it reaches: `sources`."""
     before = _states()
+    own = [(source, _state_of(source)) for source in sources if not isinstance(source, random.SystemRandom)]
     found = trace()
+    if any(pickle.dumps(_state_of(source)) != pickle.dumps(state) for source, state in own):
+        _refuse_own(own, trace)
     if _same(before, _states()):
         return found
     look = _Look()
@@ -39,6 +43,46 @@ def without_draws(trace: Callable[[], Found]) -> Found:
         np.random.set_state(before[1])
         refuse("python draw", look.places[0])
     return found
+
+
+def _refuse_own(own: Sequence[tuple[Any, Any]], trace: Callable[[], object]) -> None:
+    """Refuse draws from generators of the function's own, which are put back; traces once more for the line."""
+    places: list[Place | None] = []
+    now = [pickle.dumps(_state_of(source)) for source, _ in own]
+
+    def look(_frame: FrameType, _event: str, _called: Any) -> None:
+        if not places and [pickle.dumps(_state_of(source)) for source, _ in own] != now:
+            places.append(user_place())
+
+    profiler = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        trace()
+    finally:
+        sys.setprofile(profiler)
+        for source, state in own:
+            _set_state(source, state)
+    refuse("python draw", places[0] if places else None)
+
+
+def _state_of(source: Any) -> Any:
+    """The state of a generator of random numbers."""
+    if isinstance(source, random.Random):
+        return source.getstate()
+    if isinstance(source, np.random.RandomState):
+        return source.get_state(legacy=False)
+    return source.bit_generator.state if isinstance(source, np.random.Generator) else source.state
+
+
+def _set_state(source: Any, state: Any) -> None:
+    if isinstance(source, random.Random):
+        source.setstate(state)
+    elif isinstance(source, np.random.RandomState):
+        source.set_state(state)
+    elif isinstance(source, np.random.Generator):
+        source.bit_generator.state = state
+    else:
+        source.state = state
 
 
 class _Look:

@@ -171,6 +171,16 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "hybridize runs Python once per signature, so every run would use the numbers of the first",
             "draw them with PyTorch (torch.rand(()), torch.randint), or pass them as arguments; or " + KEEP_EAGER,
         ),
+        "impure call": (
+            "the program asks Python for what is another answer each time",
+            "hybridize runs Python once per signature, so every run would use the first answer",
+            "ask before the call, and pass the answer as an argument; or " + KEEP_EAGER,
+        ),
+        "iterator": (
+            "the program takes what comes next of an iterator, or reads a file, that was there before",
+            "hybridize runs Python once per signature, so every run would get what came at the first",
+            "take it before the call, and pass it as an argument; or " + KEEP_EAGER,
+        ),
         "counter": (
             "the program counts in a Python object, and what it does depends on the very number",
             "each number would be another program; one that goes into operators, or is compared, may change freely",

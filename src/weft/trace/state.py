@@ -7,19 +7,32 @@ attributes of plain objects and of the user's classes that it mentions) is remem
 
 from __future__ import annotations
 
+import random
 import types
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import getattr_static
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from weft.trace.capture import is_stand_in
-from weft.trace.containers import MISSING, Touched, attributes, class_dictionary, has_attributes, identity, look, put
+from weft.trace.containers import (
+    MISSING,
+    OfContext,
+    Touched,
+    attributes,
+    class_dictionary,
+    has_attributes,
+    identity,
+    look,
+    put,
+)
 from weft.trace.facts import (
     APART,
     BUFFERS,
@@ -46,6 +59,7 @@ LISTED = (list, tuple, dict, deque)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
 # Methods that run without being mentioned.
 IMPLICIT = frozenset(f"__{name}__" for name in UNMENTIONED.split())
+SOURCES = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 OF_CONTAINERS = (types.BuiltinMethodType, types.MethodWrapperType)  # features.__setitem__, rows.append
 CACHED = type(lru_cache(lambda: None))
 Fact = ModuleFacts | NameFact
@@ -123,6 +137,8 @@ class State:
     modules: dict[nn.Module, str] = field(default_factory=dict)
     names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
     generators: list[torch.Generator] = field(default_factory=list)
+    sources: list[Any] = field(default_factory=list)  # of random numbers that Python or NumPy draw
+    iterators: list[Slot] = field(default_factory=list)
     stand_ins: list[Slot] = field(default_factory=list)
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
@@ -259,7 +275,11 @@ def _visit(state: State, thing: Any, path: str, depth: int, slot: Slot | None = 
 def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | None) -> None:
     """Visit a class, an instance of one, or what wraps a function."""
     wrapped = _wrapped(thing)
-    if wrapped is not None:
+    if isinstance(thing, SOURCES):
+        state.sources.append(thing)
+    elif isinstance(thing, ContextVar):
+        _add_context(state, thing, path)
+    elif wrapped is not None:
         if isinstance(thing, CACHED):
             state.caches.append(thing)
         _visit(state, wrapped, path, depth + 1)
@@ -360,6 +380,10 @@ def _visit_container(state: State, slot: Slot, value: Any, depth: int) -> None:
             _visit_items(state, slot, value, depth)
     elif kind is not None or isinstance(value, BUFFERS):
         _add_containers(state, value)
+    elif isinstance(value, Iterator):
+        state.iterators.append(slot)
+    elif isinstance(value, ContextVar):
+        _add_context(state, value, slot.path)
     elif type(value) not in SIMPLE:
         state.places[id(value)].append(slot)
         _visit(state, value, slot.path, depth, slot)
@@ -402,6 +426,11 @@ def _visit_name(state: State, slot: Slot, value: Any, depth: int) -> None:
         place = (slot.container, slot.key, slot.path, value)
         state.names.setdefault((identity(slot.container), slot.key), name_fact(place))
     _visit_container(state, slot, value, depth)
+
+
+def _add_context(state: State, variable: ContextVar[Any], path: str) -> None:
+    container = OfContext(variable)
+    _visit_name(state, Slot(container, "value", path), look(container, "value"), 1)
 
 
 def _is_plain_object(thing: Any) -> bool:

@@ -21,6 +21,7 @@ from weft.trace.capture import TreeSpec
 from weft.trace.containers import Touched, identity
 from weft.trace.facts import content
 from weft.trace.grown import Noting, NotingQueue, may_only_grow, only_grown
+from weft.trace.impure import without_impure_calls
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf, TracedResult, outcome, written_inputs
 from weft.trace.place_numbers import Condition, NumberLeaf, counted_places
@@ -155,7 +156,10 @@ def trace_program(request: Request) -> Traced:
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
     trace = partial(_with_numbers, request)
-    traced = without_draws(trace) if request.draws else trace()
+    if not request.draws:
+        return trace()
+    state = request.state
+    traced = without_impure_calls(state, partial(without_draws, state.sources, trace))
     if traced.kept:
         numbers = [entry.number for entry in traced.numbers]
         refuse_restless(

@@ -37,6 +37,7 @@ from weft.trace.encoding import CallBuilder
 from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.grown import Noting
+from weft.trace.impure import Refusing
 from weft.trace.known import Known
 from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
@@ -146,6 +147,8 @@ class Tracer:
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
                 leaves[position] = self._add_input(leaf, position)
+            elif isinstance(leaf, Iterator):
+                leaves[position] = Refusing()
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)
         for number, slot in enumerate(self.request.places):
