@@ -100,6 +100,11 @@ def hybridize(target: Any) -> Any:
     return weft.hybridize(target)
 
 
+def compiled(target: Any) -> Any:
+    """Examine Weft behind PyTorch's own tracer."""
+    return torch.compile(target, backend="weft")
+
+
 @contextlib.contextmanager
 def lazy_throughout() -> Iterator[None]:
     """Let lazy code never pause, and compile short segments too: samples are small, and are looked at all the time."""
@@ -148,6 +153,7 @@ FAULTS: dict[str, Contestant] = {
 CONTESTANTS: dict[str, Contestant] = {
     "hybridize": hybridize,
     "lazy": around(lazily),
+    "compile": compiled,
     "identity": lambda target: target,
     **FAULTS,
 }
