@@ -551,6 +551,11 @@ class _Constant:
         array[:] = self.value
 
 
+if TYPE_CHECKING:  # the classes that are made in a loop
+
+    def __getattr__(name: str) -> Any: ...
+
+
 def _make(name: str, base: type, **facts: Any) -> None:
     made = type(
         name, (base,), {"__doc__": (base.__doc__ or "").replace("What", name + ":"), "__module__": __name__, **facts}

@@ -1,0 +1,61 @@
+"""Let `import mxnet` and `import d2lzh` mean `weft.mx` in this process, where somebody asks for it."""
+
+from __future__ import annotations
+
+import sys
+
+from weft import mx
+from weft.errors import UsageError
+from weft.mx import (
+    autograd,
+    base,
+    context,
+    d2l,
+    engine,
+    gluon,
+    initializer,
+    nd,
+    optimizer,
+    random,
+    symbol,
+)
+from weft.mx.gluon import block, loss, nn, parameter, splitting, trainer
+
+MODULES = {
+    "mxnet": mx,
+    "mxnet.autograd": autograd,
+    "mxnet.base": base,
+    "mxnet.context": context,
+    "mxnet.engine": engine,
+    "mxnet.gluon": gluon,
+    "mxnet.gluon.block": block,
+    "mxnet.gluon.loss": loss,
+    "mxnet.gluon.nn": nn,
+    "mxnet.gluon.parameter": parameter,
+    "mxnet.gluon.trainer": trainer,
+    "mxnet.gluon.utils": splitting,
+    "mxnet.init": initializer,
+    "mxnet.initializer": initializer,
+    "mxnet.nd": nd,
+    "mxnet.ndarray": nd,
+    "mxnet.optimizer": optimizer,
+    "mxnet.random": random,
+    "mxnet.sym": symbol,
+    "mxnet.symbol": symbol,
+    "d2lzh": d2l,
+}
+
+
+def install() -> None:
+    """Let `import mxnet`, `from mxnet import nd, gluon` and `import d2lzh` mean `weft.mx` from now on.
+
+    A real mxnet that this process has imported already stays what it is: that is an error.
+    """
+    found = sys.modules.get("mxnet")
+    if found is not None and found is not mx:
+        raise UsageError(
+            "weft.mx.install() was called after the real mxnet was imported",
+            why="arrays of one are not arrays of the other",
+            fix="call it before the first `import mxnet`",
+        )
+    sys.modules.update(MODULES)
