@@ -25,6 +25,7 @@ NATIVE_SAMPLES_OF_AN_ENTRY = {
     "values": 2,
     "inplace": 1,
     "gradients": 1,
+    "dtypes": 0.5,  # of every other entry one
     "modules": 1,
     "layouts": 1,
     "programs": 3,
@@ -40,7 +41,16 @@ SHARDS = {
     "layouts": 1,
     "programs": 2,
 }
-NATIVE_SHARDS = {"values": 16, "inplace": 2, "gradients": 16, "modules": 8, "layouts": 1, "programs": 4, "graphs": 2}
+NATIVE_SHARDS = {
+    "values": 16,
+    "inplace": 2,
+    "gradients": 16,
+    "dtypes": 4,
+    "modules": 8,
+    "layouts": 1,
+    "programs": 4,
+    "graphs": 2,
+}
 LEAST_VALUES = 2000
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -55,13 +65,15 @@ def sections() -> dict[str, Section]:
     return SECTIONS
 
 
-def pick(section: str, entry: str, count: int, samples: dict[str, int]) -> list[int]:
+def pick(section: str, entry: str, count: int, samples: dict[str, float]) -> list[int]:
     """Choose an entry's samples: always the same ones, in every process."""
-    size = min(count, samples[section])
-    return sorted(random.Random(f"{section} {entry}").sample(range(count), size))
+    chance = random.Random(f"{section} {entry}")
+    wanted = samples[section]
+    size = int(wanted) if wanted >= 1 else int(chance.random() < wanted)
+    return sorted(chance.sample(range(count), min(count, size)))
 
 
-def run_shard(section: Section, shard: int, shards: int, samples: dict[str, int]):
+def run_shard(section: Section, shard: int, shards: int, samples: dict[str, float]):
     options = Options(pick=lambda entry, count: pick(section.name, entry, count, samples))
     for entry in list(section.entries())[shard::shards]:
         trials = section.trials(entry)

@@ -14,7 +14,7 @@ from tests.conformance.cases import Record, Section, Status
 from tests.conformance.contestants import CONTESTANTS
 from tests.conformance.report import listing, page, passed, table
 from tests.conformance.sections import SECTIONS
-from tests.conformance.sweep import Options, Sweep, Unit
+from tests.conformance.sweep import Options, Seeded, Sweep, Unit
 from tests.conformance.threads import stress_record
 
 from weft.config import overrides
@@ -41,6 +41,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--op", action="append", help="only this entry, by its full name; may be repeated")
     parser.add_argument("--sample", type=int, help="only the sample of this number")
     parser.add_argument("--limit", type=int, help="at most so many samples of each entry")
+    parser.add_argument("--random", type=int, help="so many samples of each entry, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of --random")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th entry, from the i-th on")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     for codegen, what in CODEGENS.items():
@@ -74,7 +76,8 @@ def units(options: argparse.Namespace, wanted: Sequence[str]) -> list[Unit]:
 
 def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
     """Run the sections and print failures as they come."""
-    chosen = Options(options.contestant, options.limit, options.sample)
+    pick = None if options.random is None else Seeded(options.random, options.seed)
+    chosen = Options(options.contestant, options.limit, options.sample, pick)
     sweep = Sweep(units(options, wanted), chosen, options.jobs)
     records: list[Record] = []
     shown = time.monotonic()
@@ -120,8 +123,8 @@ def main() -> int:
     every = [*SECTIONS.values(), THREADS]
     print(table(records, every))
     print("\nunsupported\n" + listing(records, Status.UNSUPPORTED))
-    filters = (options.op, options.sample, options.limit, options.codegens, options.shard)
-    whole = wanted == known and filters == (None, None, None, None, "0/1")
+    filters = (options.op, options.sample, options.limit, options.codegens, options.shard, options.random)
+    whole = wanted == known and filters == (None, None, None, None, "0/1", None)
     target = options.report or (REPORT if whole and options.contestant == "hybridize" else None)
     if target is not None:
         target.write_text(page(records, every, options.contestant), encoding="utf-8")

@@ -35,6 +35,9 @@ program differentiates `hardswish` at NaN, eager's vectors give NaN and its sing
 NaN is right too. Random programs and in-place methods in library calls have no bound: they are equal bit by bit.
 Unsupported means that Weft raised `UnsupportedError`: no answer, never a wrong one. Memory that eager leaves
 uninitialised (`torch.empty` and its kin) is compared in everything but its values.
+
+The section over dtypes has one small sample of each operator, with its first tensor cast to each of 12 dtypes and its
+second to each of 12: most of these calls raise, or give a dtype that only eager's own rules tell. They are made once.
 """
 
 

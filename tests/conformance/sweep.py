@@ -2,6 +2,7 @@
 
 import multiprocessing
 import multiprocessing.connection
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,18 @@ SECONDS_FOR_A_SAMPLE = 60.0
 SECONDS_TO_START = 180.0  # a process imports PyTorch's databases and makes an entry's samples
 PATIENCE = 1.0  # how often the parent looks for samples that are over their time
 UNITS_FOR_A_WORKER = 150  # then a fresh process: no run depends on what thousands of samples left behind
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """Chooses so many samples of each entry, the same ones in every process."""
+
+    count: int
+    seed: int = 0
+
+    def __call__(self, entry: str, count: int) -> Sequence[int]:
+        """Choose among `count` samples of an entry."""
+        return sorted(random.Random(f"{self.seed} {entry}").sample(range(count), min(count, self.count)))
 
 
 @dataclass(frozen=True)

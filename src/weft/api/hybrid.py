@@ -261,13 +261,16 @@ class Hybrid:
             walk=self._state,
         )
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        failure: Exception | None = None
         try:
             with torch.inference_mode(False), torch.set_grad_enabled(grad):
                 traced = trace_program(request)
         except WeftError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
-            self._raise_as_eager(error, call)
+            failure = error
+        if failure is not None:
+            self._raise_as_eager(failure, call)  # outside of the handler: eager's own exception has no other behind it
         keep_types(name, types)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)

@@ -43,7 +43,9 @@ def narrow_short(f: FunctionWriter, x: Register, dtype: str) -> Register:
     if dtype == "bf16":
         return _float_to_bfloat(f, x)
     if _converts_halves(f):
-        return f.bitcast(f.convert("fptrunc", x, "half"), with_element(x.kind, "i16"))
+        # The fence keeps LLVM from rounding a double that became a float at once: no function of any library does that.
+        fenced = f.intrinsic("llvm.arithmetic.fence", x.kind, x)
+        return f.bitcast(f.convert("fptrunc", fenced, "half"), with_element(x.kind, "i16"))
     return _float_to_half(f, x)
 
 

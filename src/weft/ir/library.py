@@ -49,6 +49,20 @@ EFFECTFUL = frozenset(
 """Operators with a result that are called for what they check or set."""
 
 
+DIVISIONS = frozenset(f"aten.{operator}" for operator in ("floor_divide", "remainder", "fmod"))
+"""Operators that refuse to divide integers by zero."""
+
+INDEXINGS = frozenset(
+    f"aten.{operator}"
+    for operator in (
+        *("embedding", "index", "index_select", "gather", "take", "scatter", "scatter_add", "scatter_reduce"),
+        *("index_add", "index_copy", "index_fill", "index_put", "nll_loss_forward", "nll_loss2d_forward"),
+        "binary_cross_entropy",
+    )
+)
+"""Operators that refuse an index, a class or a probability that there is not."""
+
+
 @cache
 def resolve(target: str) -> torch._ops.OpOverload:
     """Find the operator overload that a name such as `aten.add.Tensor` means."""
@@ -123,6 +137,14 @@ def has_effect(target: str) -> bool:
     space, _, _ = split(target)
     returns_nothing = not resolve(target)._schema.returns and not written_arguments(target)
     return is_random(target) or returns_nothing or space in EFFECTFUL_SPACES or packet_name(target) in EFFECTFUL
+
+
+@cache
+def may_refuse(target: str, *, of_floats: bool) -> bool:
+    """Whether a call may raise because of data: then it stays when nobody uses its result, as it does in eager code."""
+    packet = packet_name(target)
+    divides = packet in DIVISIONS or (packet == "aten.div" and target.endswith("_mode"))
+    return packet in INDEXINGS or (divides and not of_floats)
 
 
 @cache

@@ -17,7 +17,7 @@ from weft.ir import op_types_windows as windows
 from weft.ir.attributes import Attribute, attributes
 from weft.ir.graph import Place, Value
 from weft.ir.op_types import ARITHMETIC, BITS, BOOLEAN, FLOATING, INTEGERS, REAL, Attributes, TypeRule
-from weft.ir.types import Type
+from weft.ir.types import TensorType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,3 +275,12 @@ def effect_of(value: Value) -> str | None:
     if library.is_random(call.target):
         return "random"
     return "order" if library.has_effect(call.target) else None
+
+
+def may_refuse(value: Value) -> bool:
+    """Whether computing a value may raise because of data, as an index out of range does."""
+    if value.op != "library":
+        return False
+    first = value.operands[0].type if value.operands else None
+    of_floats = isinstance(first, TensorType) and first.dtype.is_floating_point
+    return library.may_refuse(value.attributes["call"].target, of_floats=of_floats)

@@ -18,11 +18,12 @@ from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.fusing.lazy import Computed, Counted, Fixed, Lazy, Leaf, Source
 from weft.plan.ranges import Range, range_of
 from weft.plan.window import Window, plain
-from weft.trace.lift.checks import CHECK_CLASSES, CHECK_PLACES
+from weft.trace.lift.checks import CHECK_CLASSES, CHECK_DATA, CHECK_ONE_HOT, CHECK_PLACES
 
 SCATTERS = frozenset({"scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"})
 INDEXED = frozenset({"take", "gather"}) | SCATTERS
 SAME_ELEMENTS = frozenset({"reshape", "permute", "expand", "reverse"})
+CHECKS = frozenset({CHECK_CLASSES, CHECK_PLACES, CHECK_DATA, CHECK_ONE_HOT})
 MOST_VALUES = 64  # that an index may be made of
 Outside = Callable[[Value], Lazy | None]
 Change = Callable[[Window, Value], Window | None]
@@ -58,9 +59,9 @@ def limit_of(value: Value) -> Limit | None:
         kind = value.operands[0].type
         assert isinstance(kind, TensorType)
         return Limit(_origin(index_of(value)), kind.shape[value.attributes["dimension"]])
-    if value.op == "library" and value.attributes["call"].target in (CHECK_CLASSES, CHECK_PLACES):
+    if value.op == "library" and value.attributes["call"].target in CHECKS:
         _, extent, *ignored = value.attributes["call"].arguments
-        return Limit(_origin(index_of(value)), extent, *ignored)
+        return Limit(_origin(index_of(value)), extent, *(number for number in ignored if type(number) is int))
     return None
 
 

@@ -293,6 +293,11 @@ def is_stand_in(value: object) -> bool:
     return isinstance(value, FakeTensor)
 
 
+def hint_of(number: Any) -> Any:
+    """The number that a symbol stands for today; that it was asked decides nothing."""
+    return number.node.hint
+
+
 def is_plain_stand_in(tensor: torch.Tensor) -> bool:
     """Whether a stand-in is of the CPU, and nothing but sizes, strides and a dtype tells what it is."""
     return (

@@ -33,6 +33,14 @@ def _log_sigmoid(result: Any, _arguments: tuple[Any, ...]) -> Any:
     return output.new_empty(output.shape), rest
 
 
+def _attention(result: Any, _arguments: tuple[Any, ...]) -> Any:
+    """The kernel puts heads beside each other; the rule keeps the query's order in dimensions of one element."""
+    output, rest = result
+    _batch, heads, length, width = output.shape
+    strides = (length * heads * width, width, heads * width, 1)
+    return (output if output.stride() == strides else output.new_empty_strided(output.shape, strides)), rest
+
+
 def _observer(result: Any, arguments: tuple[Any, ...]) -> Any:
     """An observer of channels makes room for them when it meets its first values; the rule leaves it empty."""
     running_min = arguments[3]
@@ -59,6 +67,7 @@ CORRECTIONS: Mapping[str, Callable[[Any, tuple[Any, ...]], Any]] = MappingProxyT
         "aten._unsafe_view.default": _view,
         "aten.multilabel_margin_loss_forward.default": _multilabel_margin,
         "aten.log_sigmoid_forward.default": _log_sigmoid,
+        "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
     }
 )
 

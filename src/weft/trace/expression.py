@@ -6,6 +6,7 @@ Python number takes that dtype; shapes broadcast as PyTorch's do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 from types import MappingProxyType
@@ -22,11 +23,19 @@ Number: TypeAlias = int | float | bool
 Term: TypeAlias = Union["Expression", Number]
 
 
+def wrapped(number: Number, dtype: torch.dtype) -> Number:
+    """A number as PyTorch casts it to a dtype: to integers, without its fraction and its upper bits."""
+    if isinstance(number, bool) or dtype.is_floating_point or dtype is torch.bool or not math.isfinite(number):
+        return number
+    limits = torch.iinfo(dtype)
+    return (int(number) - limits.min) % (1 << limits.bits) + limits.min
+
+
 @cache
 def _constant_tensor(number: Number, text: str, dtype: torch.dtype) -> torch.Tensor:
     """One tensor for every number written in rules; the text keeps 0, 0.0, -0.0 and False apart."""
     del text
-    return torch.tensor(number, dtype=dtype)
+    return torch.tensor(wrapped(number, dtype), dtype=dtype)
 
 
 def constant_tensor(number: Number, dtype: torch.dtype) -> torch.Tensor:

@@ -29,8 +29,10 @@ from weft.trace.capture import (
     running_autograd_number,
     storage_key,
     tree_flatten,
+    tree_map_only,
     without_functions,
 )
+from weft.trace.checked_functions import with_check
 from weft.trace.corrections import CORRECTIONS, correct_strides
 from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
 from weft.trace.encoding import CallBuilder
@@ -49,6 +51,7 @@ from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.recurrent import taken_whole
 from weft.trace.refusals import refuse
+from weft.trace.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.result_types import ResultTypes
 from weft.trace.shortcuts import known_result
 from weft.trace.state import Slot, State, find_state
@@ -323,7 +326,7 @@ class Tracer:
         for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
             if leaf in self._packed or id(leaf) in self._unsized:
                 refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
-        return taken_whole(function, arguments, keywords), arguments, keywords
+        return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
 
     def _elements(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The elements of a tensor that are the same at every run."""
@@ -374,6 +377,8 @@ class Tracer:
         try:
             result = self.recorder.record(operator, arguments, keywords, self._runner(operator, target))
         except DATA_DEPENDENT:
+            with self.interception.plainly():
+                as_kernel(operator, target, (arguments, keywords), None)  # it raises what the kernel does
             found = self._known_sizes.result(operator, arguments, keywords)
             if found is not None:
                 return found
@@ -429,13 +434,27 @@ class Tracer:
             known = known_result(self.interception, target, arguments, keywords)
             if known is not None:
                 return known
-            result = self.interception.run(operator, arguments, keywords)
+            result = self._by_rule(operator, target, arguments, keywords)
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():
                 right = result if correct is None else correct(result, arguments)
-                return correct_strides(operator, right, arguments, keywords)
+                right = correct_strides(operator, right, arguments, keywords)
+                return as_kernel(operator, target, (arguments, keywords), right)
 
         return run
+
+    def _by_rule(self, operator: Operator, target: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What PyTorch's rule says; where that refuses what the kernel takes, what the kernel says."""
+        try:
+            return self.interception.run(operator, arguments, keywords)
+        except (*DATA_DEPENDENT, NO_SHAPE_RULE):
+            raise
+        except REFUSALS:
+            with self.interception.plainly():
+                found = result_of_kernel(operator, target, (arguments, keywords))
+                if found is None:
+                    raise
+                return tree_map_only(torch.Tensor, lambda real: self.interception.placeholder(type_of(real)), found)
 
     def _constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Data written in the program text (torch.tensor([1, 2])): a constant, in new memory at each run."""

@@ -19,10 +19,14 @@ from weft.trace.lift.arguments import Arguments
 CHECK_CLASSES = "weft.check_classes.default"
 CHECK_PLACES = "weft.check_places.default"
 CHECK_PROBABILITIES = "weft.check_probabilities.default"
+CHECK_DATA = "weft.check_data.default"
+CHECK_ONE_HOT = "weft.check_one_hot.default"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("check_classes(Tensor target, int classes, int ignored) -> ()")
 LIBRARY.define("check_places(Tensor places, int extent) -> ()")
 LIBRARY.define("check_probabilities(Tensor outside) -> ()")
+LIBRARY.define("check_one_hot(Tensor classes, int count) -> ()")
+LIBRARY.define("check_data(Tensor places, int extent, str message) -> ()")
 
 
 def _checked(target: torch.Tensor, classes: int, ignored: int) -> None:
@@ -48,6 +52,28 @@ def _unchecked_places(places: torch.Tensor, extent: int) -> None:
     del places, extent
 
 
+def _checked_one_hot(classes: torch.Tensor, count: int) -> None:
+    if classes.numel():
+        least, most = torch.aminmax(classes)
+        if least < 0:
+            raise RuntimeError("Class values must be non-negative.")
+        if most >= count:
+            raise RuntimeError("Class values must be smaller than num_classes.")
+
+
+def _unchecked_one_hot(classes: torch.Tensor, count: int) -> None:
+    del classes, count
+
+
+def _checked_data(places: torch.Tensor, extent: int, message: str) -> None:
+    if bool(((places < 0) | (places >= extent)).any()):
+        raise RuntimeError(message)
+
+
+def _unchecked_data(places: torch.Tensor, extent: int, message: str) -> None:
+    del places, extent, message
+
+
 def _checked_probabilities(outside: torch.Tensor) -> None:
     if float(outside):
         raise RuntimeError("all elements of input should be between 0 and 1")
@@ -64,6 +90,10 @@ LIBRARY.impl("check_classes", _checked, "CUDA")
 LIBRARY.impl("check_classes", _unchecked, "Meta")
 LIBRARY.impl("check_places", _checked_places, "CPU")
 LIBRARY.impl("check_places", _unchecked_places, "Meta")
+LIBRARY.impl("check_one_hot", _checked_one_hot, "CPU")
+LIBRARY.impl("check_one_hot", _unchecked_one_hot, "Meta")
+LIBRARY.impl("check_data", _checked_data, "CPU")
+LIBRARY.impl("check_data", _unchecked_data, "Meta")
 
 
 def check_classes(arguments: Arguments, classes: int) -> None:
@@ -84,6 +114,13 @@ def check_probabilities(arguments: Arguments, x: Expression) -> None:
     outside = x.apply("ge", 0).choose(above, 1).cast(torch.float32).sum(tuple(range(x.rank)))
     attributes = MappingProxyType({"call": Call(CHECK_PROBABILITIES, (Operand(0),))})
     arguments.checks.append(Value("library", (outside.value,), NOTHING, attributes, x.place))
+
+
+def check_data(arguments: Arguments, refused: Expression, message: str) -> None:
+    """Data that PyTorch's operator refuses with a message, when the program runs, wherever `refused` is true."""
+    places = refused.choose(1, refused.like(0).cast(torch.int64))
+    attributes = MappingProxyType({"call": Call(CHECK_DATA, (Operand(0), 1, message))})
+    arguments.checks.append(Value("library", (places.value,), NOTHING, attributes, refused.place))
 
 
 def check_places(arguments: Arguments, places: Expression, extent: int) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from weft.trace.expression import Expression, Term
+from weft.trace.expression import Expression, Term, broadcast_shape, wrapped
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.checks import check_data
 
 Formula = Callable[..., Expression]
 
@@ -73,10 +74,34 @@ def multiply(x: Expression, y: Expression) -> Expression:
     return x.apply("logical_and" if x.dtype is torch.bool else "mul", y)
 
 
+def whole_division(op: str) -> Rule:
+    """Make the rule of a division with a remainder."""
+
+    def rule(arguments: Arguments) -> Expression:
+        x, y = arguments.promoted("self", "other")
+        refuse_zero(arguments, x, y)
+        return x.apply(op, y)
+
+    return rule
+
+
+def refuse_zero(arguments: Arguments, x: Expression, y: Expression) -> None:
+    """Raise what PyTorch raises where integers are divided by zero."""
+    number = arguments["other"]
+    if y.dtype.is_floating_point or 0 in broadcast_shape(x.shape, y.shape):
+        return
+    if isinstance(number, bool | int | float):
+        arguments.require(wrapped(int(number), y.dtype) != 0, "by zero")
+    else:
+        check_data(arguments, y.apply("eq", 0), "ZeroDivisionError")
+
+
 def divide(arguments: Arguments) -> Expression:
     """Compute x / y, or its whole part."""
     mode = arguments.literal("rounding_mode") if arguments.has("rounding_mode") else None
     x, y = arguments.promoted("self", "other", floating=mode is None)
+    if mode is not None:
+        refuse_zero(arguments, x, y)
     if mode == "floor":
         return x.apply("floor_div", y)
     if mode == "trunc" and not x.dtype.is_floating_point:
@@ -309,12 +334,12 @@ ELEMENTWISE: Rules = {
     "aten.div.Scalar": divide,
     "aten.div.Tensor_mode": divide,
     "aten.div.Scalar_mode": divide,
-    "aten.floor_divide.default": binary("floor_div"),
-    "aten.floor_divide.Scalar": binary("floor_div"),
-    "aten.remainder.Tensor": binary("remainder"),
-    "aten.remainder.Scalar": binary("remainder"),
-    "aten.fmod.Tensor": binary("fmod"),
-    "aten.fmod.Scalar": binary("fmod"),
+    "aten.floor_divide.default": whole_division("floor_div"),
+    "aten.floor_divide.Scalar": whole_division("floor_div"),
+    "aten.remainder.Tensor": whole_division("remainder"),
+    "aten.remainder.Scalar": whole_division("remainder"),
+    "aten.fmod.Tensor": whole_division("fmod"),
+    "aten.fmod.Scalar": whole_division("fmod"),
     "aten.pow.Tensor_Scalar": power,
     "aten.pow.Tensor_Tensor": pointwise(lambda x, y: x.apply("pow", y), "self", "exponent"),
     "aten.pow.Scalar": pointwise(lambda x, y: x.apply("pow", y), "self", "exponent"),

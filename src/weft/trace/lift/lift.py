@@ -15,6 +15,7 @@ from weft.ir import library
 from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.op_types import REAL
+from weft.ir.ops import may_refuse
 from weft.ir.sharing import SHARING_OPS, looked_into, looks_elsewhere, sources
 from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
 from weft.trace.expression import Expression
@@ -51,6 +52,7 @@ class _Lifter:
         self.parts: dict[Value, tuple[Expression | None, ...]] = {}
         self.roots = set(graph.roots())
         read = {operand for value in graph.values for operand in value.operands} | self.roots
+        self.used = read
         self.read = {(item.operands[0], item.attributes["index"]) for item in read if item.op == "item"}
         self.rigid = _with_sources(looked_into(graph))
         # Memory that the caller comes to see, or that is looked into as memory, must stay separate from all other.
@@ -90,6 +92,8 @@ class _Lifter:
     def _is_candidate(self, value: Value) -> bool:
         if value.op not in ("library", "update") or rule_of(value.attributes["call"].target) is None:
             return False
+        if value not in self.used and may_refuse(value):
+            return False  # called for what it raises: no kernel would read at its indices
         if looks_elsewhere(value.attributes["call"], value.operands) or (value in self.rigid and sources(value)):
             return False
         kinds = [*(operand.type for operand in value.operands), *results_of(value.type)]

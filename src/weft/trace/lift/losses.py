@@ -8,7 +8,7 @@ import torch
 
 from weft.trace.expression import HALVES, Expression, positions
 from weft.trace.lift.arguments import Arguments, Results, Rule, Rules
-from weft.trace.lift.checks import check_classes, check_probabilities
+from weft.trace.lift.checks import check_classes, check_data, check_probabilities
 
 NONE, MEAN, SUM = range(3)
 LARGEST_LOG = 100.0  # binary cross entropy takes no logarithm for lower than minus this
@@ -114,6 +114,8 @@ def binary_cross_entropy(arguments: Arguments) -> Expression:
     x, target = arguments.promoted("self", "target")
     arguments.require(x.kind.size > 0, "of nothing")
     check_probabilities(arguments, x)
+    inside = target.apply("ge", 0).apply("logical_and", target.apply("le", 1))
+    check_data(arguments, inside.apply("logical_not"), "all elements of target should be between 0 and 1")
     no, yes = (part.apply("maximum", -LARGEST_LOG) for part in ((-x).apply("log1p"), x.apply("log")))
     return reduced(arguments, weighted(arguments, (target - 1) * no - target * yes))
 
