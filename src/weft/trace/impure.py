@@ -40,7 +40,7 @@ BUILTIN: dict[Any, str] = {
 }
 PYTHON: dict[CodeType, str] = {
     **{getattr(uuid, name).__code__: f"uuid.{name}" for name in ("uuid1", "uuid4")},
-    type(os.environ).__getitem__.__code__: "os.environ",
+    vars(os)["_Environ"].__getitem__.__code__: "os.environ",
 }
 SEEDS = random.Random.__init__.__code__
 # Code that mentions none of these calls none of them.
