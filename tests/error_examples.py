@@ -66,6 +66,14 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: x * (x.data_ptr() > 0))\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, y: x if x is y else x + y)\nf(torch.ones(2), torch.ones(2))",
     ),
+    "version": (
+        "f = weft.hybridize(lambda x: x * x._version)\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x, version: x * version)\nx = torch.ones(2)\nf(x, x._version)",
+    ),
+    "tensor attribute": (
+        "@weft.hybridize\ndef f(x):\n    x.scale = 2\n    return x * 2\n\n\nf(torch.ones(2))",
+        "f = weft.hybridize(lambda x: x * 2)\nx = torch.ones(2)\nx.scale = 2\nf(x)",
+    ),
     "data-dependent shape": (
         "f = weft.hybridize(lambda x: x[x > 0].sum())\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x: torch.where(x > 0, x, 0).sum())\nf(torch.ones(2))",

@@ -16,12 +16,14 @@ from weft.runtime.steady import Steady, can_watch
 from weft.runtime.tensor_words import Row, word
 from weft.runtime.whole_call import Likeness, Whole, whole_call
 from weft.trace.argument_containers import containers_of
+from weft.trace.asked_settings import SettingFact
 from weft.trace.capture import PLAIN_TYPES
 from weft.trace.containers import MISSING, Touched
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
 from weft.trace.place_numbers import number_at
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State
+from weft.trace.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
 from weft.trace.traced import Traced
 
 DICTIONARIES = (dict, OrderedDict)
@@ -58,6 +60,11 @@ class Guarded:
         self._written = None if traced.depends_on_offsets else frozenset(positions)
         tensors = [entry.tensor for entry in traced.inputs]
         self._memory = memory_key(tensors, self._written) if relies_on_memory else None
+        self.asked = traced.asked
+        self._own_places = tuple(state.slots.values()) if state.asks_identity else ()
+        self._own: frozenset[int] = frozenset()
+        self._known = frozenset(entry.argument for entry in traced.asked if isinstance(entry, IsOwn))
+        self._flipped = tuple(index for index, tensor in enumerate(tensors) if has_lazy_bit(tensor))
         self._alarms = 0
         self._restless = frozenset(number for number, fact in enumerate(self._facts) if fact.moves)
         self._pauses: EverFewer | None = None
@@ -69,7 +76,10 @@ class Guarded:
         It takes the tensors alone; `places` says where among the leaves of the call they are.
         """
         settled = self._settled
-        if settled is None or self._memory is not None or self.numbers or self._places or self.moves:
+        own = self.asked or self._flipped or self._places
+        if settled is None or self._memory is not None or self.numbers or self.moves or own:
+            return None
+        if self.may_be_own(arguments):
             return None
         found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
         if found is None or guards is None:
@@ -96,6 +106,9 @@ class Guarded:
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
+        return self._resolved(self._found(leaves))
+
+    def _found(self, leaves: Sequence[Any]) -> list[Any]:
         return [
             *(leaves[index] for index in self.arguments),
             *(slot.get() for slot in self.slots),
@@ -112,16 +125,24 @@ class Guarded:
         broken = (condition for condition in self._conditions if not condition.holds(numbers))
         return next((f"{condition.text} no longer holds of a number that is counted" for condition in broken), None)
 
+    def _resolved(self, inputs: list[Any]) -> list[Any]:
+        """The same with tensors in the place of those whose memory holds numbers of the other sign."""
+        for index in self._flipped:
+            inputs[index] = resolved(inputs[index])
+        return inputs
+
     def ready(self, leaves: Sequence[Any]) -> list[Any] | None:
         """The inputs, if the program may run; the quick form of `miss`."""
         captured = self._unchanged(leaves)
         if captured is not None:
-            return [
-                *[leaves[index] for index in self.arguments],
-                *captured,
-                *[leaves[index] for index in self.numbers],
-                *[slot.get() for slot in self._places],
-            ]
+            return self._resolved(
+                [
+                    *[leaves[index] for index in self.arguments],
+                    *captured,
+                    *[leaves[index] for index in self.numbers],
+                    *[slot.get() for slot in self._places],
+                ]
+            )
         return self.inputs(leaves) if self.miss(leaves) is None else None
 
     def holds(self, leaves: Sequence[Any]) -> bool:
@@ -131,7 +152,9 @@ class Guarded:
     def _unchanged(self, leaves: Sequence[Any]) -> list[Any] | None:
         """What the function reaches by itself, if a native comparison tells that all holds that did a moment ago."""
         settled = self._settled
-        if settled is None or not settled.holds():
+        if settled is None or not settled.holds() or _other_answer(self.asked, leaves) is not None:
+            return None
+        if self._own_places and self._is_given_own(leaves):
             return None
         captured = settled.tensors if not self.moves else self._moved(settled.tensors)
         if self._places and self._numbers_change(leaves) is not None:
@@ -164,7 +187,7 @@ class Guarded:
                 return changed
         if self._places and (sentence := self._numbers_change(leaves)):
             return sentence
-        inputs = self.inputs(leaves)
+        inputs = self._found(leaves)
         for slot, tensor, key in zip(self.slots, inputs[len(self.arguments) :], self._slot_keys, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 return f"{slot.path} is no longer a tensor"
@@ -173,13 +196,30 @@ class Guarded:
             found = tensor_key(tensor)
             if found != key:
                 return tensor_change(slot.path, key, found)
-        if parted := _parted(self._same):
-            return parted
+        if sentence := _parted(self._same) or _other_answer(self.asked, leaves) or self._given_own(leaves):
+            return sentence
         if not self._shares_as_before(inputs[: len(self.arguments) + len(self.slots)]):
             return "the tensors share memory in another way, or start at another place in it"
         # All holds: what the native comparison took for a change was none, so it starts again from here.
         self._settle_again()
         return None
+
+    def may_be_own(self, arguments: Sequence[Any]) -> bool:
+        """Whether a call that looks like this one may be given a tensor of the function, where code would tell."""
+        looks = {_look(slot.get()) for slot in self._own_places} - {None}
+        return any(_look(argument) in looks for argument in arguments)
+
+    def _given_own(self, leaves: Sequence[Any]) -> str | None:
+        self._own = frozenset(id(slot.get()) for slot in self._own_places)
+        return "an argument is a tensor that the function has itself" if self._is_given_own(leaves) else None
+
+    def _is_given_own(self, leaves: Sequence[Any]) -> bool:
+        """Whether an argument is a tensor that the function also reaches by itself, where code would tell by `is`."""
+        return any(
+            id(leaf) in self._own and place not in self._known
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, torch.Tensor)
+        )
 
     def note_moved(self, touched: Touched) -> None:
         """Note the places where somebody has put other tensors: one program is to do for all that look alike."""
@@ -202,6 +242,7 @@ class Guarded:
         self._settled = self._settle()
 
     def _settle(self) -> Settled | None:
+        self._own = frozenset(id(slot.get()) for slot in self._own_places)
         still = [slot for index, slot in enumerate(self.slots) if index not in self._moving]
         return Settled(self._facts, still, self._restless) if can_watch([slot.get() for slot in still]) else None
 
@@ -259,8 +300,19 @@ def _parted(pairs: Iterable[tuple[Slot, Slot]]) -> str | None:
     return next((f"{other.path} held the same as another place" for other in parted), None)
 
 
+def _look(thing: Any) -> tuple[Any, ...] | None:
+    return (thing.dtype, thing.shape, thing.stride()) if isinstance(thing, torch.Tensor) else None
+
+
+def _other_answer(asked: Iterable[Asked], leaves: Sequence[Any]) -> str | None:
+    """A sentence on what tensors tell and did not tell when Python asked."""
+    return next((sentence for entry in asked if (sentence := entry.change(leaves)) is not None), None)
+
+
 def _rows_of(fact: Fact, images: Images) -> Rows | None:
     """The words that tell whether a fact holds; None where memory cannot tell."""
+    if isinstance(fact, SettingFact):
+        return None
     if isinstance(fact, NameFact):
         parts = [held_rows(fact.container, fact.key, fact.value, images)]
         inside = [fact.value] if fact.is_open else []

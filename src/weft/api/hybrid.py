@@ -37,14 +37,18 @@ from weft.runtime.kept_types import keep_types, known_types, trace_name
 from weft.runtime.memory_ahead import MemoryAhead
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.argument_containers import aliases_of
+from weft.trace.asked_settings import OF_INFERENCE
 from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.containers import Touched
+from weft.trace.encoder import as_eager_computes, traced_form
 from weft.trace.failure import trace_failure
-from weft.trace.places import user_stack_level
-from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key
+from weft.trace.modes import is_differentiated_forward
+from weft.trace.places import user_place, user_stack_level
+from weft.trace.refusals import refuse
+from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
 from weft.trace.state import State, find_state
 from weft.trace.traced import Traced, trace_program
-from weft.trace.tracer import Request
+from weft.trace.tracer import Around, Request
 from weft.trace.unmaterialised import (
     UnmaterialisedError,
     refuse_unmaterialised,
@@ -112,6 +116,10 @@ class Hybrid:
         """The long way of a call, which lazy code intercepts: the quick ways run for plain tensors alone."""
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
+            return self.function(*arguments, **keywords)
+        if is_differentiated_forward(leaves, self.root):
+            if self.fallback is None:
+                refuse("forward mode", user_place())
             return self.function(*arguments, **keywords)
         # A call that gives parameters their sizes is Python's own, and cannot be put back.
         if self.check is not None and self.check.left and not waits_for_sizes(self._state(self.root)):
@@ -200,7 +208,8 @@ class Hybrid:
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
 
     def _key(self, leaves: list[Any], structure: TreeSpec, aliases: tuple[int, ...]) -> Key:
-        return (structure, self._numbers.apply(structure, tuple(map(leaf_key, leaves))), modes_key(), aliases)
+        keys = self._numbers.apply(structure, tuple(map(leaf_key, leaves)))
+        return (structure, keys, modes_key(), aliases, same_tensors(leaves))
 
     def _key_of(self, call: Call) -> Key:
         aliases = aliases_of(call.arguments, call.keywords, call.structure)
@@ -248,8 +257,12 @@ class Hybrid:
         reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
         types = known_types(name := trace_name(self.name, call.leaves, reached))
         call.memory.find(name)
+        inference = torch.is_inference_mode_enabled()
+        around = Around(
+            torch.is_grad_enabled() and not inference, inference, not OF_INFERENCE.isdisjoint(state.mentioned)
+        )
         request = Request(
-            self.function,
+            traced_form(self.function),
             call.arguments,
             call.keywords,
             self.name,
@@ -257,13 +270,14 @@ class Hybrid:
             tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
             types,
+            around=around,
             keeps_gradients=self.keeps_gradients,
             walk=self._state,
         )
-        grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         failure: Exception | None = None
         try:
-            with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            exact = inference and not OF_INFERENCE.isdisjoint(state.mentioned)
+            with torch.inference_mode(exact), torch.set_grad_enabled(around.grad), as_eager_computes(state.modules):
                 traced = trace_program(request)
         except WeftError:
             raise

@@ -9,16 +9,17 @@ import torch
 
 from weft.api.guarded import Guarded
 from weft.runtime.ever_fewer import EverFewer
-from weft.runtime.whole_call import Whole, refuse_all
+from weft.runtime.whole_call import Whole, identities, refuse_all
 from weft.trace.argument_containers import containers_of
 from weft.trace.capture import traced_elsewhere
-from weft.trace.modes import has_function_modes
-from weft.trace.signature import autocast_key
+from weft.trace.modes import forward_levels, has_function_modes
+from weft.trace.signature import autocast_key, same_tensors
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 CONTAINERS = (tuple, list)
 MOST_QUICK_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a microsecond or two
+MOST_PAIRED = 3  # tensors of which each two are compared
 MISSED = object()  # what a call gives that is like none of them
 
 
@@ -35,6 +36,9 @@ class QuickCall:
         leaves = _leaves(given)
         tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         self._looks = tuple((place, _look(tensor)) for place, tensor in tensors.items())
+        few = len(tensors) <= MOST_PAIRED
+        self._pairs = identities([*tensors.values()], [*tensors]) if few else ()
+        self._same = None if few else same_tensors(leaves)
         self._constants = tuple((place, leaf) for place, leaf in enumerate(leaves) if place not in tensors)
         self._modes = _modes()
         self._attempts = EverFewer()
@@ -79,11 +83,16 @@ class QuickCall:
 
     def inputs(self, leaves: tuple[Any, ...]) -> list[Any] | None:
         """The program's inputs, if it may run."""
-        if _modes() != self._modes or traced_elsewhere(()):
+        if _modes() != self._modes or traced_elsewhere(()) or forward_levels():
             return None
         for place, look in self._looks:
             leaf = leaves[place]
             if type(leaf) not in PLAIN_ARGUMENTS or _look(leaf) != look:
+                return None
+        if self._same is not None and same_tensors(leaves) != self._same:
+            return None
+        for place, other, same in self._pairs:
+            if (leaves[place] is leaves[other]) is not same:
                 return None
         return self.guarded.ready(leaves)
 
@@ -182,7 +191,7 @@ def _is_quick(leaf: Any) -> bool:
 def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Everything about a plain tensor that a program depends on, apart from its elements."""
     grad = tensor.requires_grad
-    kind = (tensor.dtype, tensor.device, tensor.layout, tensor.is_inference())
+    kind = (type(tensor), tensor.is_neg(), tensor.dtype, tensor.device, tensor.layout, tensor.is_inference())
     return (*kind, tensor.shape, tensor.stride(), grad, grad and tensor.is_leaf)
 
 

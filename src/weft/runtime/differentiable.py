@@ -211,6 +211,15 @@ class _Node(torch.autograd.Function):
         return owner.forward(context, inputs)
 
     @staticmethod
+    def jvp(context: Any, *tangents: Any) -> NoReturn:
+        del context, tangents
+        raise UnsupportedError(
+            "the program is differentiated in forward mode",
+            why="a program has a backward, but computes no tangents",
+            fix="call it imperatively there (weft.hybridize(net, False)), or use torch.autograd.grad",
+        )
+
+    @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
         if torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, AUTOCAST)):
             found = context.owner.backward_by_operators(context.given, tangents)

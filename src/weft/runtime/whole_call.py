@@ -38,6 +38,7 @@ Whole = Callable[..., Any]
 
 
 NEW_ROWS: dict[type, str] = {list: "PyList_New", tuple: "PyTuple_New"}
+MOST_ARGUMENTS = 32  # each two of them are compared
 MOST_BYTES = 1 << 20
 """Of a frame: a whole call keeps one for itself, and a program that needs a larger one runs long anyway."""
 
@@ -93,6 +94,8 @@ class WholeCall:
             State.ROWS: table_of(rows),
             State.MODES: table_of(modes),
             State.LOOKS: table_of(_looks(arguments)),
+            State.TYPES: table_of([(id(type(tensor)),) for tensor in arguments]),
+            State.IDENTITIES: table_of(identities(arguments, range(len(arguments)))),
             State.CHANGING: table_of(program.changing),
             State.LASTING: table_of([tuple(bound.words)]),
             State.RESULTS: results,
@@ -113,6 +116,7 @@ class WholeCall:
             State.ROW_COUNT: len(rows),
             State.MODE_COUNT: len(modes),
             State.LOOK_COUNT: len(_looks(arguments)),
+            State.IDENTITY_COUNT: len(arguments) * (len(arguments) - 1) // 2,
             State.CHANGING_COUNT: len(program.changing),
             State.LASTING_COUNT: len(bound.words),
             State.OUTPUT_COUNT: len(given.types),
@@ -129,6 +133,12 @@ class WholeCall:
         self.call: Whole = make_function()(ctypes.addressof(_method()), (state, kept), None)
 
 
+def identities(tensors: Sequence[torch.Tensor], places: Sequence[int]) -> list[tuple[int, int, bool]]:
+    """For each two places of tensors whether they hold the very same one: Python can tell by `is`."""
+    every = range(len(tensors))
+    return [(places[one], places[other], tensors[one] is tensors[other]) for other in every for one in every[:other]]
+
+
 def whole_call(bound: BoundProgram, likeness: Likeness) -> Whole | None:
     """Make the function for arguments like these, in the modes of now, if there can be one."""
     grad = grad_layout()
@@ -137,6 +147,8 @@ def whole_call(bound: BoundProgram, likeness: Likeness) -> Whole | None:
     # What autograd knows of an argument is not compared: nothing must be known.
     is_known = any(word(argument._cdata + grad.known) for argument in likeness.arguments)
     types = likeness.given.types
+    if len(likeness.arguments) > MOST_ARGUMENTS:
+        return None
     if is_known or bound.pool.size > MOST_BYTES or not types or any(kind.dtype not in TYPE_NUMBERS for kind in types):
         return None
     return WholeCall(bound, likeness, bound.pool.take()).call

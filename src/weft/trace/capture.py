@@ -126,6 +126,43 @@ class _Computed(torch.autograd.Function):
         return gradient
 
 
+# What PyTorch itself keeps in the attributes of a stand-in.
+STAND_IN_ATTRIBUTES = frozenset(
+    {*FakeTensor.__annotations__, "fake_mode", "fake_device", "constant", "real_tensor", "pytype", "dispatch_keys"}
+)
+
+
+class ArgumentStandIn(FakeTensor):
+    """A stand-in for an argument: it has the attributes that Python put on the real tensor, and tells what is asked."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        found: type = self.__dict__["real_class"]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        missing = self.__dict__.get("missing")
+        if missing is not None:
+            missing(self, name)
+        raise AttributeError(f"'{self.__dict__['real_class'].__name__}' object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        put = self.__dict__.get("put")
+        if put is not None and not hasattr(torch.Tensor, name):
+            put(self, name)
+        super().__setattr__(name, value)
+
+
+def dress(stand_in: torch.Tensor, real: torch.Tensor, missing: Any, put: Any) -> None:
+    """Let a stand-in be of the class of the real tensor for Python, with its attributes.
+
+    `missing` hears of attributes that are asked for and not there, `put` of those that are put there.
+    """
+    own = {name: value for name, value in vars(real).items() if name not in vars(stand_in)}
+    vars(stand_in).update(own, real_class=type(real), missing=missing, put=put)
+    object.__setattr__(stand_in, "__class__", ArgumentStandIn)
+
+
 class Interception:
     """While entered, operators run on stand-ins and are reported to the listener."""
 
@@ -167,7 +204,8 @@ class Interception:
         Tensors that share memory get stand-ins that share memory. A leaf stands for itself; what autograd computed
         becomes a copy of a new leaf, so that writing into it is allowed, as it is in eager.
         """
-        with temporarily_clear_interpreter_stack(), self.plainly(), torch.enable_grad():
+        as_real = torch.inference_mode(tensor.is_inference())
+        with temporarily_clear_interpreter_stack(), self.plainly(), as_real, torch.enable_grad():
             memory = storage_key(tensor)
             first = self._memories.get(memory)
             usual = first is None and _is_usual(tensor)
@@ -301,7 +339,7 @@ def hint_of(number: Any) -> Any:
 def is_plain_stand_in(tensor: torch.Tensor) -> bool:
     """Whether a stand-in is of the CPU, and nothing but sizes, strides and a dtype tells what it is."""
     return (
-        type(tensor) is FakeTensor
+        isinstance(tensor, FakeTensor)
         and (tensor.constant, tensor.layout) == (None, torch.strided)
         and tensor.fake_device.type == "cpu"
         and not tensor.dtype.is_complex

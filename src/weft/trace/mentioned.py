@@ -82,6 +82,17 @@ def mentioned(code: types.CodeType) -> frozenset[str]:
 
 
 @kept
+def compares_identity(code: types.CodeType) -> bool:
+    """Whether a piece of code asks whether two things are the same, and none of them is a constant such as None."""
+    before = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IS_OP" and not (before is not None and before.opname == "LOAD_CONST"):
+            return True
+        before = instruction
+    return any(compares_identity(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+@kept
 def global_names(code: types.CodeType) -> tuple[str, ...]:
     """The global names that a piece of code reads; all that it mentions, if it asks for the dictionary of them."""
     argument, extended, read = 0, 0, set[str]()

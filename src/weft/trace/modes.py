@@ -99,6 +99,20 @@ def announce(owner: Any, name: str, around: Callable[[Callable[[], Any], Any], A
     setattr(owner, name, announced)
 
 
+def forward_levels() -> int:
+    """How many levels of forward-mode differentiation this thread is in."""
+    return int(forward_ad._current_level) + 1
+
+
+def is_differentiated_forward(leaves: Sequence[Any], root: Any) -> bool:
+    """Whether one of these, or a tensor of a module, carries a tangent of forward-mode differentiation."""
+    if not forward_levels():
+        return False
+    own = (*root.parameters(), *root.buffers()) if isinstance(root, torch.nn.Module) else ()
+    tensors = (leaf for leaf in (*leaves, *own) if isinstance(leaf, torch.Tensor))
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+
+
 def open_blocks() -> int:
     """How many blocks of `BLOCKS` this thread is in, as far as PyTorch tells."""
     return (torch._C._autograd._top_saved_tensors_default_hooks(True) is not None) + forward_ad._current_level + 1

@@ -75,6 +75,16 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "while Python is traced there is no memory yet, and each call uses other memory",
             "compare tensors with `is`, or " + KEEP_EAGER,
         ),
+        "version": (
+            "the program reads the version of a tensor's memory",
+            "each write makes another version, and each version would be another program",
+            "compare elements, or read the version outside; or " + KEEP_EAGER,
+        ),
+        "tensor attribute": (
+            "the program puts a Python attribute on a tensor",
+            "Python runs once per signature, and each call has other tensors",
+            "return what is to be kept, or put it on the tensor outside of the hybridized code; or " + KEEP_EAGER,
+        ),
         "data-dependent shape": (
             "the size of a result depends on the values of a tensor",
             SIZES,
@@ -139,6 +149,21 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "the program replaces the memory of a tensor",
             "set_() and assigning .data change what a tensor is, and that cannot be part of a program",
             "copy into the tensor with copy_(), or " + KEEP_EAGER,
+        ),
+        "forward mode": (
+            "the program is differentiated in forward mode",
+            "a program has a backward, but computes no tangents",
+            "call it imperatively there (weft.hybridize(net, False)), or use torch.autograd.grad",
+        ),
+        "setting": (
+            "the program leaves a mode or a setting of PyTorch changed (grad mode, default dtype, determinism)",
+            "Python runs once per signature, so later calls would not change it",
+            "use the form with a block (with torch.no_grad():), or change it outside of the hybridized code",
+        ),
+        "lazy bit": (
+            "the program writes into, or gives back, a tensor with the negative or the conjugate bit",
+            "its memory holds numbers of the other sign than the tensor stands for",
+            "pass x.resolve_conj() or x.resolve_neg()",
         ),
         "input resized": (
             "the program resizes a tensor that it is given",

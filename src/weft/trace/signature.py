@@ -65,7 +65,19 @@ def tensor_key(tensor: torch.Tensor) -> Key:
         refuse("layout", None)
     lazy_bits = (tensor.is_conj(), tensor.is_neg()) if tensor.dtype.is_complex or tensor.is_neg() else None
     grad = (tensor.requires_grad, tensor.is_leaf) if tensor.requires_grad else False
-    return (torch.Tensor, tensor.dtype, tensor.shape, tensor.stride(), tensor.device, grad, lazy_bits)
+    kind = (type(tensor), tensor.is_inference())
+    return (torch.Tensor, tensor.dtype, tensor.shape, tensor.stride(), tensor.device, grad, lazy_bits, *kind)
+
+
+def same_tensors(leaves: Sequence[Any]) -> tuple[int, ...]:
+    """For each tensor among leaves the first place of the very same one; nothing where all differ.
+
+    Python can tell by `is`, as attention does of queries and keys, and a gradient of one tensor is the sum of all uses.
+    """
+    tensors = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    first: dict[int, int] = {}
+    found = tuple(first.setdefault(tensor, place) for place, tensor in enumerate(tensors))
+    return () if len(first) == len(found) else found
 
 
 def modes_key() -> Key:
@@ -81,7 +93,10 @@ def modes_key() -> Key:
 
 
 # What the entries of a key are called in a sentence.
-TENSOR_FACTS = ("kind", "element type", "sizes", "strides", "device", "requires_grad", "conjugate or negative bit")
+TENSOR_FACTS = (
+    "kind", "element type", "sizes", "strides", "device", "requires_grad", "conjugate or negative bit", "class",
+    "inference",
+)  # fmt: skip
 MODE_FACTS = ("grad mode", "inference mode", "autocast", "default dtype", "default device")
 
 
@@ -130,6 +145,8 @@ def key_change(before: Key, now: Key, names: Sequence[str]) -> str:
     for fact, old, new in zip(MODE_FACTS, before[2], now[2], strict=True):
         if old != new:
             return f"{fact} was {_mode_text(old)}, is {_mode_text(new)}"
+    if before[4:] != now[4:]:
+        return "other arguments are the very same tensor"
     if before[3:] != now[3:]:
         return "other containers among the arguments are the very same one"
     return "nothing that a key holds"

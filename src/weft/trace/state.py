@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from weft.trace.asked_settings import SettingFact, setting_facts
 from weft.trace.capture import is_stand_in
 from weft.trace.containers import (
     MISSING,
@@ -48,7 +49,16 @@ from weft.trace.facts import (
     module_facts,
     name_fact,
 )
-from weft.trace.mentioned import Place, binds_globals, given, is_installed, is_library, mentioned, reached
+from weft.trace.mentioned import (
+    Place,
+    binds_globals,
+    compares_identity,
+    given,
+    is_installed,
+    is_library,
+    mentioned,
+    reached,
+)
 
 DEEPEST = 6
 UNMENTIONED = """
@@ -62,7 +72,12 @@ IMPLICIT = frozenset(f"__{name}__" for name in UNMENTIONED.split())
 SOURCES = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 OF_CONTAINERS = (types.BuiltinMethodType, types.MethodWrapperType)  # features.__setitem__, rows.append
 CACHED = type(lru_cache(lambda: None))
-Fact = ModuleFacts | NameFact
+ATTRIBUTE_QUESTIONS = frozenset({"getattr", "hasattr"})
+HOOKED = torch.nn.modules.module
+GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)  # fmt: skip
+Fact = ModuleFacts | NameFact | SettingFact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,6 +158,7 @@ class State:
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
+    asks_identity: bool = False  # code compares things by `is`, which may be a tensor that it is given and its own
     objects: list[tuple[Any, str, Slot | None]] = field(default_factory=list)
     classes: dict[type, None] = field(default_factory=dict)
     visited: dict[int, Any] = field(default_factory=dict)
@@ -153,7 +169,8 @@ class State:
         """The facts as they are now; of what is `touched` none, or the outline alone."""
         modules = (module_facts(module, path, touched) for module, path in self.modules.items())
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
-        return [*modules, *(fact.without(touched) for fact in (*names, *self._of_given(touched)))]
+        given = (fact.without(touched) for fact in (*names, *self._of_given(touched)))
+        return [*modules, *given, *setting_facts(self.mentioned)]
 
     def _of_given(self, touched: Touched) -> Iterator[NameFact]:
         """Places that runs put tensors in, and that no name has led to: nothing was there yet."""
@@ -216,7 +233,31 @@ def find_state(*roots: Any) -> State:
                 _visit_name(state, place, own[name], 1)
         for kind in list(state.classes):
             _visit_class(state, kind)
+        if state.modules:
+            _visit_settings(state)
+    _visit_tensor_attributes(state)
     return state
+
+
+def _visit_tensor_attributes(state: State) -> None:
+    """Visit the Python attributes of tensors; where code may ask for some that are not there, of all tensors."""
+    asks = not ATTRIBUTE_QUESTIONS.isdisjoint(state.mentioned)
+    for slot in list(state.slots.values()):
+        own = getattr(slot.get(), "__dict__", None)
+        if own or (asks and own is not None):
+            place = ((own,), 0, f"attributes of {slot.path}", own)
+            state.names.setdefault((id(own), 0), name_fact(place))
+
+
+def _visit_settings(state: State) -> None:
+    """Visit what all modules read: hooks that run at every module's call, and how attention is computed."""
+    for module, name in (*((HOOKED, name) for name in GLOBAL_HOOKS), (torch.backends.mha, "_is_fastpath_enabled")):
+        own = vars(module)
+        if name in own:
+            place = (own, name, name.removeprefix("_").replace("_", " "), own[name])
+            state.names.setdefault((id(own), name), name_fact(place))
+            for hook in list(own[name].values()) if isinstance(own[name], dict) else ():
+                _visit(state, hook, name, 1)
 
 
 def _add_class(state: State, kind: type) -> None:
@@ -404,6 +445,7 @@ def _visit_function(state: State, function: types.FunctionType, depth: int) -> N
     state.mentioned.update(mentioned(function.__code__))
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
+    state.asks_identity = state.asks_identity or compares_identity(function.__code__)
     for container, key, path, value in reached(function):
         _visit_name(state, Slot(container, key, path), value, depth)
     _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)

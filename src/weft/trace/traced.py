@@ -31,7 +31,8 @@ from weft.trace.refusals import refuse
 from weft.trace.settling import refuse_restless
 from weft.trace.state import Slot, find_state
 from weft.trace.taken_apart import GivenLeaf, TakenApart
-from weft.trace.tracer import Request, TracedInput, TracedNumber, Tracer
+from weft.trace.tensor_facts import Asked
+from weft.trace.tracer import Around, Request, TracedInput, TracedNumber, Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +58,9 @@ class Traced:
     conditions: tuple[Condition, ...] = ()  # what must hold of numbers in places
     held: tuple[Slot, ...] = ()  # what HeldLeaf refers to
     made: tuple[tuple[tuple[Any, ...], TreeSpec], ...] = ()  # what MadeLeaf refers to
+    asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
+    around: Around = field(default_factory=Around)
+    inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
 
     @property
     def needs_containers(self) -> bool:
@@ -331,6 +335,9 @@ def _traced_once(request: Request) -> Traced:
         tracer.conditions(),
         tuple(apart.held),
         _made(apart, leaves[len(trace.leaves) + len(put) :]),
+        tracer.facts.asked,
+        request.around,
+        _of_inference(leaves, everything),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
@@ -350,6 +357,12 @@ def _numbered(described: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Re
             results.append(leaf.result)
         leaves.append(TensorLeaf(positions[id(tensor)], leaf.requires_grad))
     return results, leaves
+
+
+def _of_inference(leaves: Sequence[Any], tensors: Sequence[Any]) -> frozenset[int]:
+    """The numbers of results that eager would mark as inference tensors."""
+    pairs = zip(leaves, tensors, strict=True)
+    return frozenset(leaf.index for leaf, tensor in pairs if isinstance(leaf, TensorLeaf) and tensor.is_inference())
 
 
 def _without_gradient(leaf: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +16,15 @@ from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
 from weft.trace.answers import find_answer
 from weft.trace.argument_copies import ArgumentCopies
+from weft.trace.asked_settings import left_settings, put_back
 from weft.trace.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
     PLAIN_TYPES,
+    STAND_IN_ATTRIBUTES,
     Interception,
     Operator,
+    dress,
     function_of,
     is_stand_in,
     is_transformed,
@@ -56,8 +60,18 @@ from weft.trace.result_types import ResultTypes
 from weft.trace.shortcuts import known_result
 from weft.trace.state import Slot, State, find_state
 from weft.trace.taken_apart import TakenApart
+from weft.trace.tensor_facts import (
+    ATTRIBUTES,
+    TensorFacts,
+    asked_by_user,
+    has_lazy_bit,
+    missing_attribute,
+    resolved,
+)
 from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 from weft.trace.unsized import UNSIZED, unsized_types
+
+NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +83,15 @@ class TracedInput:
     stand_in: torch.Tensor
     leaf: torch.Tensor
     argument: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The modes around a call: whether gradients are recorded, and whether it is made in inference mode."""
+
+    grad: bool = True
+    inference: bool = False
+    exact: bool = True  # it is traced in inference mode too, where it is called in it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +110,7 @@ class Request:
     numbers: frozenset[int] = frozenset()
     result_types: ResultTypes = field(default_factory=ResultTypes)
     draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
+    around: Around = field(default_factory=Around)
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
     walk: Callable[..., State] = find_state  # finds `state` again, where it may have changed
     places: tuple[Slot, ...] = ()  # of whole numbers that the function reaches by itself, which may change too
@@ -135,6 +159,7 @@ class Tracer:
         self._random: RandomLedger | None = None
         self._generators = OwnGenerators(())
         self._real_of: dict[int, torch.Tensor] = {}
+        self.facts = TensorFacts(request.state.slot, partial(self.interception.empty, NO_ELEMENTS))
         self._known = Known()
         self._in_backward = False
         self._sums: GradientSums | None = None
@@ -147,9 +172,15 @@ class Tracer:
     def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
         leaves, _ = tree_flatten((self.request.arguments, self.request.keywords))
+        given: dict[int, torch.Tensor] = {}  # by identity: a tensor that is several arguments is one for Python too
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                leaves[position] = self._add_input(leaf, position)
+                if self.request.state.asks_identity and id(leaf) in self.request.state.slots:
+                    self.facts.ask_identity(leaf, position, self._argument_name(position))
+                    continue  # for Python it is the tensor that the function has
+                if id(leaf) not in given:
+                    given[id(leaf)] = self._add_input(leaf, position)
+                leaves[position] = given[id(leaf)]
             elif isinstance(leaf, Iterator):
                 leaves[position] = Refusing()
             elif position in self.request.numbers:
@@ -159,18 +190,24 @@ class Tracer:
         own = self.request.state.homes
         self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, leaves, own)
         self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
-        given = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
-        self._generators = OwnGenerators((*self.request.state.generators, *given))
+        drawn = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
+        self._generators = OwnGenerators((*self.request.state.generators, *drawn))
+        settings = left_settings()
         try:
             with self.interception:
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
         finally:
+            left = left_settings()
+            if left != settings:
+                put_back(settings)
             self._random.restore()
             seeded = self.request.draws and self._generators.restore()
             self.interception.release()
         if seeded:
             refuse("generator", None)
+        if left != settings:
+            refuse("setting", None)
         self.trace.values = self.recorder.values
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
         return self.trace
@@ -188,6 +225,7 @@ class Tracer:
         self.request = replace(self.request, arguments=(), keywords={})
         self.copies = ArgumentCopies((), {}, (), {})
         self._real_of.clear()
+        self.facts.let_go()
         own = [] if entirely else self.trace.inputs
         self.trace.inputs = [item if item.argument is None else replace(item, tensor=item.stand_in) for item in own]
 
@@ -210,15 +248,35 @@ class Tracer:
             refuse("subclass", None, detail=type(tensor).__name__)
         if tensor.layout is not torch.strided or tensor.is_quantized:
             refuse("layout", user_place() if argument is None else None)
-        stand_in, leaf = self.interception.stand_in(tensor)
+        held = tensor
+        if has_lazy_bit(tensor):
+            with outside_tracing(), torch.enable_grad():
+                held = resolved(tensor)
+        stand_in, leaf = self.interception.stand_in(held)
         path = self.request.state.slot(tensor).path if argument is None else self._argument_name(argument)
         value = Value("input", (), type_of(stand_in), name=path.replace(".", "_"))
         state = self.recorder.add_input(stand_in, value)
         if argument is None:
             self._captured[id(tensor)] = state
         self._real_of[id(stand_in)] = tensor
+        self.facts.add(stand_in, tensor, argument, path)
+        if argument is not None:
+            self._dress(stand_in, tensor)
         self.trace.inputs.append(TracedInput(tensor, value, stand_in, leaf, argument))
         return stand_in
+
+    def _dress(self, stand_in: torch.Tensor, tensor: torch.Tensor) -> None:
+        def missing(asked: torch.Tensor, name: str) -> None:
+            if not name.startswith("__") and asked_by_user():
+                self.facts.ask(missing_attribute(name), asked)
+
+        def put(_: torch.Tensor, name: str) -> None:
+            if asked_by_user():
+                refuse("tensor attribute", user_place(), detail=name)
+
+        if vars(tensor):
+            self.facts.ask(ATTRIBUTES, stand_in)
+        dress(stand_in, tensor, missing, put)
 
     def _add_number(self, number: float, argument: int) -> Any:
         stand_in, symbol = self.interception.symbol(number, f"number{argument}")
@@ -293,12 +351,14 @@ class Tracer:
                 refuse("gradient flag", None)
             if type_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
+        self._check_lazy_bits()
+        self._check_attributes()
         if any(leaf in self._packed for leaf in self.trace.leaves):
             refuse("packed sequence", self._packed.place)
         given = {id(entry.stand_in) for entry in self.trace.inputs}
         for leaf in self.trace.leaves:
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf and id(leaf) not in given:
-                refuse("made leaf", None)
+                refuse("made leaf", self.recorder.value_of(leaf).place)
         for memory in self.recorder.memories.values():
             for state in memory.inputs if memory.version else ():
                 real = self._real_of[id(state.tensor)]
@@ -306,10 +366,36 @@ class Tracer:
                 if argument is None and not self.request.state.may_write(real):
                     refuse("captured write", memory.base.place)
 
+    def _check_attributes(self) -> None:
+        """Refuse to give tensors on which Python has put attributes: each run gives others."""
+        given = {id(entry.stand_in) for entry in self.trace.inputs}
+        for leaf in self.trace.leaves:
+            if is_stand_in(leaf) and id(leaf) not in given:
+                put = [name for name in vars(leaf) if not name.startswith("_") and name not in STAND_IN_ATTRIBUTES]
+                if put:
+                    refuse("tensor attribute", self.recorder.value_of(leaf).place, detail=put[0])
+
+    def _check_lazy_bits(self) -> None:
+        """Refuse to write into, or to hand on, memory that holds other numbers than its tensor stands for."""
+        flipped = {id(entry.stand_in): entry for entry in self.trace.inputs if has_lazy_bit(entry.tensor)}
+        if not flipped:
+            return
+        real = {storage_key(entry.tensor) for entry in flipped.values()}
+        for memory in self.recorder.memories.values():
+            own = [state.tensor for state in memory.inputs]
+            touches = any(id(tensor) in flipped or storage_key(self._real_of[id(tensor)]) in real for tensor in own)
+            if memory.version and touches:
+                refuse("lazy bit", memory.base.place)
+        shown = {storage_key(entry.stand_in) for entry in flipped.values()}
+        if any(isinstance(leaf, torch.Tensor) and storage_key(leaf) in shown for leaf in self.trace.leaves):
+            refuse("lazy bit", None)
+
     # -- the Listener protocol ----------------------------------------------------------------------------------
 
     def on_function(self, function: Callable[..., Any], arguments: Any, keywords: Any) -> tuple[Any, Any, Any]:
         """Refuse what leaves the world of tensors; put stand-ins in the place of real tensors."""
+        if self.facts.answers(function):
+            return self.facts.answer, (function, *arguments), keywords
         unmoved = stays(function, arguments, keywords)
         if unmoved is not None:
             return unmoved, arguments, keywords

@@ -15,6 +15,7 @@ from weft.api.lazy.session import SESSION
 from weft.api.lazy.tensor import LazyTensor
 from weft.api.steps.step import Step
 from weft.errors import UnsupportedError
+from weft.trace.encoder import replace_forward
 from weft.trace.modes import TRANSFORMS, compile_nothing_under, has_function_modes, without_modes
 
 _REPLACED: list[Any] = []
@@ -56,6 +57,7 @@ def intercept_entries(kind: type) -> None:
     for module, name in TRANSFORMS:
         setattr(module, name, _around(getattr(module, name), _settled))
     compile_nothing_under(kind, SESSION.pauses.here)
+    replace_forward()
 
 
 def _around(function: Callable[..., Any], caller: Callable[[Callable[..., Any], Any, Any], Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from weft.api.programs.parts import ProgramParts
 from weft.api.programs.picture import program_card
 from weft.api.programs.plan import ProgramPlan
 from weft.api.programs.returned import Returned, keep, places
+from weft.api.programs.run_modes import RunModes
 from weft.api.rebuild import flat_kind
 from weft.api.timeline import CALL, Timeline, measure_timeline
 from weft.counted import counted
@@ -59,6 +60,8 @@ class Program:
         by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
         # A program that gives new tensors and writes nothing needs no edge.
         self._is_new = not traced.kept and not traced.made and _are_new(shown, traced.leaves)
+        self._modes = RunModes(traced, shown)
+        self._is_new = self._is_new and not self._modes
         self._bare = self._is_new and traced.structure.is_leaf()
         self._row = flat_kind(traced.structure)
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
@@ -185,6 +188,11 @@ class Program:
         """
         if self._bare and autocast_key() is None:
             return self._execute(inputs)[0]
+        if self._modes:
+            with _without_autocast(), self._modes.entered():
+                outputs = self._execute(inputs)
+                results = self._modes.marked(self._boundary.apply(inputs, outputs))
+            return self._returned.apply(results, containers, inputs[self._first_number :])
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)

@@ -96,7 +96,7 @@ class SteadyStep:
             return None
         if any(leaf.untyped_storage().data_ptr() in self._storages for leaf in leaves):
             return None
-        return [*leaves, *settled.tensors]
+        return [*(leaves[argument] for argument in self._ran.found.arguments), *settled.tensors]
 
     def _numbers(self) -> list[float] | None:
         """The optimizer's numbers, if the program's form still fits and parameters still share them."""
@@ -131,10 +131,13 @@ def steady_step(ran: Ran, given: tuple[Any, ...]) -> SteadyStep | None:
         and found._memory == ()
         and found._settled is not None
         and not found.moves
+        and not found.asked
+        and not found._flipped
+        and not found.may_be_own(given)
         and not found.numbers
         and not found.takes_places
         and not any(value in written for value in graph.inputs[: len(found.arguments)])
-        and len(found.arguments) == len(given)
+        and all(isinstance(leaf, torch.Tensor) for leaf in given)
         and tensor_layout() is not None
         and can_watch(ran.prepared.parameters)
     )

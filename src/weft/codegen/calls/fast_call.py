@@ -53,6 +53,9 @@ class State(IntEnum):
     MODE_COUNT = auto()
     LOOKS = auto()  # position of an argument, offset in its tensor, bits that count, what they are
     LOOK_COUNT = auto()
+    TYPES = auto()  # of each argument its class
+    IDENTITIES = auto()  # positions of two arguments, 1 where they are one tensor
+    IDENTITY_COUNT = auto()
     FRAME = auto()  # address of the word that holds a frame's address while it is free
     EMPTY = auto()
     RESULTS = auto()  # of each new tensor: dimensions, where its sizes and strides are, its type's number

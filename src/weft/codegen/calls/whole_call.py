@@ -6,12 +6,12 @@ thread's modes, the arguments' looks, what may have changed elsewhere), makes th
 them, one tensor or a list or tuple of them; where anything is not as expected it has done nothing and gives False.
 """
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, CallWriter, ObjectLayout, State
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, TYPE_OFFSET, CallWriter, ObjectLayout, State
 from weft.codegen.frame import TABLE_OFFSET
 from weft.codegen.module import Module
 from weft.codegen.register import Register, constant
 
-MODE_WORDS, LOOK_WORDS, RESULT_WORDS = 4, 4, 4
+MODE_WORDS, LOOK_WORDS, RESULT_WORDS, IDENTITY_WORDS = 4, 4, 4, 3
 CPU = constant("i32", 0)  # the kind and the number of the device
 
 
@@ -42,6 +42,7 @@ class _Whole(CallWriter):
         self.require(f.compare("icmp eq", f.parameters[3], self.word("i64", State.INPUT_COUNT)))
         self._compare_modes()
         self._compare_looks()
+        self._compare_identities()
         self.compare_rows()
         place = self.word("ptr", State.FRAME)
         free = f.emit("i64", f"atomicrmw xchg {place}, i64 0 acquire")
@@ -93,6 +94,20 @@ class _Whole(CallWriter):
             tensor = self.tensor_of(f.load("ptr", f.offset(self.arguments, "ptr", position)))
             found = f.load("i64", f.offset(tensor, "i8", at))
             self.require(f.compare("icmp eq", f.binary("and", found, bits), expected))
+
+    def _compare_identities(self) -> None:
+        """Require that each argument is of the class it had, and that the same ones are one tensor."""
+        f, types = self.f, self.word("ptr", State.TYPES)
+        with f.loop(0, self.word("i64", State.INPUT_COUNT)) as loop:
+            item = f.load("ptr", f.offset(self.arguments, "ptr", loop.index))
+            kind = f.load("ptr", f.offset(item, "i8", TYPE_OFFSET))
+            self.require(f.compare("icmp eq", kind, f.load("ptr", f.offset(types, "ptr", loop.index))))
+        pairs = self.word("ptr", State.IDENTITIES)
+        with f.loop(0, self.word("i64", State.IDENTITY_COUNT)) as loop:
+            one, other, expected = self.row(pairs, loop.index, IDENTITY_WORDS)
+            items = [f.load("ptr", f.offset(self.arguments, "ptr", place)) for place in (one, other)]
+            found = f.convert("zext", f.compare("icmp eq", *items), "i64")
+            self.require(f.compare("icmp eq", found, expected))
 
     def _fill(self, frame: Register) -> Register:
         """Write the addresses of arguments and of what lasts into the frame's table; gives where the results' go."""
