@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from threading import local
 from types import CellType
@@ -41,9 +42,14 @@ def put(container: Any, key: Any, thing: Any) -> None:
         else:
             container.cell_contents = thing
     elif thing is MISSING:
-        del container[key]
+        _plain(container).__delitem__(container, key)
     else:
-        container[key] = thing
+        _plain(container).__setitem__(container, key, thing)
+
+
+def _plain(container: Any) -> Any:
+    """The class whose methods only put things in: what one of the user's does beside is an effect of its own."""
+    return next((kind for kind in (OrderedDict, dict, list) if isinstance(container, kind)), type(container))
 
 
 class Slotted(MutableMapping[str, Any]):

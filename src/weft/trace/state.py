@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import types
-from collections import defaultdict, deque
+from collections import UserDict, UserList, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -64,7 +64,10 @@ DEEPEST = 6
 UNMENTIONED = """
     call getattr getattribute get getitem contains len iter bool eq ne lt le gt ge hash enter exit index int float
     add radd sub rsub mul rmul matmul rmatmul truediv rtruediv floordiv rfloordiv mod pow rpow neg pos abs
+    setitem delitem setattr delattr set delete missing next reversed and or xor rand ror rxor invert divmod round
+    iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor str repr format complex
 """
+WRAPPED = (UserDict, UserList)  # containers that keep what is in them in an attribute
 LISTED = (list, tuple, dict, deque)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
 # Methods that run without being mentioned.
@@ -222,7 +225,12 @@ def find_state(*roots: Any) -> State:
     """Walk what modules, functions and objects can reach by attribute, closure and global name."""
     state = State(roots)
     for root in roots:
-        _visit(state, root, "", 0)
+        if container_kind(root) is not None or isinstance(root, (*BUFFERS, *WRAPPED)):
+            # An argument of a class derived from a container is no node of a tree: what is in it is a place like any.
+            name = f"a {type(root).__name__}"
+            _visit_name(state, Slot((root,), 0, name), root, 0)
+        else:
+            _visit(state, root, "", 0)
     # Which attributes of objects and classes matter is known when all code has been seen; they may lead to more code.
     seen = -1
     while seen != (seen := len(state.mentioned) + len(state.objects) + len(state.classes)):
@@ -326,6 +334,10 @@ def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | 
         _visit(state, wrapped, path, depth + 1)
     elif isinstance(thing, type):
         _add_class(state, thing)
+    elif isinstance(thing, WRAPPED):
+        own = attributes(thing)
+        _add_containers(state, own)
+        _visit_name(state, Slot(own, "data", join(path, "data"), parent=slot, is_attribute=True), thing.data, depth + 1)
     elif _is_plain_object(thing):
         state.objects.append((thing, path, slot))
         own = attributes(thing)
