@@ -90,3 +90,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str, str], None]:
         assert text == path.read_text(encoding="utf-8"), "if the new text is right, run pytest --bless"
 
     return compare
+
+
+@pytest.fixture(autouse=True)
+def _no_global_hooks_left() -> Iterator[None]:
+    """Clear what PyTorch's own handles of global module hooks leave behind: `with_kwargs`, `always_call` stay noted."""
+    yield
+    for name, kept in vars(torch.nn.modules.module).items():
+        if name.startswith("_global_") and isinstance(kept, dict) and kept:
+            kept.clear()

@@ -1537,6 +1537,7 @@ def results_graph_of_made_leaf(wrap):
 
 
 MAY_REFUSE = [
+    "inference result view",
     "backward inside",
     "checkpoint reentrant",
     "default dtype leaks",

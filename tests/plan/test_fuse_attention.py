@@ -246,7 +246,8 @@ def test_a_key_that_several_products_read_is_packed_once_for_all() -> None:
         return x @ turned, y @ turned
 
     inputs = torch.randn(1, 32), torch.randn(2, 32), torch.randn(40, 32)
-    assert sum(isinstance(call.kernel, PackKernel) for call in calls(twice, *inputs)) == 1
+    packings = sum(isinstance(call.kernel, PackKernel) for call in calls(twice, *inputs))
+    assert packings == (1 if host_target().lanes(32) == 16 else 2)  # shorter vectors want a panel each
     for found, expected in zip(weft.hybridize(twice)(*inputs), twice(*inputs), strict=True):
         torch.testing.assert_close(found, expected)
 

@@ -81,7 +81,8 @@ def test_methods_that_forward_calls_are_followed() -> None:
             return x * TABLE
 
     state = find_state(Net())
-    assert {fact.path for fact in state.names.values()} == {"RATE", "Net.scaled"}
+    own = {fact.path for fact in state.names.values() if not fact.path.startswith(("global ", "is "))}
+    assert own == {"RATE", "Net.scaled"}  # beside PyTorch's settings, which modules ask for
     assert state.slots == {}
 
 
