@@ -60,7 +60,7 @@ def test_ratios_are_against_the_fastest_peer_of_each_row() -> None:
     shown = ratios(results, "bench/results/here", "README.md")
     assert "(bench/results/here.svg)" in shown
     assert "2.00 times as fast as the fastest other one on each (geometric mean), 4.00 times torch.compile" in shown
-    assert "first on 1 of them (not clearly: a row of 1); 0 were measured" in shown
+    assert "first on 1 of them (not clearly: a row of 1); 0 of the measurements" in shown
 
 
 def test_parts_are_filled_and_what_is_around_them_stays() -> None:
