@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from weft.plan.expression import Instruction, View
+from weft.plan.form.plan import Buffer, KernelCall, Location, Plan, Run, Wait
+from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
-from weft.plan.plan import Buffer, KernelCall, Location, Plan, Run, Wait
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 

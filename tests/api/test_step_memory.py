@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import weft
 from weft.api.steps.step import Step
-from weft.plan.scheduling.machine_model import default_model
+from weft.plan.schedule.machine_model import default_model
 from weft.runtime import native_graph
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from weft.codegen.module import Module
+from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import NativeLibrary, compile_native
 from weft.target import Target, host_target
 

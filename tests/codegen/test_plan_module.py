@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.runtime.plans import TARGET, chain_plan, linear_plan, loop
 
-from weft.codegen.frame import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
-from weft.codegen.module import Module
+from weft.codegen.llvm.module import Module
 from weft.codegen.objects import module_parts
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.packing import packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.codegen.plan_module import KernelParts, description_of, emit_plan
+from weft.codegen.threads.frame import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
 from weft.errors import InternalError
-from weft.plan.expression import Instruction
-from weft.plan.plan import Buffer, KernelCall, Location, Plan
+from weft.plan.form.plan import Buffer, KernelCall, Location, Plan
+from weft.plan.kernels.expression import Instruction
 from weft.target import cross_target
 
 

@@ -13,13 +13,13 @@ from weft.ir.interpreter import evaluate
 from weft.ir.printer import print_graph
 from weft.ir.types import TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fusing.assembly import declared
-from weft.plan.fusing.fuse import fuse
-from weft.plan.fusing.fusion import tensor_type
+from weft.plan.fuse.assembly import declared
+from weft.plan.fuse.fuse import fuse
+from weft.plan.fuse.fusion import tensor_type
+from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.memory.arena import place
-from weft.plan.merge_loops import merge_loops
-from weft.plan.region import Region, find_regions
-from weft.plan.window import is_dense
+from weft.plan.regions.region import Region, find_regions
+from weft.plan.regions.window import is_dense
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 

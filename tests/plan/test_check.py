@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from tests.plan.memory.test_memory import chain
 from tests.plan.plan_runner import EAGER, random_plan
-from tests.plan.test_memory import chain
 
 from weft.errors import InternalError
 from weft.plan.check import check_plan, overlap
+from weft.plan.form.plan import Lane, Plan, Run, Wait
+from weft.plan.kernels.box import Box
 from weft.plan.memory.arena import place
-from weft.plan.memory.box import Box
-from weft.plan.plan import Lane, Plan, Run, Wait
-from weft.plan.scheduling.lanes import schedule
+from weft.plan.schedule.lanes import schedule
 
 CHAIN = ((1, 0), (2, 1), (3, 2))
 IN_ORDER: Lane = (Run(0, 0, 1), Run(1, 0, 1), Run(2, 0, 1))

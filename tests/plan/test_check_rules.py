@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.plan.memory.test_memory import NEGATE, chain
 from tests.plan.plan_runner import EAGER, Machine, random_plan
-from tests.plan.test_memory import NEGATE, chain
 
 from weft.errors import InternalError
 from weft.plan.check import MOST_SHOWN, check_plan, overlap
+from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
+from weft.plan.kernels.box import Box, box, disjoint
 from weft.plan.memory.arena import ALIGNMENT, place
-from weft.plan.memory.box import Box, box, disjoint
-from weft.plan.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
-from weft.plan.scheduling.lanes import schedule
+from weft.plan.schedule.lanes import schedule
 
 CHAIN = place(chain((1, 0), (2, 1), (3, 2)))
 PAIR = place(chain((1, 0)))

@@ -11,25 +11,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.plan.test_access import finely
+from tests.plan.form.test_access import finely
 
-from weft.codegen.module import Module
+from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
-from weft.plan import access
 from weft.plan.check import check_plan
-from weft.plan.fusing.fuse import fuse
+from weft.plan.form import access
+from weft.plan.form.plan import Kernel, Plan, Run, Wait
+from weft.plan.fuse.fuse import fuse
+from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.winograd import WinogradKernel
 from weft.plan.memory.arena import place
-from weft.plan.merge_loops import merge_loops
-from weft.plan.plan import Kernel, Plan, Run, Wait
-from weft.plan.region import find_regions
-from weft.plan.scheduling.lanes import schedule
-from weft.plan.scheduling.machine_model import default_model
+from weft.plan.regions.region import find_regions
+from weft.plan.schedule.lanes import schedule
+from weft.plan.schedule.machine_model import default_model
 from weft.target import host_target
 
 POOL = "ceil_mode=False, count_include_pad=False, divisor_override=None"

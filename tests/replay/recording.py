@@ -19,7 +19,7 @@ from weft.codegen.plan_module import emit_plan
 from weft.config import overrides
 from weft.ir.printer import print_graph
 from weft.plan.plan_text import plan_text
-from weft.plan.scheduling.machine_model import default_model
+from weft.plan.schedule.machine_model import default_model
 from weft.runtime import native_graph
 from weft.target import host_target
 

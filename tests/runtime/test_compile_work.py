@@ -12,7 +12,7 @@ from torch import nn
 
 import weft
 from weft.config import overrides
-from weft.plan.scheduling.machine_model import default_model
+from weft.plan.schedule.machine_model import default_model
 from weft.runtime import native_graph
 from weft.target import host_target
 

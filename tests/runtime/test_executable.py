@@ -8,7 +8,7 @@ import torch
 from tests.runtime.plans import TARGET, chain_plan, linear_plan
 
 from weft.errors import InternalError
-from weft.plan.plan import Buffer, KernelCall, Location, Plan
+from weft.plan.form.plan import Buffer, KernelCall, Location, Plan
 from weft.runtime.executable import NativeExecutable
 
 linear = torch.nn.functional.linear

@@ -9,7 +9,7 @@ from tests.runtime.plans import TARGET, linear_plan
 from torch import nn
 
 import weft
-from weft.codegen.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET
+from weft.codegen.threads.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET
 from weft.runtime.arena import Block
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.fast_call import object_layout

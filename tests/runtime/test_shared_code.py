@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.codegen.module import Module
+from weft.codegen.llvm.module import Module
 from weft.devices import cores
 from weft.errors import InternalError
 from weft.runtime import shared_code

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.codegen.kernels import assert_as_exact_as_eager
+from tests.codegen.kernel_cases import assert_as_exact_as_eager
 from torch.nn import functional
 
 import weft

@@ -21,10 +21,10 @@ from weft.given_path import given_path
 from weft.ir.graph import Graph, Value
 from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fusing.fuse import Fused, fuse
+from weft.plan.fuse.fuse import Fused, fuse
 from weft.plan.memory.arena import place
-from weft.plan.native_values import with_regions
-from weft.plan.region import Region, find_regions
+from weft.plan.regions.native_values import with_regions
+from weft.plan.regions.region import Region, find_regions
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift

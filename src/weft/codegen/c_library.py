@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.codegen.c_templates import HEADER, SOURCE, TEST
-from weft.codegen.frame import Frame
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.packing import ALIGNMENT, PackingChain
 from weft.codegen.plan_module import SERIAL, PlanModule, emit_plan
-from weft.plan.plan import Plan
+from weft.codegen.threads.frame import Frame
+from weft.plan.form.plan import Plan
 from weft.target import Target
 
 C_TYPES = {

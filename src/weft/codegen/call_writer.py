@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from weft.codegen.frame import Frame
-from weft.codegen.module import FunctionWriter
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
 from weft.codegen.plan_kernels import KernelFunctions
-from weft.codegen.register import Register
-from weft.plan.plan import KernelCall, Location
+from weft.codegen.threads.frame import Frame
+from weft.plan.form.plan import KernelCall, Location
 
 
 class CallWriter:

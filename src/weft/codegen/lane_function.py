@@ -6,14 +6,14 @@ lane may go as soon as its caller returns, so who waits for its end must wait un
 """
 
 from weft.codegen.call_writer import CallWriter
-from weft.codegen.frame import EPOCH_OFFSET, LINE_BYTES, MOST_LANES, Frame
-from weft.codegen.module import FunctionWriter
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
 from weft.codegen.plan_kernels import KernelFunctions
-from weft.codegen.register import Register
 from weft.codegen.threads.clock import Clock, first_ticks
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
+from weft.codegen.threads.frame import EPOCH_OFFSET, LINE_BYTES, MOST_LANES, Frame
 from weft.errors import InternalError
-from weft.plan.plan import Plan, Wait
+from weft.plan.form.plan import Plan, Wait
 
 COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above
 

@@ -9,8 +9,8 @@ number, by the counters that lanes use: ping so many bytes that it has just writ
 
 from collections.abc import Sequence
 
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant, vector
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant, vector
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.target import Target
 

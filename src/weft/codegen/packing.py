@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from weft.codegen.plan_kernels import renamed
-from weft.plan.plan import KernelCall, Plan
+from weft.plan.form.plan import KernelCall, Plan
 
 ALIGNMENT = 64
 

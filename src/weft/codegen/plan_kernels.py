@@ -20,7 +20,7 @@ from weft.codegen.kernels.scatter import emit_scatter
 from weft.codegen.kernels.top import emit_top
 from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage
 from weft.codegen.kernels.winograd_weights import emit_winograd_weights
-from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.errors import InternalError
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel

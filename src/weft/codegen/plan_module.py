@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.codegen.call_writer import CallWriter, write_call
-from weft.codegen.frame import MARK_OFFSET, Frame, frame_of
 from weft.codegen.lane_function import emit_lanes
-from weft.codegen.module import Module
+from weft.codegen.llvm.module import Module
 from weft.codegen.objects.module_parts import ModuleParts
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_kernels import KernelFunctions, text_of
 from weft.codegen.threads.clock import Clock, serial_tick
-from weft.plan.plan import Plan
+from weft.codegen.threads.frame import MARK_OFFSET, Frame, frame_of
+from weft.plan.form.plan import Plan
 from weft.target import Target
 
 SERIAL, CHECK = "serial", "check"

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from weft.counted import counted
 from weft.errors import InternalError
-from weft.plan.access import boxes
+from weft.plan.form.access import boxes
+from weft.plan.form.order import Order, lanes_of, order_of
+from weft.plan.form.plan import Plan, Run, Wait
+from weft.plan.kernels.box import Box
 from weft.plan.memory.arena import ALIGNMENT
-from weft.plan.memory.box import Box
-from weft.plan.plan import Plan, Run, Wait
-from weft.plan.scheduling.order import Order, lanes_of, order_of
 
 Place = tuple[int, int]  # a run: its lane, and its position there
 MOST_SHOWN = 20

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from weft.ir.graph import Graph, Value
-from weft.plan.fusing.fuse import Fused, fuse
+from weft.plan.form.plan import Plan
+from weft.plan.fuse.fuse import Fused, fuse
+from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.library_plan import plan_library
 from weft.plan.memory.arena import place
 from weft.plan.memory.in_place import write_in_place
@@ -15,15 +17,13 @@ from weft.plan.memory.outputs import borrow_outputs
 from weft.plan.memory.over_operands import write_over_operands
 from weft.plan.memory.replaceable import replaceable
 from weft.plan.memory.waits import early_order, with_waits
-from weft.plan.merge_loops import merge_loops
-from weft.plan.native_values import with_regions
 from weft.plan.output_types import as_planned, laid_out, unread
-from weft.plan.plan import Plan
 from weft.plan.planned import PlannedGraph, PlannedRegion
-from weft.plan.region import Region, find_regions
-from weft.plan.scheduling.call_order import frugal_order
-from weft.plan.scheduling.lanes import IN_ORDER, IN_TURN, Pace, Scheduled, Scheduling
-from weft.plan.scheduling.machine_model import MachineModel
+from weft.plan.regions.native_values import with_regions
+from weft.plan.regions.region import Region, find_regions
+from weft.plan.schedule.call_order import frugal_order
+from weft.plan.schedule.lanes import IN_ORDER, IN_TURN, Pace, Scheduled, Scheduling
+from weft.plan.schedule.machine_model import MachineModel
 from weft.target import Target
 
 # For so much more memory than was asked for, lanes are held back however long it takes; for less only if that takes at

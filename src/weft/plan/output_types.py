@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
-from weft.plan.fusing.assembly import declared
-from weft.plan.fusing.fusion import tensor_type
-from weft.plan.native_values import NATIVE
+from weft.plan.fuse.assembly import declared
+from weft.plan.fuse.fusion import tensor_type
 from weft.plan.planned import PlannedRegion
-from weft.plan.region import Region
-from weft.plan.window import is_dense
+from weft.plan.regions.native_values import NATIVE
+from weft.plan.regions.region import Region
+from weft.plan.regions.window import is_dense
 
 
 def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequence[Value]]) -> Iterator[Value]:

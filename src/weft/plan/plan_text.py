@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.counted import counted
+from weft.plan.form.dependencies import Footprints
+from weft.plan.form.order import lanes_of
+from weft.plan.form.plan import Kernel, KernelCall, Location, Plan, Run
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.conv import ConvKernel
@@ -20,11 +23,8 @@ from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.top import TopKernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 from weft.plan.memory.arena import live_bytes
-from weft.plan.plan import Kernel, KernelCall, Location, Plan, Run
-from weft.plan.scheduling.dependencies import Footprints
-from weft.plan.scheduling.machine_model import MachineModel
-from weft.plan.scheduling.order import lanes_of
-from weft.plan.scheduling.timetable import CallCosts
+from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.schedule.timetable import CallCosts
 
 MICROSECOND = 1e-6
 

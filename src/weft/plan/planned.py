@@ -10,11 +10,11 @@ import torch
 from weft.ir.graph import Graph, Value
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, TupleType, Type
-from weft.plan.fusing.sink import size_of
+from weft.plan.form.plan import Plan
 from weft.plan.library_plan import LibraryPlan, Step
-from weft.plan.native_values import NATIVE
-from weft.plan.plan import Plan
-from weft.plan.region import Region
+from weft.plan.regions.native_values import NATIVE
+from weft.plan.regions.region import Region
+from weft.plan.regions.sink import size_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,12 +25,12 @@ from weft.ir.lexer import Limits, Reader
 from weft.ir.parser import parse_graph
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import CPU, TensorType, TupleType, row_major, type_of
-from weft.plan.fusing.fusion import tensor_type
+from weft.plan.form.plan_record import DAMAGE, read_plan, write_plan
+from weft.plan.fuse.fusion import tensor_type
 from weft.plan.library_plan import plan_library
-from weft.plan.native_values import NATIVE
-from weft.plan.plan_record import DAMAGE, read_plan, write_plan
 from weft.plan.planned import PlannedGraph, PlannedRegion
-from weft.plan.region import Region
+from weft.plan.regions.native_values import NATIVE
+from weft.plan.regions.region import Region
 
 REGION = "weft.region.default"
 LENGTH_BYTES = 8

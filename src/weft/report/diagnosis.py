@@ -17,7 +17,7 @@ from weft.counted import counted
 from weft.document import Block, Document, Heading, Paragraph, Span, Table, facts
 from weft.errors import MismatchError, UnsupportedError
 from weft.ir.calls import Call
-from weft.plan.scheduling.machine_model import MachineModel
+from weft.plan.schedule.machine_model import MachineModel
 from weft.report.environment import bytes_text, environment, processor_facts
 from weft.report.obstacles import obstacles
 from weft.runtime.measure import machine_model, measure_machine

@@ -10,7 +10,7 @@ from weft.codegen.objects.compiler import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.errors import UnsupportedError, UsageError
 from weft.ir.printer import print_graph
-from weft.plan.plan import Plan
+from weft.plan.form.plan import Plan
 from weft.target import host_target
 
 

@@ -9,11 +9,11 @@ from struct import pack_into
 
 import torch
 
-from weft.codegen.frame import CLOCK_OFFSET
 from weft.codegen.threads.clock import TICK_WORDS, first_ticks, serial_tick
-from weft.plan.plan import Lane, Plan, Run, Wait
+from weft.codegen.threads.frame import CLOCK_OFFSET
+from weft.plan.form.order import lanes_of
+from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
-from weft.plan.scheduling.order import lanes_of
 from weft.runtime.arena import Block
 from weft.runtime.executable import NativeExecutable
 from weft.target import Target

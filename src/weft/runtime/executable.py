@@ -7,14 +7,14 @@ from struct import Struct
 
 import torch
 
-from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
 from weft.codegen.objects.native import NativeLibrary, compile_described
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_module import CHECK, SERIAL, description_of, plan_texts
 from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, PACE_SLOT
+from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
 from weft.devices import cpu_count
 from weft.errors import InternalError
-from weft.plan.plan import Plan
+from weft.plan.form.plan import Plan
 from weft.runtime.arena import Block, block_pool
 from weft.runtime.binding import Binding, PackingOf
 from weft.runtime.fast_call import FastProgram

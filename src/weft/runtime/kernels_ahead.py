@@ -9,7 +9,7 @@ from typing import Self
 from weft.codegen.objects.compiler import Compilation
 from weft.codegen.plan_module import KernelParts
 from weft.devices import cpu_count
-from weft.plan.plan import Plan
+from weft.plan.form.plan import Plan
 from weft.target import Target
 
 

@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from functools import cache
 
-from weft.codegen.frame import MOST_LANES
 from weft.codegen.objects.native import NativeLibrary
 from weft.codegen.threads.crew_layout import COUNT_OFFSET, CREW_BYTES, MAIN_THREAD_OFFSET, mailbox_offset
 from weft.codegen.threads.crew_module import crew_module
+from weft.codegen.threads.frame import MOST_LANES
 from weft.config import config
 from weft.runtime.openmp import openmp_functions
 from weft.runtime.shared_code import shared_library

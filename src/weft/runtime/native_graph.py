@@ -18,10 +18,10 @@ from weft.ir.types import TensorType, Type
 from weft.passes.pipeline import run_pipeline
 from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
-from weft.plan.native_values import NATIVE
 from weft.plan.planned import PlannedGraph, PlannedRegion
-from weft.plan.recompute import recompute
-from weft.plan.region import Region
+from weft.plan.regions.native_values import NATIVE
+from weft.plan.regions.recompute import recompute
+from weft.plan.regions.region import Region
 from weft.runtime.border import PYTORCHS, Border, loose_in
 from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured

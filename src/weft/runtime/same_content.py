@@ -13,8 +13,8 @@ from functools import cache, partial
 import torch
 
 from weft.codegen.calls.same_content import SAME_CONTENT, same_content_module
-from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, PACE_SLOT
+from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.runtime.content import byte_extent, hash_of, held_memory
 from weft.runtime.lanes import dispatch_address
 from weft.runtime.shared_code import shared_library

@@ -16,11 +16,11 @@ from weft.picture.curves import Axes, curve_text, curves
 from weft.picture.flow import Piece, flow
 from weft.picture.lanes import Block as Busy
 from weft.picture.lanes import lanes, lanes_text
+from weft.plan.form.dependencies import Footprints, predecessors
+from weft.plan.form.order import lanes_of, order_of
+from weft.plan.form.plan import Plan
 from weft.plan.memory.arena import aligned, bytes_in_use
-from weft.plan.plan import Plan
 from weft.plan.plan_text import describe
-from weft.plan.scheduling.dependencies import Footprints, predecessors
-from weft.plan.scheduling.order import lanes_of, order_of
 
 MOST_PIECES, MOST_VALUES = 300, 300  # of a picture that one can still look at
 TEXT_WIDTH = 60

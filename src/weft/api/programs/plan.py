@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.plan.form.plan import Plan
 from weft.plan.library_plan import LibraryPlan
-from weft.plan.plan import Plan
 from weft.plan.plan_text import plan_text
 from weft.runtime.measure import machine_model
 from weft.target import host_target

@@ -21,8 +21,8 @@ from weft.ir.interpreter import evaluate
 from weft.ir.library import split
 from weft.ir.types import CPU, TensorType
 from weft.passes.pipeline import run_pipeline
-from weft.plan.indices import INDEXED
 from weft.plan.library_plan import plan_library
+from weft.plan.regions.indices import INDEXED
 from weft.runtime.native_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.whole_call import BoundProgram

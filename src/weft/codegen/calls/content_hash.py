@@ -4,8 +4,8 @@ It finds changes, not attacks. Each step of an accumulator is one-to-one in its 
 of one word always changes the result; independent accumulators let it run as fast as memory is read.
 """
 
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant, constants, vector
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant, constants, vector
 from weft.target import Target
 
 CONTENT_HASH = "content_hash"

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum, auto
 
-from weft.codegen.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
+from weft.codegen.threads.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 
 TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there
 ROW_WORDS = 3

@@ -8,7 +8,7 @@ from weft.codegen.calls.fast_call import ObjectLayout, write_fast_call
 from weft.codegen.calls.new_tensors import new_tensors_function
 from weft.codegen.calls.watching import watch_function
 from weft.codegen.calls.whole_call import write_whole_call
-from weft.codegen.module import Module
+from weft.codegen.llvm.module import Module
 from weft.target import Target
 
 

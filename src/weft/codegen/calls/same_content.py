@@ -6,9 +6,9 @@ the places of two tables: where the pieces of each lane begin, and of each piece
 """
 
 from weft.codegen.calls.content_hash import CONTENT_HASH, emit_content_hash
-from weft.codegen.frame import MARK_OFFSET, PROGRAM_OFFSET
-from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, LANES_SLOT
+from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET
 from weft.target import Target
 
 SAME_CONTENT = "same_content"

@@ -7,16 +7,16 @@ call takes `stack_bytes` of stack.
 
 import functools
 
-from weft.codegen.dtypes import HELD
 from weft.codegen.kernels.attention_rows import RowPlace, SoftmaxRow
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.spans import linear, row_coordinates
 from weft.codegen.kernels.tiles import choose, first_of
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
-from weft.plan.blocks import Blocks
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.blocks import Blocks
 from weft.plan.kernels.gemm import GemmKernel, Matrix, panels
 
 

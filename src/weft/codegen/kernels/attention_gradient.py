@@ -9,16 +9,16 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from weft.codegen.dtypes import HELD
-from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.spans import Span, linear, mask_up_to, row_coordinates
 from weft.codegen.kernels.tiles import choose, first_of
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, vector
-from weft.plan.expression import Instruction
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, vector
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
+from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.gemm import GemmKernel, Matrix, panels
 
 

@@ -6,14 +6,14 @@ Two passes: the first applies the body and finds the highest score, the second c
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.codegen.dtypes import HELD, dtype_constant
-from weft.codegen.elementwise import Point, Typed, emit_body, emit_op
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body, emit_op
 from weft.codegen.kernels.reducers import REDUCERS, Reducer, joined
 from weft.codegen.kernels.spans import Span, linear, mask_up_to
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, vector
-from weft.plan.expression import Instruction, View
+from weft.codegen.llvm.dtypes import HELD, dtype_constant
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, vector
 from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.expression import Instruction, View
 
 CHAINS = 4  # vectors a round
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockWriter, RegisterBlock
-from weft.codegen.register import Register
+from weft.codegen.llvm.register import Register
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ Contract of the emitted function: void name(mark, in0.., begin, end) makes the w
 [begin, end) names no place, and else leaves it as it is.
 """
 
-from weft.codegen.dtypes import HELD
-from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.spans import Span, iota_start, linear, mask_up_to, row_coordinates
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant, vector
-from weft.plan.expression import Instruction
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant, vector
 from weft.plan.kernels.check import CheckKernel
+from weft.plan.kernels.expression import Instruction
 
 
 def emit_check(module: Module, kernel: CheckKernel) -> None:

@@ -14,8 +14,8 @@ from weft.codegen.kernels.depthwise import DepthwiseBlockEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape
 from weft.codegen.kernels.walk import Place, Visitor, emit_walk
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel
 
 EMITTERS: dict[str, Callable[[BlockParts], str]] = {

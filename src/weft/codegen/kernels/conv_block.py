@@ -21,10 +21,10 @@ from weft.codegen.kernels.register_block import (
     Turns,
     begin_block_function,
 )
-from weft.codegen.module import Module
-from weft.codegen.register import Register
-from weft.plan.epilogue import Epilogue
+from weft.codegen.llvm.module import Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.epilogue import Epilogue
 
 
 @dataclass(frozen=True)

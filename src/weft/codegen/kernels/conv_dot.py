@@ -7,7 +7,7 @@ sums for each pixel, whose lanes are added up at the end.
 from weft.codegen.kernels.conv_block import BlockParts
 from weft.codegen.kernels.lane_sums import all_lanes
 from weft.codegen.kernels.spans import mask_up_to
-from weft.codegen.register import Register
+from weft.codegen.llvm.register import Register
 
 
 class DotBlockEmitter:

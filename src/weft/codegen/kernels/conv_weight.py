@@ -11,11 +11,11 @@ from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
 from weft.codegen.kernels.walk import Place, Visitor, emit_walk
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
-from weft.plan.epilogue import Epilogue
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.conv_weight import WeightGradientKernel
+from weft.plan.kernels.epilogue import Epilogue
 
 
 def emit_weight_gradient(module: Module, kernel: WeightGradientKernel) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from weft.codegen.kernels.conv_block import BlockParts
-from weft.codegen.register import Register
+from weft.codegen.llvm.register import Register
 
 # Gives the addresses that all pixels see at a row and column of the window.
 Seen = Callable[[list[Register], Register, Register], list[Register]]

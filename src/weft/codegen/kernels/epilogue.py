@@ -1,11 +1,11 @@
 """The body of an epilogue -> instructions on one vector of results."""
 
-from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.register import Register
+from weft.codegen.llvm.register import Register
 from weft.errors import InternalError
-from weft.plan.epilogue import Epilogue
-from weft.plan.expression import Instruction
+from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.expression import Instruction
 
 
 class EpilogueEmitter:

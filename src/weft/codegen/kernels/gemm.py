@@ -15,8 +15,8 @@ from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
 from weft.codegen.kernels.tiles import first_of, matrix_pointers
 from weft.codegen.kernels.walk import Place, Visitor, emit_walk
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.gemm import GemmKernel, PackedMatrix
 
 

@@ -7,7 +7,7 @@ into the one vector that the block's row stores. So a right operand that lies co
 from weft.codegen.kernels.lane_sums import all_lanes
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape
-from weft.codegen.register import Register
+from weft.codegen.llvm.register import Register
 from weft.errors import InternalError
 from weft.plan.kernels.gemm import GemmKernel, Matrix
 

@@ -1,7 +1,7 @@
 """Vectors -> the sum of each one's lanes, all of them in one vector."""
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
 
 
 def all_lanes(writer: FunctionWriter, vectors: list[Register], lanes: int) -> Register:

@@ -7,13 +7,13 @@ shared out over calls changes no bit of the results, since every element is comp
 
 from dataclasses import dataclass
 
-from weft.codegen.dtypes import HELD
-from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
 from weft.codegen.kernels.transpose import Patch, Turned
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
-from weft.plan.expression import Instruction
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
+from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.loop import LoopKernel, steady_values
 
 

@@ -9,8 +9,8 @@ from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import begin_block_function
 from weft.codegen.kernels.squares import turn_square
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.gemm import PackKernel
 
 TOGETHER = 4  # numbers that are copied in one round of a loop

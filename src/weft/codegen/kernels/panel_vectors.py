@@ -1,7 +1,7 @@
 """Rows of numbers in memory <-> vectors of one element type and width, of which the last in a row may be partial."""
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, constant, constants, vector
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, constant, constants, vector
 
 ELEMENTS = {"f32": "float", "f64": "double", "bf16": "bfloat", "i64": "i64"}
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.codegen.kernels.reducers import Partial, Reducer
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
 
 State = tuple[Partial, ...]
 Step = Callable[[Register, State], State]

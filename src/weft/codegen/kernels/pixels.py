@@ -4,8 +4,8 @@ Pixels that are neighbours in a row, or the same pixel of several images, lie a 
 """
 
 from weft.codegen.kernels.panel_vectors import ELEMENTS, Vectors
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel
 
 Place = tuple[Register, Register, Register]  # image, row and column of an output pixel

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.pool_window import Axis, Point, WindowEmitter, seen_along
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.pool import PoolKernel
 
 

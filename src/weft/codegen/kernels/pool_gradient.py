@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.spans import mask_up_to
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant, constants, vector
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant, constants, vector
 from weft.plan.kernels.pool_gradient import PoolGradientKernel
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, constant, constants
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, constant, constants
 from weft.plan.kernels.pool import PoolKernel
 
 INFINITY = float("inf")

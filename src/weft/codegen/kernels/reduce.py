@@ -7,8 +7,8 @@ how the tiles are shared out over calls changes no bit of the results.
 
 from weft.codegen.kernels.reduce_row import RowPlace, RowWriter
 from weft.codegen.kernels.spans import Span, mask_up_to, row_coordinates
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.reduce import RowKernel
 
 

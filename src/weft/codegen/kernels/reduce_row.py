@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from weft.codegen.dtypes import HELD
-from weft.codegen.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.partials import Carrier, Slot, State
 from weft.codegen.kernels.reducers import REDUCERS, Partial, joined, masked_partial
 from weft.codegen.kernels.spans import Span, linear, mask_up_to, row_coordinates
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
-from weft.plan.expression import Instruction, View
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
+from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.reduce import Finish, Pass, RowKernel, Stage, used_values
 
 UNUSED = Typed(Register("void", ""), "")

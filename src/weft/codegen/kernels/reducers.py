@@ -7,10 +7,10 @@ lane by lane, and give the same bits in whatever number of lanes.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from weft.codegen.dtypes import HELD, dtype_constant
-from weft.codegen.elementwise import Typed, emit_op
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, bits_of, constant, element_of, lanes_of, vector
+from weft.codegen.kernels.elementwise import Typed, emit_op
+from weft.codegen.llvm.dtypes import HELD, dtype_constant
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, bits_of, constant, element_of, lanes_of, vector
 
 Partial = tuple[Register, ...]
 LAST_PLACE = 2**62

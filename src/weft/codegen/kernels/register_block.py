@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.module import ATTRIBUTES, FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import ATTRIBUTES, FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.gemm import ELEMENT_BITS
 
 BYTES_AHEAD = 4096  # of a packed panel that are asked into the nearest cache; past its end comes the next one

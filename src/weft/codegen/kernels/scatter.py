@@ -5,13 +5,13 @@ overlaps nothing else; sizes are constants and may be 0. Rows are done in order 
 element.
 """
 
-from weft.codegen.casts import cast
-from weft.codegen.dtypes import HELD
-from weft.codegen.elementwise import Point, Typed, emit_body, emit_op
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body, emit_op
 from weft.codegen.kernels.spans import Span, iota_start, linear, mask_up_to, row_coordinates
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
-from weft.plan.expression import SHORT_FLOATS, Instruction, View
+from weft.codegen.llvm.casts import cast
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
+from weft.plan.kernels.expression import SHORT_FLOATS, Instruction, View
 from weft.plan.kernels.loop import steady_values
 from weft.plan.kernels.scatter import ScatterKernel
 

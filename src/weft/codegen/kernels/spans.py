@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.casts import cast
-from weft.codegen.dtypes import HELD, from_memory, to_memory
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, constants, vector
-from weft.plan.expression import Instruction, View
+from weft.codegen.llvm.casts import cast
+from weft.codegen.llvm.dtypes import HELD, from_memory, to_memory
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, constants, vector
+from weft.plan.kernels.expression import Instruction, View
 
 
 def row_coordinates(f: FunctionWriter, row: Register, sizes: Sequence[int]) -> tuple[Register, ...]:

@@ -8,8 +8,8 @@ loaded to where they belong, each from a row of its own, and only numbers inside
 from collections.abc import Sequence
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, bits_of, lanes_of, vector
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, bits_of, lanes_of, vector
 
 PART_BITS = 128
 # Rows whose addresses are a power of two apart share so many places of the nearest cache. More of them than that would

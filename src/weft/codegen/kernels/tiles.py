@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
-from weft.plan.blocks import Blocks
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
+from weft.plan.kernels.blocks import Blocks
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ that library does with rows on which quickselect takes long; there equal numbers
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from weft.codegen.casts import cast
-from weft.codegen.dtypes import HELD, from_memory
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
-from weft.plan.expression import SHORT_FLOATS
+from weft.codegen.llvm.casts import cast
+from weft.codegen.llvm.dtypes import HELD, from_memory
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
+from weft.plan.kernels.expression import SHORT_FLOATS
 from weft.plan.kernels.top import TopKernel
 
 SORTED_BY_INSERTION = 3

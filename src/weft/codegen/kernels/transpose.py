@@ -7,10 +7,10 @@ edges a block begins earlier instead of being smaller: it writes again what a bl
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.dtypes import HELD
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, vector
-from weft.plan.expression import View
+from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, vector
+from weft.plan.kernels.expression import View
 
 
 @dataclass(frozen=True, slots=True)

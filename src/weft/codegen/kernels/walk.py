@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from weft.codegen.kernels.register_block import BlockShape
 from weft.codegen.kernels.tiles import choose, first_of, panel_kinds, tile_range
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
-from weft.plan.walk import Walk
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
+from weft.plan.kernels.walk import Walk
 
 
 @dataclass(frozen=True)

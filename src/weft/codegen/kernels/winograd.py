@@ -11,8 +11,8 @@ from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.tiles import first_of
 from weft.codegen.kernels.winograd_transforms import emit_input_transform, emit_output_transform
-from weft.codegen.module import Module
-from weft.codegen.register import constant
+from weft.codegen.llvm.module import Module
+from weft.codegen.llvm.register import constant
 from weft.plan.kernels.winograd import PRODUCTS, WinogradKernel, WinogradStage
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockWriter, begin_block_function
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register
 from weft.plan.kernels.winograd import PATCH, SQUARE, WinogradKernel
 
 Place = tuple[Register, Register, Register]  # image, row and column of a square

@@ -7,8 +7,8 @@ a vector of output channels at a few input channels in all 16 matrices; packed o
 from collections.abc import Sequence
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.winograd import WEIGHT_TILE_CHANNELS, WinogradWeightKernel
 
 SIDE = 3

@@ -7,7 +7,7 @@ compiled while the next one is written.
 
 from collections.abc import Collection, Iterator, Sequence
 
-from weft.codegen.module import FunctionWriter, Module
+from weft.codegen.llvm.module import FunctionWriter, Module
 
 Group = Sequence[FunctionWriter]
 LEAST_PART = 80_000  # letters: below it a part takes about as long as starting a thread, and loading it, saves

@@ -5,10 +5,10 @@ gives them. The frame says where to. (The processor's own counter is quicker, bu
 may be a tenth of a millisecond behind that of another.)
 """
 
-from weft.codegen.frame import CLOCK_OFFSET
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import constant
-from weft.plan.plan import Lane
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import constant
+from weft.codegen.threads.frame import CLOCK_OFFSET
+from weft.plan.form.plan import Lane
 
 TICK_WORDS = 2  # seconds, nanoseconds
 MONOTONIC = 1  # the clock that Python's perf_counter reads too

@@ -1,6 +1,6 @@
 """Where the mailboxes of worker threads lie in the crew's block, and what the words in them mean."""
 
-from weft.codegen.frame import LINE_BYTES, MOST_LANES
+from weft.codegen.threads.frame import LINE_BYTES, MOST_LANES
 
 COUNT_OFFSET = 0  # i64: how many mailboxes have a worker
 # The thread whose calls may run on its OpenMP team (0: none), and OpenMP's functions that this takes; see team.py.

@@ -8,9 +8,8 @@ touch(rows*, i64 count, i64* stop)` lets the system give the pages of blocks, an
 sets `stop`; others may write into them meanwhile.
 """
 
-from weft.codegen.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
 from weft.codegen.threads.crew_layout import (
     ARGUMENT_OFFSET,
     ASLEEP,
@@ -28,6 +27,7 @@ from weft.codegen.threads.crew_layout import (
     mailbox_offset,
 )
 from weft.codegen.threads.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, give_way, pause, sleep_while, wake
+from weft.codegen.threads.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
 from weft.codegen.threads.pace import WORDS as PACE_WORDS
 from weft.codegen.threads.pace import Pace
 from weft.codegen.threads.team import Team, emit_member

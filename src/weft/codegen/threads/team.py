@@ -4,8 +4,8 @@ Between the programs of a training loop PyTorch computes the loss and updates pa
 milliseconds on the cores that workers of ours would need. A caller whose operators they serve runs its lanes on them.
 """
 
-from weft.codegen.module import FunctionWriter, Module
-from weft.codegen.register import Register, constant
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
 from weft.codegen.threads.crew_layout import (
     ARRIVAL_SPINS,
     MAIN_THREAD_OFFSET,

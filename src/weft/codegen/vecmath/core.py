@@ -7,8 +7,8 @@ treats every lane alike, so a lane's result never depends on its neighbours.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, constant, element_of, integer_like, lanes_of, with_element
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, constant, element_of, integer_like, lanes_of, with_element
 from weft.codegen.vecmath.tables import POLYNOMIALS
 
 Rule = Callable[..., Register]

@@ -2,8 +2,8 @@
 
 import math
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
 from weft.codegen.vecmath.core import absolute, at_most, like, polynomial, through_double, with_sign
 from weft.codegen.vecmath.exponential import exp_moderate, expm1_of_negative
 

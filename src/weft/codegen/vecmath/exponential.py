@@ -2,8 +2,8 @@
 
 import math
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, element_of
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, element_of
 from weft.codegen.vecmath.core import (
     Multiple,
     absolute,

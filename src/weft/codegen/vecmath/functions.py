@@ -6,8 +6,8 @@ double where it is not; in double, what has no row of its own is the C library's
 
 from collections.abc import Sequence
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, element_of
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, element_of
 from weft.codegen.vecmath import error, exponential, logarithm, remainder, trigonometry
 from weft.codegen.vecmath.core import Rule, per_lane, through_double
 from weft.errors import InternalError

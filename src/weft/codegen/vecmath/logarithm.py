@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, element_of
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, element_of
 from weft.codegen.vecmath.core import (
     INFINITY,
     NAN,

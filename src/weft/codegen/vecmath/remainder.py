@@ -1,7 +1,7 @@
 """Division that leaves a remainder, as PyTorch defines it: fmod, remainder and floor_div, of floats and integers."""
 
-from weft.codegen.module import FunctionWriter
-from weft.codegen.register import Register, constant, element_of
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register, constant, element_of
 from weft.codegen.vecmath.core import INFINITY, absolute, like, per_lane, rounded, with_sign
 
 # Up to this quotient of two floats, quotient * divisor is exact in double.

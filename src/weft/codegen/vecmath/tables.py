@@ -1,7 +1,7 @@
 """Numbers for vecmath: coefficients of minimax polynomials, lowest power first, by function and element type.
 
 Each row was computed by the Remez exchange in 110 digits for the expression and interval its comment names, then
-rounded to the element type; tests/codegen/test_vecmath.py measures what the functions built on them reach.
+rounded to the element type; tests/codegen/vecmath/test_vecmath.py measures what the functions built on them reach.
 """
 
 # fmt: off

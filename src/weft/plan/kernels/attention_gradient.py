@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.plan.blocks import Blocks, cut
-from weft.plan.epilogue import Epilogue
-from weft.plan.expression import DTYPE_BYTES, Instruction, View
 from weft.plan.kernels.attention import ALL_TILES, KEY_BLOCK, LEAST_ROWS, MOST_CAUSAL_ROWS, MOST_ROWS, AttentionSizes
+from weft.plan.kernels.blocks import Blocks, cut
+from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
 from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import Target

@@ -5,7 +5,7 @@ What reads or writes at an index relies on it: a call whose indices are out of r
 
 from dataclasses import dataclass
 
-from weft.plan.expression import Instruction, View
+from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import WIDEST_MASKED_VECTOR, LoopExpression, Space, simplified
 from weft.target import Target
 

@@ -9,9 +9,9 @@ from math import prod
 from typing import Literal
 
 from weft.errors import InternalError
-from weft.plan.blocks import Blocks, cut
-from weft.plan.epilogue import Epilogue
-from weft.plan.walk import Walk
+from weft.plan.kernels.blocks import Blocks, cut
+from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.walk import Walk
 
 
 @dataclass(frozen=True)

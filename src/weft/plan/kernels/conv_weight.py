@@ -7,12 +7,12 @@ the output channels.
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.plan.blocks import cut
+from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import ConvSizes, Images, Window
 from weft.plan.kernels.gemm import ELEMENT_BITS
 from weft.plan.kernels.schedule_conv import FEW_SHARE, LONGEST_UNROLLED_RUN
 from weft.plan.kernels.schedule_gemm import register_block, vector_registers
-from weft.plan.walk import Walk
+from weft.plan.kernels.walk import Walk
 from weft.target import Target
 
 MOST_TILES = 4  # tiles that a gradient of full size is cut into; each reads all pixels

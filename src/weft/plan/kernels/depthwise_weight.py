@@ -7,10 +7,10 @@ sum over all pixels.
 from dataclasses import dataclass
 from math import prod
 
-from weft.plan.blocks import cut
+from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import ConvSizes, Images
 from weft.plan.kernels.gemm import ELEMENT_BITS
-from weft.plan.walk import Walk
+from weft.plan.kernels.walk import Walk
 from weft.target import Target
 
 CHAINS = 4  # sums that are added to in turn: an addition takes about as many cycles

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.errors import InternalError
-from weft.plan.blocks import Blocks, cut
-from weft.plan.epilogue import Epilogue
-from weft.plan.walk import Walk
+from weft.plan.kernels.blocks import Blocks, cut
+from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.walk import Walk
 
 ELEMENT_BITS = {"f32": 32, "f64": 64, "bf16": 16}
 

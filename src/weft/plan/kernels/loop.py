@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.expression import DTYPE_BYTES, Instruction, View, strides_of, value_dtypes, with_strides
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of, value_dtypes, with_strides
 from weft.target import Target
 
 # A tile is large enough that its start costs nothing, small enough that a processor's cores share any real work.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.expression import Instruction, View, strides_of, with_strides
+from weft.plan.kernels.expression import Instruction, View, strides_of, with_strides
 from weft.plan.kernels.loop import vector_bits
 from weft.target import Target
 

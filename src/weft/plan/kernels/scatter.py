@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil, prod
 
-from weft.plan.expression import DTYPE_BYTES, Instruction, View
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
 from weft.plan.kernels.loop import steady_values, vector_bits
 from weft.target import Target
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.plan.blocks import cut
+from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import ConvKernel, ConvSchedule, ConvSizes, seen_places
 from weft.plan.kernels.gemm import ELEMENT_BITS, Matrix, PackKernel
 from weft.plan.kernels.schedule_gemm import (

@@ -7,7 +7,7 @@ register blocks alike.
 from functools import lru_cache
 from math import gcd
 
-from weft.plan.blocks import cut
+from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.gemm import ELEMENT_BITS, GemmSchedule, Matrix
 from weft.target import Target
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from weft.plan.blocks import Blocks, cut
-from weft.plan.epilogue import Epilogue
+from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.conv import ConvSizes, Images, seen_places
+from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, packed_size, panels
 from weft.plan.kernels.schedule_conv import LEAST_IMAGES
 from weft.plan.kernels.schedule_gemm import choose_schedule

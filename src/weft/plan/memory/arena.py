@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.plan.form.order import Early, lanes_of, order_of
+from weft.plan.form.plan import Plan
 from weft.plan.memory.fit import Buffers, fit
-from weft.plan.plan import Plan
-from weft.plan.scheduling.order import Early, lanes_of, order_of
 
 ALIGNMENT = 64  # a cache line, and the widest vector
 

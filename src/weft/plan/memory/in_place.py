@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from weft.plan.access import boxes
+from weft.plan.form.access import boxes
+from weft.plan.form.plan import KernelCall, Location, Plan
+from weft.plan.kernels.box import Box, disjoint
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
-from weft.plan.memory.box import Box, disjoint
 from weft.plan.memory.over_operands import read_where_written
-from weft.plan.plan import KernelCall, Location, Plan
 from weft.target import Target
 
 Pair = tuple[int, int]

@@ -12,9 +12,9 @@ from operator import le
 
 import numpy as np
 
+from weft.plan.form.order import Early
+from weft.plan.form.plan import KernelCall, Location, Plan
 from weft.plan.memory.arena import Lifetimes, aligned, bytes_in_use, lifetimes
-from weft.plan.plan import KernelCall, Location, Plan
-from weft.plan.scheduling.order import Early
 
 LEAST_BYTES = 4096  # smaller intermediates are left where they are: they would save next to nothing
 MOST_MOVED = 256

@@ -14,12 +14,12 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from weft.plan.epilogue import Operand
+from weft.plan.form.dependencies import Footprints, predecessors
+from weft.plan.form.plan import Kernel, KernelCall, Location, Plan
 from weft.plan.kernels.conv import ConvKernel, Images
+from weft.plan.kernels.epilogue import Operand
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage
-from weft.plan.plan import Kernel, KernelCall, Location, Plan
-from weft.plan.scheduling.dependencies import Footprints, predecessors
 
 WORTH_WAITING = 1 << 20  # bytes, which take so long to compute that a wait of a lane does not count
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from weft.ir.graph import Graph, Value
-from weft.plan.indices import limit_of
-from weft.plan.native_values import NATIVE
-from weft.plan.region import Region
+from weft.plan.regions.indices import limit_of
+from weft.plan.regions.native_values import NATIVE
+from weft.plan.regions.region import Region
 
 # What computes, whatever the data: only calls of operators, and what has an index, can fail.
 SAFE = frozenset(

@@ -14,9 +14,9 @@ from operator import itemgetter
 
 import numpy as np
 
+from weft.plan.form.order import Early, Order, lanes_of, order_of
+from weft.plan.form.plan import Lane, Location, Plan, Run, Wait
 from weft.plan.memory.arena import aligned, lifetimes, live_bytes
-from weft.plan.plan import Lane, Location, Plan, Run, Wait
-from weft.plan.scheduling.order import Early, Order, lanes_of, order_of
 
 LEAST_PART = 1 / 12
 

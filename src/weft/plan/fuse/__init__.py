@@ -1,0 +1,1 @@
+"""Fuse a Region into a Plan of few kernels."""

@@ -1,0 +1,159 @@
+"""What fusing one region works with: its expressions so far, how often each value is read, the plan being made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from weft.ir.graph import Value
+from weft.ir.types import DTYPE_NAMES, TensorType
+from weft.plan.form.plan import Location
+from weft.plan.fuse.assembly import Assembly
+from weft.plan.fuse.loose_outputs import LooseOutputs
+from weft.plan.kernels.blocks import Blocks
+from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.regions.indices import Limit, uniform
+from weft.plan.regions.lazy import Lazy, Leaf
+from weft.plan.regions.region import Region
+from weft.plan.regions.window import Window, is_dense, plain, same_layout
+from weft.target import Target
+
+
+class Fusion:
+    """The state of fusing one region."""
+
+    def __init__(self, region: Region, target: Target) -> None:
+        self.region = region
+        self.assembly = Assembly(target)
+        self.lazies: dict[Value, Lazy] = {}
+        self.several: dict[Value, tuple[Lazy, ...]] = {}
+        self.uses = Counter(operand for value in region.values for operand in value.operands)
+        self.uses.update(region.outputs)
+        self.last_use = {operand: index for index, value in enumerate(region.values) for operand in value.operands}
+        self._inputs = frozenset(region.inputs)
+        self._weights: frozenset[int] | None = None  # buffers
+        self._own_weights: set[int] = set()
+        self._is_packing = False
+        self.position = 0
+        self._living: list[Value] = []
+        self._listed = 0  # of the region's values
+        self.outputs: dict[Value, Leaf] = {}
+        self.loose = LooseOutputs(self.assembly)
+        self.open_groups: list[object] = []
+        self.copies: dict[tuple[int, Window], Leaf] = {}
+        self.rows: dict[tuple[int, Window], Leaf] = {}
+        self.panels: dict[tuple[int, Window, Blocks, int], Location] = {}
+        self.checked: set[Limit] = set()
+
+    def operand(self, value: Value, index: int = 0) -> Lazy:
+        """The expression of an operand."""
+        return self.lazies[value.operands[index]]
+
+    def from_outside(self, value: Value) -> Lazy | None:
+        """The expression of what is there before the region runs: an input or a constant."""
+        if value.op == "constant" and value not in self.lazies:  # of an index that is made later, and checked now
+            self.lazies[value] = self.constant(value)
+        return self.lazies[value] if value.op == "constant" or value in self._inputs else None
+
+    def constant(self, value: Value) -> Lazy:
+        """A constant: a number in the code where it is uniform, else a buffer."""
+        tensor: torch.Tensor = value.attributes["tensor"]
+        kind, number = tensor_type(value), uniform(value)
+        if number is not None:
+            return Lazy(kind.shape, number)
+        buffer = self.assembly.buffer("constant", kind.size, dtype_of(value))
+        self.assembly.constants.append(tensor.detach().contiguous())
+        return Lazy(kind.shape, self.assembly.leaf_in(buffer, plain(kind.shape), dtype_of(value)))
+
+    def live(self) -> Iterator[tuple[Value, Lazy]]:
+        """The values the region has made so far that a later one reads, and that read what is held back.
+
+        What none reads any more is not looked at again, nor what lies in memory: this is asked for at each group of
+        rows.
+        """
+        values, now = self.region.values, self.position
+        made = [value for value in values[self._listed : now] if value in self.lazies]
+        fresh = [
+            value for value in made if any(leaf.source.pending is not None for leaf in self.lazies[value].leaves())
+        ]
+        self._living = [value for value in (*self._living, *fresh) if self.last_use.get(value, -1) >= now]
+        self._listed = now
+        last = [value for value in values[now : now + 1] if value in self.lazies and value in self.last_use]
+        return ((value, self.lazies[value]) for value in (*self._living, *last))
+
+    def place_for(self, value: Value, window: Window) -> Leaf:
+        """Memory of this layout for a value: where it is handed out, if it is handed out so, else an intermediate."""
+        out = self.outputs.get(value)
+        if out is not None and value in self.region.loose and is_dense(window):
+            out = self.outputs[value] = replace(out, window=window)
+        if out is not None and same_layout(out.window, window):
+            return Leaf(out.source, window, out.dtype)
+        return self.arena(window, dtype_of(value))
+
+    def arena(self, window: Window, dtype: str) -> Leaf:
+        """A new intermediate of this layout."""
+        return self.assembly.leaf_in(self.assembly.buffer("arena", window.size, dtype), window, dtype)
+
+    def plain_arena(self, shape: Sequence[int], dtype: str) -> Leaf:
+        """A new intermediate, row by row."""
+        return self.arena(plain(shape), dtype)
+
+    def is_weight(self, leaf: Leaf) -> bool:
+        """Whether a leaf reads a parameter or buffer, or what is prepared of them; none is one while packing."""
+        if self._is_packing:
+            return False
+        if self._weights is None:  # the expressions of inputs are there before any other, and stay as they are
+            nodes = (self.lazies[value].node for value in self.region.weights)
+            self._weights = frozenset(node.source.buffer for node in nodes if isinstance(node, Leaf))
+        return leaf.source.buffer in self._weights or leaf.source.buffer in self._own_weights
+
+    def is_constant(self, leaf: Leaf) -> bool:
+        """Whether a leaf reads a constant."""
+        return leaf.source.pending is None and self.assembly.buffers[leaf.source.buffer].kind == "constant"
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """The bytes of all parameters and buffers that the region reads."""
+        return sum(tensor_type(value).size * DTYPE_BYTES[dtype_of(value)] for value in self.region.weights)
+
+    def prepared(self, lazy: Lazy, window: Window) -> Leaf:
+        """An expression of weights in this layout, made when one of them has changed; it counts as a weight itself."""
+        leaf = self.assembly.prepare(lazy, window)
+        self._own_weights.add(leaf.source.buffer)
+        return leaf
+
+    def place_for_weights(self, window: Window, dtype: str) -> Leaf:
+        """New memory of this layout for what is made when a weight has changed."""
+        leaf = self.assembly.leaf_in(self.assembly.buffer("packed", window.size, dtype), window, dtype)
+        self._own_weights.add(leaf.source.buffer)
+        return leaf
+
+    @contextmanager
+    def packing(self) -> Iterator[None]:
+        """Make the calls inside run when a weight has changed, not at every call of the program.
+
+        They read weights where these lie: what is made on the way is thrown away, and nothing else may read it.
+        """
+        assembly, first = self.assembly, len(self.assembly.calls)
+        kept = self.copies, self.rows, self.panels
+        self.copies, self.rows, self.panels, self._is_packing = {}, {}, {}, True
+        yield
+        self.copies, self.rows, self.panels, self._is_packing = *kept, False
+        assembly.packing += assembly.calls[first:]
+        del assembly.calls[first:]
+
+
+def tensor_type(value: Value) -> TensorType:
+    """The type of a value that is one tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type
+
+
+def dtype_of(value: Value) -> str:
+    """The name of a value's dtype."""
+    return DTYPE_NAMES[tensor_type(value).dtype]

@@ -1,0 +1,294 @@
+"""Matrix products -> kernels; each, as convolutions do, waits for the elementwise code that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from weft.ir.graph import Value
+from weft.plan.form.plan import Location
+from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.prepare import fold, prepare
+from weft.plan.kernels.epilogue import Epilogue, Operand
+from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
+from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
+from weft.plan.regions.window import Window, plain, same_layout
+
+Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
+Steps = Callable[[Window], Operand | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """What a product of matrices multiplies: the left operand, the right one as the kernel reads it, the schedule.
+
+    The batch dimensions of both are `batch`; the kernel's sums are `inner` long.
+    """
+
+    batch: tuple[int, ...]
+    left: Leaf
+    right: Matrix | PackedMatrix
+    right_place: Location
+    schedule: GemmSchedule
+
+    @property
+    def inner(self) -> int:
+        """The numbers of a row of the left operand."""
+        return self.left.window.shape[-1]
+
+
+@dataclass(slots=True, eq=False)
+class Product:
+    """A product that is not emitted yet.
+
+    `home` is the layout it would have in memory of its own; leaves that read it are windows of that. `steps` gives an
+    epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
+    `factors` are what is multiplied, where it is matrices; without `takes_code` the kernel has no room for code.
+    `scaled` gives what emits the product with its columns multiplied by what a leaf reads, where its weights are packed
+    so. `writes` tells whether the kernel can write a window, where that is not what it can read. `met` is the position
+    of the product in its region.
+    """
+
+    fusion: Fusion
+    home: Window
+    dtype: str
+    emit: Emit
+    steps: Steps
+    columns: int
+    factors: Factors | None = None
+    takes_code: bool = True
+    scaled: Callable[[Leaf], Emit] | None = None
+    writes: Callable[[Window], bool] | None = None
+    memory: int = -1
+    met: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.met = self.fusion.position
+
+    def lazy(self) -> Lazy:
+        """The product as an expression."""
+        return Lazy(self.home.shape, Leaf(Source(pending=self), self.home, self.dtype))
+
+    def settle(self) -> None:
+        """Emit the product without anything behind it."""
+        if self.memory < 0:
+            leaf = self.fusion.arena(self.home, self.dtype)
+            self.memory = leaf.source.buffer
+            self.emit(leaf, Epilogue(), ())
+
+    def as_memory(self, leaf: Leaf) -> Leaf:
+        """The leaf, read from memory."""
+        self.settle()
+        return Leaf(Source(self.memory), leaf.window, leaf.dtype)
+
+    def take(self, lazy: Lazy, out: Leaf) -> bool:
+        """Compute an expression of the product while it is in registers, if that can be."""
+        if self.memory >= 0 or out.dtype != self.dtype or plain(lazy.shape).size != self.home.size:
+            return False
+        found = self._in_own_shape(self._others_in_memory(lazy), out)
+        if found is None or not self._can_write(found[1].window):
+            return False
+        own, out = found
+        own, scale, bias = self._folded(own)
+        epilogue = self._epilogue(own, bias) if self.takes_code or isinstance(own.node, Leaf) else None
+        if epilogue is None:
+            return False
+        emit = self.emit if scale is None or self.scaled is None else self.scaled(scale)
+        emit(out, *epilogue)
+        return True
+
+    def _folded(self, lazy: Lazy) -> tuple[Lazy, Leaf | None, Leaf | None]:
+        """An expression without what weights do to each column, and the scale and bias that stand for it."""
+        own = [leaf for leaf in lazy.leaves() if leaf.source.pending is self]
+        found = fold(self.fusion, lazy, own[0], self.steps) if self.scaled and len(own) == 1 else None
+        if found is None:
+            return lazy, None, None
+        bias = None if found.shift is None else prepare(self.fusion, found.shift)
+        return _with(lazy, found.last, own[0]), prepare(self.fusion, found.scale), bias
+
+    def _can_write(self, window: Window) -> bool:
+        """Whether the kernel can store so: columns side by side."""
+        if self.writes is not None:
+            return self.writes(window)
+        steps = self.steps(window)
+        return steps is not None and (steps.column == 1 or self.columns == 1)
+
+    def _others_in_memory(self, lazy: Lazy) -> Lazy:
+        others = [leaf for leaf in lazy.leaves() if leaf.source.pending not in (None, self)]
+        return self.fusion.assembly.without_tables(read_from_memory(lazy, others))
+
+    def _in_own_shape(self, lazy: Lazy, out: Leaf) -> tuple[Lazy, Leaf] | None:
+        """An expression and where it goes, with the product's dimensions, however both see the product's memory."""
+        own = [leaf.window for leaf in lazy.leaves() if leaf.source.pending is self]
+        for change in (self._reshaped, partial(self._turned, own[0].strides)):
+            changed = [change(window) for window in own]
+            if all(window is not None and same_layout(window, self.home) for window in changed):
+                seen, target = lazy.viewed(change, self.home.shape), change(out.window)
+                return None if seen is None or target is None else (seen, replace(out, window=target))
+        return None
+
+    def _reshaped(self, window: Window) -> Window | None:
+        return window.reshaped(self.home.shape)
+
+    def _turned(self, strides: tuple[int, ...], window: Window) -> Window | None:
+        """A window by way of the order of memory, where the dimensions of both are cuts of one row of numbers."""
+        inner = sorted(range(len(self.home.shape)), key=lambda i: -self.home.strides[i])
+        found = window.permuted(sorted(range(len(strides)), key=lambda i: -strides[i]))
+        cut = found.reshaped([self.home.shape[i] for i in inner])
+        return None if cut is None else cut.permuted([inner.index(i) for i in range(len(inner))])
+
+    def _epilogue(self, lazy: Lazy, bias: Leaf | None) -> tuple[Epilogue, tuple[Leaf, ...]] | None:
+        for node in walk(lazy.node):
+            if isinstance(node, Counted) or (not isinstance(node, Leaf) and node.dtype not in (self.dtype, "bool")):
+                return None
+        if bias is None:
+            lazy, bias = self._bias(lazy)
+        others = [leaf for leaf in lazy.leaves() if leaf.source.pending is None]
+        steps = [self.steps(leaf.window) for leaf in others]
+        if any(step is None for step in steps) or any(leaf.dtype != self.dtype for leaf in others):
+            return None
+        writer = BodyWriter(lambda leaf: 0 if leaf.source.pending is self else 1 + others.index(leaf), 1 + len(others))
+        result = writer.write(lazy.node)
+        if writer.body and result != len(others) + len(writer.body):
+            return None
+        if not writer.body and not isinstance(lazy.node, Leaf):
+            return None
+        bias_steps = self.steps(bias.window) if bias else None
+        epilogue = Epilogue(bias_steps, tuple(step for step in steps if step is not None), tuple(writer.body))
+        return epilogue, (*((bias,) if bias else ()), *others)
+
+    def _bias(self, lazy: Lazy) -> tuple[Lazy, Leaf | None]:
+        """Find what is added to the bare product once and for all rows: the kernel starts its sums there."""
+        for node in walk(lazy.node):
+            if (
+                isinstance(node, Computed)
+                and node.op == "add"
+                and all(isinstance(item, Leaf) for item in node.operands)
+            ):
+                mine = [item for item in node.operands if isinstance(item, Leaf) and item.source.pending is self]
+                rest = [item for item in node.operands if isinstance(item, Leaf) and item.source.pending is None]
+                if len(mine) == 1 and len(rest) == 1 and self._is_bias(rest[0]) and self._once(lazy, mine[0]):
+                    return _with(lazy, node, mine[0]), rest[0]
+        return lazy, None
+
+    def _is_bias(self, leaf: Leaf) -> bool:
+        steps = self.steps(leaf.window)
+        return steps is not None and steps.row == 0 and not any(steps.batch) and leaf.dtype == self.dtype
+
+    def _once(self, lazy: Lazy, leaf: Leaf) -> bool:
+        readers = [node for node in walk(lazy.node) if isinstance(node, Computed) and leaf in node.operands]
+        return len(readers) == 1 and [item for item in lazy.leaves() if item.source.pending is self] == [leaf]
+
+
+def multiply(fusion: Fusion, value: Value) -> Lazy:
+    """A batch of matrix products."""
+    left, right = (fusion.assembly.in_memory(fusion.operand(value, index)) for index in (0, 1))
+    shape, dtype = tensor_type(value).shape, dtype_of(value)
+    *batch, rows, columns = shape
+    inner = left.window.shape[-1]
+    if batch and not any(right.window.strides[:-2]):
+        stacked = (plain(shape[:-1]).size, inner)
+        flat = left.window.reshaped(stacked)
+        if flat is None and columns > 1:  # a copy of the left costs less than the right once for each of the batch
+            left = _row_by_row(fusion, left)
+            flat = left.window.reshaped(stacked)
+        if flat is not None:
+            left, right = replace(left, window=flat), replace(right, window=_last_two(right.window))
+            batch, rows = [], flat.shape[0]
+    sizes = (rows, columns, inner)
+    matrices = tuple(batch)
+    if copies_left(sizes, matrix_of(left.window)):
+        left = _row_by_row(fusion, left)
+    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
+    right_matrix: Matrix | PackedMatrix = matrix_of(right.window)
+    right_place = fusion.assembly.location(right)
+    once = fusion.uses[value.operands[1]] == 1 and not _is_packed_weight(fusion, right)
+    if once and reads_across(sizes, matrix_of(left.window), matrix_of(right.window)):
+        schedule = choose_dots(dtype, sizes, fusion.assembly.target)
+    else:
+        right_matrix, right_place = right_operand(fusion, right, sizes, dtype)
+
+    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        window = out.window.reshaped((*matrices, rows, columns))
+        assert window is not None
+        kernel = GemmKernel(
+            fusion.assembly.name("product"), dtype, matrices, rows, columns, inner,
+            matrix_of(left.window), right_matrix, matrix_of(window), epilogue, schedule,
+        )  # fmt: skip
+        places = [fusion.assembly.location(leaf) for leaf in inputs]
+        reads = (fusion.assembly.location(left), right_place, *places)
+        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+
+    def steps(window: Window) -> Operand | None:
+        found = window.reshaped((*matrices, rows, columns))
+        if found is None or (found.strides[-1] not in (0, 1) and columns > 1):
+            return None
+        return Operand(found.strides[:-2], found.strides[-2], found.strides[-1])
+
+    factors = Factors(matrices, left, right_matrix, right_place, schedule)
+    return Product(fusion, plain(shape), dtype, emit, steps, columns, factors).lazy()
+
+
+def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
+    """The same matrices with rows whose numbers lie side by side; products of one operand share the copy."""
+    key = left.source.buffer, left.window
+    if key not in fusion.rows:
+        out = fusion.plain_arena(left.window.shape, left.dtype)
+        fusion.assembly.store_by_loop(Lazy(left.window.shape, left), out)
+        fusion.rows[key] = out
+    return fusion.rows[key]
+
+
+def right_operand(
+    fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], dtype: str
+) -> tuple[Matrix | PackedMatrix, Location]:
+    """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
+    _, columns, inner = sizes
+    weight = _is_packed_weight(fusion, right)
+    if not weight and not packs_right(sizes, matrix_of(right.window), dtype):
+        return matrix_of(right.window), fusion.assembly.location(right)
+    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
+    batch = right.window.shape[:-2]
+    size = packed_size(columns, inner, schedule)
+    steps = plain((*batch, size)).strides[:-1]
+    elements = plain((*batch, size)).size
+    kernel = PackKernel(
+        fusion.assembly.name("pack"), dtype, batch, inner, columns, matrix_of(right.window), steps,
+        schedule.lanes, panels(columns, schedule),
+    )  # fmt: skip
+    source = fusion.assembly.location(right)
+    if weight:
+        return PackedMatrix(steps), fusion.assembly.pack(kernel, (source,), elements, dtype)
+    # Products with one right operand, as those of the steps of a recurrent layer, share its panels.
+    key = right.source.buffer, right.window, kernel.panels, kernel.lanes
+    if key not in fusion.panels:
+        fusion.panels[key] = Location(fusion.assembly.buffer("arena", elements, dtype))
+        fusion.assembly.call(kernel, (fusion.panels[key],), (source,))
+    return PackedMatrix(steps), fusion.panels[key]
+
+
+def _is_packed_weight(fusion: Fusion, right: Leaf) -> bool:
+    return fusion.is_weight(right) and len(right.window.shape) == 2
+
+
+def matrix_of(window: Window) -> Matrix:
+    """The matrices that a window shows."""
+    return Matrix(window.strides[:-2], window.strides[-2], window.strides[-1])
+
+
+def _last_two(window: Window) -> Window:
+    return Window(window.shape[-2:], window.strides[-2:], window.offset)
+
+
+def _with(lazy: Lazy, node: Node, replacement: Leaf) -> Lazy:
+    changed: dict[int, Node] = {}
+    for item in walk(lazy.node):
+        if item is node:
+            changed[id(item)] = replacement
+        elif isinstance(item, Computed):
+            changed[id(item)] = Computed(item.op, tuple(changed[id(operand)] for operand in item.operands), item.dtype)
+        else:
+            changed[id(item)] = item
+    return Lazy(lazy.shape, changed[id(lazy.node)])

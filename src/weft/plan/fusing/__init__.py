@@ -1,1 +1,0 @@
-"""A Region becomes a Plan of few kernels: what is fused with what."""

@@ -1,0 +1,180 @@
+"""A part of a Graph that kernels of Weft's own compute, between library calls: its inputs, values and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.ir.graph import Graph, Value
+from weft.ir.ops import OPS
+from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
+from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.regions.indices import INDEXED, SCATTERS, can_check, limit_of
+from weft.plan.regions.sink import sink
+from weft.trace.lift.sorting import is_selected
+
+FLOATS = frozenset({"f32", "f64"})
+MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+PRODUCTS = frozenset({"matmul", "convolution"})
+CONVOLUTION_GRADIENTS = frozenset({"convolution_input_gradient", "convolution_weight_gradient"})
+POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_pool_gradient"})
+JOINING = SCATTERS - {"scatter"}
+ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """Values that kernels compute; `inputs` come from outside, `outputs` are handed out.
+
+    `weights` are the inputs whose elements change rarely: parameters and buffers. `stored` are values that are put into
+    memory unless they cost less than that, however few read them. `loose` are the outputs that only programs of ours
+    read: kernels lay them out as they like.
+    """
+
+    inputs: tuple[Value, ...]
+    values: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    weights: frozenset[Value]
+    stored: frozenset[Value] = frozenset()
+    loose: frozenset[Value] = frozenset()
+
+
+def find_regions(graph: Graph, weights: frozenset[Value]) -> list[Region]:
+    """Cut a graph into regions, as few as the library calls between them allow."""
+    levels = _levels(graph)
+    _write_last(graph, levels)
+    sink(graph, levels)
+    wanted = set(graph.roots())
+    users = graph.users()
+    found = []
+    for level in sorted({level for native, level in levels.values() if native}):
+        values = [value for value in graph.values if levels[value] == (True, level) and value.op != "constant"]
+        inside = set(values)
+        if all(value.op == "item" for value in values):
+            continue
+        read = dict.fromkeys(operand for value in values for operand in value.operands if operand not in inside)
+        # A constant is written into every region that reads it; it is never handed from one to another.
+        constants = [value for value in read if levels[value][0] and value.op == "constant"]
+        outputs = tuple(
+            value
+            for value in values
+            if isinstance(value.type, TensorType)
+            and (value in wanted or any(user not in inside for user in users[value]))
+        )
+        if outputs:
+            inputs = tuple(value for value in read if value not in constants)
+            found.append(Region(inputs, (*constants, *values), outputs, weights & read.keys()))
+    return found
+
+
+def _levels(graph: Graph) -> dict[Value, tuple[bool, int]]:
+    """For each value whether a kernel computes it, and how many library calls come before it at most.
+
+    A library call that needs nothing of what kernels compute, as one that draws the mask of a dropout, is on the level
+    before all others. Library calls with effects keep their order: none is on a lower level than the one before.
+    """
+    levels: dict[Value, tuple[bool, int]] = dict.fromkeys(graph.inputs, (False, -1))
+    last_effect = -1
+    first = _made_of_nothing(graph)
+    for value in graph.values:
+        native = is_native(value, levels)
+        needed = [levels[operand] for operand in value.operands if operand.op != "constant"]
+        if native:
+            depth = max((level + (not was_native) for was_native, level in needed), default=0)
+            depth = -1 if value in first else max(depth, 0)
+        else:
+            depth = max((level for _, level in needed), default=-1)
+        if keeps_order(value) and not native:
+            depth = last_effect = max(depth, last_effect)
+        levels[value] = (native, depth)
+    return levels
+
+
+def _write_last(graph: Graph, levels: dict[Value, tuple[bool, int]]) -> None:
+    """Put what is written behind the last library call: a call that fails must find nothing written.
+
+    Then it is written in place, not to memory of its own and copied. What it is made of follows, where that is cheap.
+    """
+    users = graph.users()
+    last = max((level for value, (native, level) in levels.items() if not native and value.operands), default=-1)
+    for value in {write.value for write in graph.writes}:
+        native, level = levels.get(value, (False, 0))
+        if native and level <= last and not users[value] and OPS[value.op].elementwise:
+            levels[value] = (True, last + 1)
+
+
+def _made_of_nothing(graph: Graph) -> set[Value]:
+    """What library calls are given that is made of constants alone: memory that they fill."""
+    free: set[Value] = set()
+    for value in graph.values:
+        if value.op in ANYWHERE and all(operand.op == "constant" or operand in free for operand in value.operands):
+            free.add(value)
+    found: set[Value] = set()
+    for value in reversed(graph.values):
+        if value in found or value.op in ("library", "update"):
+            found.update(operand for operand in value.operands if operand in free)
+    return found
+
+
+def keeps_order(value: Value) -> bool:
+    """Whether a value stays in order with others of its kind: calls of operators, which may draw random numbers."""
+    return OPS[value.op].effect is not None or value.op in ("library", "update")
+
+
+def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
+    """Whether a kernel can compute a value."""
+    if value.op == "item":
+        return levels[value.operands[0]][0]
+    limit = limit_of(value)
+    if limit is not None and not can_check(value, lambda operand: not levels[operand][0]):
+        return False
+    kinds = [operand.type for operand in value.operands]
+    if not all(map(_is_plain, kinds if value.op == "library" else [value.type, *kinds])):
+        return False
+    if value.op in PRODUCTS | POOLING:
+        return _is_supported_window(value, kinds)
+    if value.op in CONVOLUTION_GRADIENTS:
+        return _is_supported_window(value, kinds) and _has_numbers(value, kinds)
+    if value.op in INDEXED or value.op == "top_places":
+        return _joins(value) and _finds(value)
+    if value.op == "library":
+        return limit is not None
+    return value.op in ANYWHERE and not (value.op == "pad" and _crops(value))
+
+
+def _is_plain(kind: Type) -> bool:
+    if isinstance(kind, TupleType):
+        return all(map(_is_plain, kind.items))
+    return isinstance(kind, TensorType) and kind.device == CPU and DTYPE_NAMES[kind.dtype] in DTYPE_BYTES
+
+
+def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
+    first = kinds[0]
+    if not isinstance(first, TensorType) or DTYPE_NAMES[first.dtype] not in FLOATS:
+        return False
+    return value.op == "matmul" or first.rank == 4
+
+
+def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:
+    """Whether a gradient is of some numbers from some numbers."""
+    return all(kind.size for kind in (value.type, *kinds) if isinstance(kind, TensorType))
+
+
+def _joins(value: Value) -> bool:
+    """Whether a kernel can join elements as a value does: it cannot join truth values."""
+    return value.op not in JOINING or (isinstance(value.type, TensorType) and value.type.dtype is not torch.bool)
+
+
+def _finds(value: Value) -> bool:
+    """Whether a kernel finds the first of an order as PyTorch does."""
+    kind = value.operands[0].type
+    return value.op != "top_places" or (
+        isinstance(kind, TensorType) and is_selected(kind.shape[-1], value.attributes["count"])
+    )
+
+
+def _crops(value: Value) -> bool:
+    return any(extent < 0 for name in ("low", "high") for extent in value.attributes[name])

@@ -1,0 +1,1 @@
+"""List-schedule the tiles of a plan onto lanes, with waits, by what they cost."""

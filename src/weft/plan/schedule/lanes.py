@@ -1,0 +1,276 @@
+"""A plan without lanes -> the same plan with its tiles given to lanes, so that it is done soonest.
+
+One list scheduler for all: of the calls that could start, the one that most depends on goes first, to the lane where
+it is done first, or shared out over several. Whether other calls could keep the lanes busy instead decides which: so a
+large product is split, and small towers go one to a lane. A plan that gains too little stays on one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
+from math import inf
+
+from weft.plan.form.dependencies import Footprints, predecessors
+from weft.plan.form.order import lanes_of
+from weft.plan.form.plan import Plan
+from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.schedule.timetable import CallCosts, Share, Timetable
+
+LEAST_GAIN = 0.1  # of the time on one lane; estimates are not better than that
+SPLIT_GAIN = 0.05  # of a call's time
+# Where intermediates are together larger than FRUGAL_BYTES, calls are not taken out of their order by more than this
+# for each lane: what waits for them stays in memory.
+WINDOW = 24
+# A call is not shared out if there is this part of its work for each other lane: begun already, or able to start. Less
+# than SOME is no work but the rounding of sums of times.
+ENOUGH_ELSEWHERE, SOME_ELSEWHERE = 0.9, 0.05
+# Where intermediates are together larger than this, no lane gets far ahead of another one.
+FRUGAL_BYTES = 16 * 1024 * 1024
+MOST_AHEAD = 2
+MOST_WORK = 2200  # calls times lanes, after which no further way is tried
+# Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another one
+# that fits before it; so many of the calls that could start are looked at.
+LEAST_IDLE, MOST_LOOKED_AT = 8, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to fill lanes: on how many, and what part of its work elsewhere keeps a call whole; inf never does."""
+
+    lane_count: int
+    enough: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far lanes may go ahead: of each other, in calls, and of their turn, in calls for each lane; 0 is any.
+
+    With `in_turn`, of the calls that could start the first one is taken, not the one that most depends on.
+    """
+
+    ahead: int
+    window: int
+    in_turn: bool = False
+
+
+FASTEST = Pace(0, 0)
+IN_ORDER = Pace(MOST_AHEAD, 1)
+IN_TURN = Pace(0, 0, in_turn=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheduled:
+    """A plan with lanes; by estimate, when each run of each lane starts and ends, and when all is done."""
+
+    plan: Plan
+    spans: Sequence[Sequence[tuple[float, float]]]
+    seconds: float
+
+
+def schedule(plan: Plan, lane_count: int, model: MachineModel, pace: Pace | None = None) -> Plan:
+    """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
+
+    The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
+    """
+    return Scheduling(plan, lane_count, model).schedule(pace).plan
+
+
+class Scheduling:
+    """What is known of a plan's calls before they are given to lanes; that can be done at several paces."""
+
+    def __init__(self, plan: Plan, lane_count: int, model: MachineModel) -> None:
+        self.plan = plan
+        self.lane_count = lane_count
+        self._costs = CallCosts(Footprints(plan), model)
+        self._serial = sum(self._costs.whole)
+        self._graph: Graph | None = None
+        if lane_count > 1 and (1 - 1 / lane_count) * self._serial > model.lane + model.wait:
+            self._graph = Graph.of(self._costs.footprints, self._costs)
+
+    def schedule(self, pace: Pace | None = None) -> Scheduled:
+        """Give the calls to lanes; without a pace, to be done soonest while memory is not large.
+
+        What is computed later takes memory later: so a pace lowers the memory in use, though a lane may have to wait.
+        """
+        if self._graph is not None:
+            best = _best(self._graph, self._costs, self.lane_count, pace or self._fastest())
+            if best.end <= (1 - LEAST_GAIN) * self._serial:
+                return Scheduled(best.plan(), best.spans(), best.end)
+        plan = replace(self.plan, lanes=lanes_of(replace(self.plan, lanes=())))
+        times = [0.0, *accumulate(self._costs.whole)]
+        return Scheduled(plan, [list(pairwise(times))], self._serial)
+
+    def _fastest(self) -> Pace:
+        frugal = sum(buffer.bytes for _, buffer in self.plan.of_kind("arena")) > FRUGAL_BYTES
+        return Pace(MOST_AHEAD, WINDOW) if frugal else FASTEST
+
+
+def _best(graph: Graph, costs: CallCosts, lane_count: int, pace: Pace) -> Timetable:
+    """Fill lanes in several ways, and give the one that is done first."""
+    tried = (
+        _Scheduler(graph, Timetable(costs.footprints, costs, way.lane_count, pace.ahead), way, pace).run()
+        for way in _ways(lane_count, len(graph.waiting))
+    )
+    return min(tried, key=lambda table: table.end)
+
+
+def _ways(lane_count: int, calls: int) -> Iterator[Way]:
+    """List the ways to try: one at least, and as many as a plan's length leaves time for."""
+    work, lanes = 0, lane_count
+    while lanes > 1:
+        for enough in (ENOUGH_ELSEWHERE, SOME_ELSEWHERE, inf):
+            if work > MOST_WORK:
+                return
+            yield Way(lanes, enough)
+            work += calls * lanes
+        lanes //= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Which calls follow which, how many come before each, and the seconds from its start to the end of all."""
+
+    followers: tuple[tuple[int, ...], ...]
+    waiting: tuple[int, ...]
+    urgency: tuple[float, ...]
+
+    @staticmethod
+    def of(footprints: Footprints, costs: CallCosts) -> Graph:
+        """Find the order that the bytes of a plan's buffers ask for."""
+        before = _late_fills(footprints.plan, predecessors(footprints))
+        followers: list[list[int]] = [[] for _ in before]
+        for number, earlier in enumerate(before):
+            for first in earlier:
+                followers[first].append(number)
+        urgency = [0.0] * len(before)
+        for number in reversed(range(len(before))):
+            urgency[number] = costs.whole[number] + max((urgency[later] for later in followers[number]), default=0.0)
+        return Graph(tuple(map(tuple, followers)), tuple(map(len, before)), tuple(urgency))
+
+
+def _late_fills(plan: Plan, before: list[list[int]]) -> list[list[int]]:
+    """Let calls that read nothing wait until what is put into their memory can be computed.
+
+    They could run at once: all of them would, and their memory would be in use from the start.
+    """
+    for number, call in enumerate(plan.calls):
+        if call.reads:
+            continue
+        follower = next((later for later in range(number + 1, len(before)) if number in before[later]), None)
+        last = max((first for first in before[follower] if first < number), default=None) if follower else None
+        if last is not None:
+            before[number] = sorted({*before[number], *before[last]})
+    return before
+
+
+class _Scheduler:
+    """Fills a timetable."""
+
+    def __init__(self, graph: Graph, table: Timetable, way: Way, pace: Pace) -> None:
+        self.graph = graph
+        self.table = table
+        self.costs = table.costs
+        self.enough = way.enough
+        self.lane_count = way.lane_count
+        self.window = pace.window * way.lane_count or len(graph.waiting)
+        self.in_turn = pace.in_turn
+
+    def run(self) -> Timetable:
+        """Put all calls into the timetable."""
+        waiting = list(self.graph.waiting)
+        later = [number for number, count in enumerate(waiting) if count == 0]
+        heapify(later)
+        ready: list[tuple[float, int]] = []
+        done = [False] * len(waiting)
+        first, work = 0, 0.0
+        while later or ready:
+            while later and later[0] < first + self.window:
+                number = heappop(later)
+                heappush(ready, (0.0 if self.in_turn else -self.graph.urgency[number], number))
+                work += self.costs.whole[number]
+            number, shares = self._filling(ready) or (heappop(ready)[1], [])
+            work -= self.costs.whole[number]
+            self.table.put(number, shares or self._shares(number, work))
+            done[number] = True
+            while first < len(done) and done[first]:
+                first += 1
+            for follower in self.graph.followers[number]:
+                waiting[follower] -= 1
+                if waiting[follower] == 0:
+                    heappush(later, follower)
+        return self.table
+
+    def _filling(self, ready: list[tuple[float, int]]) -> tuple[int, list[Share]] | None:
+        """Take a call for the time in which a lane would wait for the most urgent one; None if nothing fits."""
+        table, (_, urgent) = self.table, ready[0]
+        lane = min(table.lanes, key=lambda one: (table.free[one], one))
+        if len(ready) < 2 or table.ready(urgent) - table.free[lane] < LEAST_IDLE * table.model.wait:
+            return None
+        start = table.ready(urgent)
+        looked_at = [heappop(ready) for _ in range(min(len(ready), 1 + MOST_LOOKED_AT))]
+        found = None
+        for item in looked_at[1:]:
+            number, tiles = item[1], self.costs.tiles[item[1]]
+            begin = table.start(lane, table.needs(number, 0, tiles))
+            if begin + self.costs.whole[number] <= start:
+                found = number, [(lane, 0, tiles)]
+                looked_at.remove(item)
+                break
+        for item in looked_at:
+            heappush(ready, item)
+        return found
+
+    def _shares(self, call: int, work_elsewhere: float) -> list[Share]:
+        """Choose the lanes of a call; `work_elsewhere` are the seconds of the other calls that could start now."""
+        seconds, tiles = self.costs.whole[call], self.costs.tiles[call]
+        needs = self.table.needs(call, 0, tiles)
+        begin, lane = min((self.table.start(lane, needs), lane) for lane in self.table.lanes)
+        best: list[Share] = [(lane, 0, tiles)]
+        model = self.table.model
+        most = min(self.lane_count, tiles, int(seconds / (model.wait + model.check)) + 1)
+        free = self.table.free
+        work_elsewhere += sum(max(0.0, free[other] - begin) for other in self.table.lanes if other != lane)
+        if most < 2 or work_elsewhere >= self.enough * (self.lane_count - 1) * seconds:
+            return best
+        limit = begin + (1 - SPLIT_GAIN) * seconds
+        while most > 1:
+            for shares in self._splits(call, most):
+                end = self.table.finish(call, shares)
+                if end < limit:
+                    best, limit = shares, end
+            most //= 2
+        return best
+
+    def _splits(self, call: int, count: int) -> Iterator[list[Share]]:
+        """Give ways to share a call out over so many lanes: evenly, and so that all end at the same time.
+
+        Even shares of calls that follow each other touch the same bytes, so that lanes need not wait for each other.
+        """
+        tiles, free = self.costs.tiles[call], self.table.free
+        lanes = sorted(sorted(self.table.lanes, key=lambda lane: (free[lane], lane))[:count])
+        yield self._cut(call, lanes, [1 / count] * count)
+        seconds = self.costs.seconds(call, 0, tiles, count)
+        if max(free[lane] for lane in lanes) - min(free[lane] for lane in lanes) < max(1 / tiles, LEAST_GAIN) * seconds:
+            return
+        uneven = self._cut(call, lanes, _levelled([free[lane] for lane in lanes], seconds))
+        if len(uneven) > 1:
+            yield uneven
+
+    def _cut(self, call: int, lanes: Sequence[int], parts: Sequence[float]) -> list[Share]:
+        cuts = pairwise(self.costs.cuts(call, parts))
+        return [(lane, begin, end) for lane, (begin, end) in zip(lanes, cuts, strict=True) if begin < end]
+
+
+def _levelled(free: list[float], seconds: float) -> list[float]:
+    """Share work out over lanes that are free at some times, so that all end at the same time: the part of each."""
+    level, count = sum(free), len(free)
+    # Lanes that are free too late get nothing: the level is where all work fits below it on the others.
+    for latest in sorted(free, reverse=True):
+        if count == 1 or (level + seconds) / count > latest:
+            break
+        level, count = level - latest, count - 1
+    end = (level + seconds) / count
+    return [max(0.0, end - time) / seconds for time in free]

@@ -1,0 +1,74 @@
+"""The table of emit rules: complete, strict about short floats, and free of calls that LLVM makes up."""
+
+import pytest
+
+from weft.codegen.kernels.elementwise import EMIT, Typed, emit_op
+from weft.codegen.llvm.module import Module
+from weft.codegen.llvm.register import Register, constant, vector
+from weft.codegen.objects.compiler import object_code
+from weft.codegen.objects.object_file import read_object_file
+from weft.errors import InternalError
+from weft.ir.ops import OPS
+from weft.target import Target, cross_target, host_target
+
+TERNARY = ("select",)
+BINARY = {
+    "add", "sub", "mul", "div", "floor_div", "remainder", "fmod", "pow", "minimum", "maximum", "eq", "ne", "lt", "le",
+    "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2",
+}  # fmt: skip
+INTEGER_ONLY = {"bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"}
+TARGETS = {
+    "native": host_target(),
+    "avx2": cross_target("x86_64", "avx2"),
+    "generic": cross_target("x86_64"),
+    "aarch64": cross_target("aarch64"),
+}
+
+
+def emitted(target: Target, dtype: str, element: str, lanes: int) -> bytes:
+    """Compile one function with every op that has a meaning for a dtype."""
+    module = Module(target)
+    f = module.function("everything", ["ptr noalias", "ptr noalias"])
+    kind = vector(element, lanes)
+    x = Typed(f.load(kind, f.parameters[1]), dtype)
+    y = Typed(f.load(kind, f.offset(f.parameters[1], element, lanes)), dtype)
+    place = 0
+    for op in EMIT:
+        if op == "cast" or (op in INTEGER_ONLY) == (dtype[0] == "f"):
+            continue
+        operands = [x, y] if op in BINARY or op in INTEGER_ONLY - {"bitwise_not"} else [x]
+        if op in TERNARY:
+            operands = [Typed(constant(vector("i1", lanes), 1), "bool"), x, y]
+        result = emit_op(f, op, operands, dtype)
+        stored = f.convert("zext", result, "i8") if "i1>" in result.kind or result.kind == "i1" else result
+        f.store(stored, f.offset(f.parameters[0], "i8", 64 * place))
+        place += 2
+    return object_code(str(module), target)
+
+
+def test_every_elementwise_op_of_the_graph_has_a_rule() -> None:
+    missing = {name for name, op in OPS.items() if op.elementwise} - set(EMIT)
+    assert not missing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("dtype, element", [("f32", "float"), ("f64", "double")])
+def test_no_op_needs_a_call_that_llvm_makes_up(name: str, dtype: str, element: str) -> None:
+    target = TARGETS[name]
+    for lanes in (1, target.vector_bytes // 4):
+        assert read_object_file(emitted(target, dtype, element, lanes)).outside_calls == set()
+
+
+def test_an_unknown_op_is_an_error() -> None:
+    f = Module(host_target()).function("kernel", [])
+    with pytest.raises(InternalError, match="no rule emits the op gamma"):
+        emit_op(f, "gamma", [Typed(Register("float", "1.0"), "f32")], "f32")
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_computing_on_short_floats_is_an_error(dtype: str) -> None:
+    f = Module(host_target()).function("kernel", [])
+    x = Typed(Register("i16", "1"), dtype)
+    with pytest.raises(InternalError, match="must be cast to f32 before"):
+        emit_op(f, "add", [x, x], dtype)

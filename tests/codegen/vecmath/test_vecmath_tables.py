@@ -1,0 +1,20 @@
+"""The tables of vector mathematics are what their derivation gives."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.codegen.vecmath.derive_vecmath_tables import text
+
+from weft.codegen.vecmath import tables as vecmath_tables
+
+NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
+
+
+@pytest.mark.slow
+def test_the_tables_are_what_the_derivation_gives() -> None:
+    written = Path(vecmath_tables.__file__).read_text(encoding="utf-8")
+    derived = text()
+    assert NUMBER.sub("#", written) == NUMBER.sub("#", derived)
+    for kept, found in zip(NUMBER.findall(written), NUMBER.findall(derived), strict=True):
+        assert float(kept) == pytest.approx(float(found), rel=1e-7)

@@ -1,0 +1,96 @@
+"""Cheap values are made behind the library call that they would otherwise be stored across."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.ir.calls import Call, Operand
+from weft.ir.graph import Graph, Result, Value
+from weft.ir.types import TensorType, contiguous
+from weft.plan.regions.region import find_regions
+
+CPU = torch.device("cpu")
+NUMBER, TENSOR = contiguous(torch.float32, (), CPU), contiguous(torch.float32, (64,), CPU)
+
+
+def given(name: str, kind: TensorType = TENSOR) -> Value:
+    return Value("input", (), kind, name=name)
+
+
+def made(op: str, *operands: Value, **attributes: Any) -> Value:
+    return Value(op, operands, TENSOR, MappingProxyType(attributes))
+
+
+def by_library(value: Value) -> Value:
+    return made("library", value, call=Call("aten.digamma.default", (Operand(0),)))
+
+
+def regions_of(inputs: tuple[Value, ...], values: tuple[Value, ...], *roots: Value) -> list[tuple[Value, ...]]:
+    graph = Graph("graph", inputs, values, tuple(map(Result, roots)))
+    return [region.values for region in find_regions(graph, frozenset())]
+
+
+def test_a_number_is_spread_out_where_it_is_read() -> None:
+    x, number = given("x"), given("number", NUMBER)
+    before, spread = made("exp", x), made("expand", number, shape=(64,))
+    called = by_library(before)
+    after = made("mul", called, spread)
+    assert regions_of((x, number), (before, spread, called, after), after) == [(before,), (spread, after)]
+
+
+def test_what_is_handed_over_anyway_is_worked_on_behind_the_call() -> None:
+    x = given("x")
+    before = made("exp", x)
+    doubled = made("add", before, before)
+    called = by_library(x)
+    after, other = made("mul", called, doubled), made("sub", called, before)
+    found = regions_of((x,), (before, doubled, called, after, other), after, other)
+    assert found in ([(before,), (doubled, after, other)], [(before, doubled, after, other)])
+
+
+def test_two_tensors_are_not_stored_instead_of_one() -> None:
+    square = contiguous(torch.float32, (8, 8), CPU)
+    x, y = given("x", square), given("y", square)
+    first, second, third = (Value("matmul", pair, square) for pair in ((x, y), (y, x), (x, x)))
+    both = Value("add", (first, second), square)
+    called = Value("library", (third,), square, MappingProxyType({"call": Call("aten.digamma.default", (Operand(0),))}))
+    after = Value("mul", (called, both), square)
+    found = regions_of((x, y), (first, second, third, both, called, after), after)
+    assert found == [(first, second, third, both), (after,)]
+
+
+def test_a_call_that_needs_nothing_native_cuts_nothing() -> None:
+    x = given("x")
+    before, called = made("exp", x), by_library(x)
+    after = made("mul", called, before)
+    assert regions_of((x,), (before, called, after), after) == [(before, after)]
+
+
+def test_nor_does_one_that_fills_memory_made_of_nothing() -> None:
+    x, zero = given("x"), made("constant", tensor=torch.zeros(64))
+    memory, before = made("neg", zero), made("exp", x)
+    called = by_library(memory)
+    after = made("mul", called, before)
+    found = regions_of((x,), (zero, memory, before, called, after), after)
+    assert found == [(zero, memory), (before, after)]
+
+
+def test_a_call_stays_behind_one_that_keeps_order_with_it() -> None:
+    x = given("x")
+    before = made("exp", x)
+    first, second = by_library(before), by_library(x)
+    after = made("mul", second, before)
+    assert regions_of((x,), (before, first, second, after), first, after) == [(before,), (after,)]
+
+
+def test_what_is_handed_out_stays() -> None:
+    x = given("x")
+    doubled = made("add", x, x)
+    called = by_library(made("exp", x))
+    exponent = called.operands[0]
+    after = made("mul", called, doubled)
+    found = regions_of((x,), (doubled, exponent, called, after), doubled, after)
+    assert found == [(doubled, exponent), (after,)]
