@@ -10,8 +10,8 @@ from hypothesis import settings
 
 import weft
 from weft.api.lazy.tasks import engine
+from weft.compile import pipeline
 from weft.config import overrides
-from weft.runtime import native_graph
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -64,7 +64,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def no_kept_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every plan be made anew: for tests that change what plans, or watch it."""
-    monkeypatch.setattr(native_graph, "kept_plan", lambda _question, make: make(False))
+    monkeypatch.setattr(pipeline, "kept_plan", lambda _question, make: make(False))
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from weft.api import hybrid as hybrid_module
 from weft.api.checks import first_value
 from weft.api.hybrid import Hybrid
 from weft.api.steps.step import Step
+from weft.compile.pipeline import compile_graph
 from weft.config import overrides
 from weft.errors import InternalError, MismatchError, UnsupportedError, UsageError
-from weft.runtime.native_graph import CompiledGraph
 
 pytestmark = pytest.mark.usefixtures("by_library")
 
@@ -313,14 +313,14 @@ def test_a_broken_value_of_machine_code_is_named_with_its_line(monkeypatch):
         """Computes all from the sine on wrongly."""
 
         def __init__(self, graph, weights):
-            self.graph, self.right = graph, CompiledGraph(graph, weights)
+            self.graph, self.right = graph, compile_graph(graph, weights)
 
         def __call__(self, inputs):
             names = [str(result.value.attributes) for result in self.graph.results]
             first = next(place for place, name in enumerate(names) if "aten.sin" in name)
             return tuple(tensor + (place >= first) for place, tensor in enumerate(self.right(inputs)))
 
-    monkeypatch.setattr(first_value, "CompiledGraph", Wrong)
+    monkeypatch.setattr(first_value, "compile_graph", Wrong)
     with broken(lambda r, a: r + 1), pytest.raises(MismatchError) as told:
         weft.hybridize(function, check=1)(torch.randn(3))
     assert "z = y.sin()" in str(told.value.where)

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import weft
 from weft.api.steps.step import Step
+from weft.compile import pipeline
 from weft.plan.schedule.machine_model import default_model
-from weft.runtime import native_graph
 
 
 def images() -> nn.Module:
@@ -67,7 +67,7 @@ def assert_same_bits(net: nn.Module, x: torch.Tensor) -> tuple[int, int]:
 @pytest.fixture
 def _same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan as for a machine that nobody has measured: the order of calls, and with it memory, follows the speeds."""
-    monkeypatch.setattr(native_graph, "machine_model", default_model)
+    monkeypatch.setattr(pipeline, "machine_model", default_model)
 
 
 @pytest.mark.slow

@@ -16,11 +16,12 @@ from unittest import mock
 from weft.api.lazy import pauses as lazy_pauses
 from weft.api.lazy import plan as lazy_plan
 from weft.codegen.plan_module import emit_plan
+from weft.compile import pipeline
 from weft.config import overrides
 from weft.ir.printer import print_graph
 from weft.plan.plan_text import plan_text
 from weft.plan.schedule.machine_model import default_model
-from weft.runtime import native_graph
+from weft.runtime import compiled_graph
 from weft.target import host_target
 
 LANES = 2
@@ -50,7 +51,7 @@ def recording(into: list[Texts]) -> Iterator[None]:
     Nothing is read from disk, and rates and waits are the guess for a machine that nobody has measured: a measurement
     differs from run to run, and plans with it. Lazy segments are compiled at their second run, and none pauses.
     """
-    compiled = native_graph.CompiledGraph.__init__
+    compiled = compiled_graph.CompiledGraph.__init__
 
     def noted(self: Any, graph: Any, *arguments: Any, **keywords: Any) -> None:
         compiled(self, graph, *arguments, **keywords)
@@ -66,9 +67,9 @@ def recording(into: list[Texts]) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(overrides(cache_dir=None, codegen="native"))
-        stack.enter_context(mock.patch.object(native_graph, "machine_model", default_model))
-        stack.enter_context(mock.patch.object(native_graph, "cpu_count", return_value=LANES))
+        stack.enter_context(mock.patch.object(pipeline, "machine_model", default_model))
+        stack.enter_context(mock.patch.object(pipeline, "cpu_count", return_value=LANES))
         stack.enter_context(mock.patch.object(lazy_plan, "COMPILED_AFTER", 0.0))
         stack.enter_context(mock.patch.object(lazy_pauses, "MOST_LOST", float("inf")))
-        stack.enter_context(mock.patch.object(native_graph.CompiledGraph, "__init__", noted))
+        stack.enter_context(mock.patch.object(compiled_graph.CompiledGraph, "__init__", noted))
         yield

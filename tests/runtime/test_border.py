@@ -11,10 +11,10 @@ from tests.api.agreement import gradients
 from torch import nn
 
 import weft
+from weft.compile.pipeline import compile_graph
 from weft.ir.parser import parse_graph
 from weft.ir.types import type_of
 from weft.runtime.border import PYTORCHS, Border, loose_in
-from weft.runtime.native_graph import CompiledGraph
 
 IMAGES = (2, 5, 9, 8)
 GATHERED = """graph f(%x: f32[2,5,9,8], %i: i64[1]) {
@@ -90,7 +90,7 @@ def test_an_index_out_of_range_is_pytorchs_error_also_beside_tensors_of_other_st
     graph = parse_graph(GATHERED)
     x = torch.randn(IMAGES)
     turned = x.contiguous(memory_format=torch.channels_last)
-    run = CompiledGraph(graph, frozenset(), trusted=False, border=Border(given={graph.inputs[0]: type_of(turned)}))
+    run = compile_graph(graph, frozenset(), trusted=False, border=Border(given={graph.inputs[0]: type_of(turned)}))
     (found,) = run([turned, torch.tensor([7])])
     assert torch.equal(found, x.view(10, 72)[7:8])
     with pytest.raises(IndexError, match="out of range"):

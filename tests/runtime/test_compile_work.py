@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import weft
+from weft.compile import pipeline
 from weft.config import overrides
 from weft.plan.schedule.machine_model import default_model
-from weft.runtime import native_graph
 from weft.target import host_target
 
 SMALL, LARGE = 40, 160
@@ -64,7 +64,7 @@ def test_no_function_is_called_more_often_for_each_block_in_a_longer_program(
     """On a machine whose lanes cost what they usually do, and where they cost so little that all programs have some."""
     model = default_model(host_target())
     cheap = replace(model, wait=model.wait * times, check=model.check * times, lane=model.lane * times)
-    monkeypatch.setattr(native_graph, "machine_model", lambda target: cheap)
+    monkeypatch.setattr(pipeline, "machine_model", lambda target: cheap)
     calls_of(8)  # what is done once in a process
     few, many = calls_of(SMALL), calls_of(LARGE)
     growth = LARGE / SMALL * MOST_GROWTH

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from weft.compile import pipeline
+from weft.compile.pipeline import compile_graph
 from weft.errors import UnsupportedError
 from weft.ir.parser import parse_graph
-from weft.runtime import differentiable
+from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import MOST_UNANSWERED, DifferentiableExecutable, Forward
-from weft.runtime.native_graph import CompiledGraph
 
 FORWARD = """graph f(%x: f32[3], %scale: f32[3]) {
   %0: f32[3] = library aten.mul.Tensor(%x, %scale)
@@ -49,7 +50,9 @@ def run(asked: list[Any]) -> DifferentiableExecutable:
         return (graph, (0, 1), (0, 1), None) if pattern[0] else (graph, (0,), (0, None), None)
 
     forward = parse_graph(FORWARD.replace("return %0, %1, %x", "return %0, %1, %x, %scale"))
-    return DifferentiableExecutable(Forward(forward, 2, [True, True], [0, 1], [], frozenset()), backward_of)
+    return DifferentiableExecutable(
+        Forward(forward, 2, [True, True], [0, 1], [], frozenset()), backward_of, compile_graph
+    )
 
 
 def inputs() -> list[torch.Tensor]:
@@ -103,16 +106,18 @@ def lasting(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def compiled(graph: Any, weights: Any, **options: Any) -> CompiledGraph:
         if graph.name == "f":
             made.append(sorted(value.name for value in weights))
-        return CompiledGraph(graph, weights, **options)
+        return compile_graph(graph, weights, **options)
 
-    monkeypatch.setattr(differentiable, "CompiledGraph", compiled)
+    monkeypatch.setattr(pipeline, "compile_graph", compiled)
     return made
 
 
 def product() -> DifferentiableExecutable:
     graph = parse_graph(PRODUCT)
     forward = Forward(graph, 1, [True], [1], [], frozenset(graph.inputs[1:]))
-    return DifferentiableExecutable(forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,), None))
+    return DifferentiableExecutable(
+        forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,), None), pipeline.compile_graph
+    )
 
 
 def check_gradient(run: DifferentiableExecutable) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from weft.codegen.llvm.module import Module
+from weft.compile.ahead import compile_ahead
 from weft.devices import cores
 from weft.errors import InternalError
 from weft.runtime import shared_code
-from weft.runtime.ahead import compile_ahead
 from weft.runtime.shared_code import Ahead, Text, shared_library
 from weft.target import Target
 
@@ -22,7 +22,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ahead]:
     """What begins as in a new process."""
     found = Ahead()
     monkeypatch.setattr(shared_code, "ahead", found)
-    monkeypatch.setattr("weft.runtime.ahead.ahead", found)
+    monkeypatch.setattr("weft.compile.ahead.ahead", found)
     yield found
     found.finish()
 

@@ -29,12 +29,13 @@ from weft.api.programs.description import Example
 from weft.api.programs.program import Program
 from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
+from weft.compile.ahead import compile_ahead
+from weft.compile.memory_ahead import MemoryAhead
+from weft.compile.pipeline import trace
+from weft.compile.type_cache import trace_name
 from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, source_line
 from weft.ir.graph import Graph
-from weft.runtime.ahead import compile_ahead
 from weft.runtime.collector import without_collection
-from weft.runtime.kept_types import keep_types, known_types, trace_name
-from weft.runtime.memory_ahead import MemoryAhead
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.argument_containers import aliases_of
 from weft.trace.asked_settings import OF_INFERENCE
@@ -47,7 +48,7 @@ from weft.trace.places import user_place, user_stack_level
 from weft.trace.refusals import refuse
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
 from weft.trace.state import State, find_state
-from weft.trace.traced import Traced, trace_program
+from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
 from weft.trace.unmaterialised import (
     UnmaterialisedError,
@@ -255,7 +256,7 @@ class Hybrid:
         if waits_for_sizes(state) and self._key_of(call) not in self._called:
             raise refuse_unmaterialised(self.name)
         reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
-        types = known_types(name := trace_name(self.name, call.leaves, reached))
+        name = trace_name(self.name, call.leaves, reached)
         call.memory.find(name)
         inference = torch.is_inference_mode_enabled()
         around = Around(
@@ -269,7 +270,6 @@ class Hybrid:
             state,
             tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
-            types,
             around=around,
             keeps_gradients=self.keeps_gradients,
             walk=self._state,
@@ -278,14 +278,13 @@ class Hybrid:
         try:
             exact = inference and not OF_INFERENCE.isdisjoint(state.mentioned)
             with torch.inference_mode(exact), torch.set_grad_enabled(around.grad), as_eager_computes(state.modules):
-                traced = trace_program(request)
+                traced = trace(request, name)
         except WeftError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again, by eager or below
             failure = error
         if failure is not None:
             self._raise_as_eager(failure, call)  # outside of the handler: eager's own exception has no other behind it
-        keep_types(name, types)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.given_path import given_file
 from weft.runtime.clocked import Span
-from weft.runtime.native_graph import CompiledGraph
+from weft.runtime.compiled_graph import CompiledGraph
 from weft.whole_file import write_atomically
 
 WARM_CALLS, MEASURED_CALLS = 5, 20

@@ -12,6 +12,7 @@ import torch
 
 from weft.api.hybrid import checked, hybridize, program
 from weft.api.steps.step import Step
+from weft.compile.pipeline import compile_graph
 from weft.config import config
 from weft.counted import counted
 from weft.document import Block, Document, Heading, Paragraph, Span, Table, facts
@@ -21,7 +22,6 @@ from weft.plan.schedule.machine_model import MachineModel
 from weft.report.environment import bytes_text, environment, processor_facts
 from weft.report.obstacles import obstacles
 from weft.runtime.measure import machine_model, measure_machine
-from weft.runtime.native_graph import CompiledGraph
 from weft.target import host_target
 
 
@@ -167,7 +167,7 @@ def _examine(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> ModelReport:
     with torch.set_grad_enabled(isinstance(thing, Step)):
         found = program(thing, *inputs)
     weights = frozenset(entry.value for entry in found.inputs if entry.argument is None)
-    steps = CompiledGraph(found.graph, weights).executable.plan.steps
+    steps = compile_graph(found.graph, weights).executable.plan.steps
     calls = (step.value.attributes.get("call") for step in steps)
     return ModelReport(
         name, found.summary(), dict(Counter(call.target for call in calls if isinstance(call, Call))), ()

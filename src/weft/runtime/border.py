@@ -1,4 +1,4 @@
-"""Tensors that only two programs of ours see -> other strides than their graphs say: those that kernels like.
+"""Let a backward read what its forward saved in the strides that kernels like.
 
 A forward lays out what it saves for its backward as its kernels have it; the backward takes it so.
 """

@@ -1,4 +1,4 @@
-"""A block of work -> the same, with no search for unreachable cycles in between.
+"""Suspend the garbage collector while a program is made.
 
 Making a program makes hundreds of thousands of small objects and keeps them. Python's collector looks through all
 objects of the process, a model's and PyTorch's too, each time their number has grown by a quarter, and finds nothing:

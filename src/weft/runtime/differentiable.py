@@ -1,4 +1,4 @@
-"""A program with gradients -> one node of PyTorch's autograd graph: forward runs one plan, backward another.
+"""Show a program with gradients to autograd as one node: its forward runs one plan, its backward another.
 
 A forward that is followed by backwards takes parameters as they are at each call: an optimizer changes them. One that
 is not reads them packed, as a program without gradients does. See docs/decisions/0044-weights-that-train.md.
@@ -18,11 +18,12 @@ from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
 from weft.runtime.border import Border
-from weft.runtime.native_graph import CompiledGraph
+from weft.runtime.compiled_graph import CompiledGraph
 
 Tangents = tuple[TensorType | None, ...]
 AUTOCAST = ("cpu", "cuda")
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
+Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
 Keep = Callable[[Sequence[torch.Tensor]], None]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
 MOST_UNANSWERED = 8  # forwards without a backward, after which parameters are taken for what stays as it is
@@ -54,7 +55,10 @@ class DifferentiableExecutable:
     gradients, and for backwards under autocast.
     """
 
-    def __init__(self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph]) -> None:
+    def __init__(
+        self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph], compile_graph: Compile
+    ) -> None:
+        self._compile = compile_graph
         graph = forward.graph
         count = len(graph.results) - forward.saved
         self.graph = replace(graph, results=graph.results[:count])
@@ -64,7 +68,7 @@ class DifferentiableExecutable:
         self._border = Border(loose=hidden)
         self._weights = forward.weights
         trained = {graph.inputs[index] for index in forward.wanted}
-        self._training = CompiledGraph(graph, forward.weights - trained, border=self._border)
+        self._training = compile_graph(graph, forward.weights - trained, border=self._border)
         self._resting = None if trained & forward.weights else self._training
         self._unanswered = 0
         position = {value: index for index, value in enumerate(self._training.roots)}
@@ -131,7 +135,7 @@ class DifferentiableExecutable:
         if self._unanswered <= MOST_UNANSWERED:
             return self._training
         if self._resting is None:  # two threads may both make it
-            self._resting = CompiledGraph(self._whole, self._weights, border=self._border)
+            self._resting = self._compile(self._whole, self._weights, border=self._border)
         return self._resting
 
     def backward(
@@ -180,15 +184,15 @@ class DifferentiableExecutable:
         if run is None:
             found = self._found.pop(types, None) or self._backward_of(types)
             saved = [kinds[index] for index in found[1]]
-            run = self._backwards.setdefault((types, kinds), _BackwardRun(found, saved))
+            run = self._backwards.setdefault((types, kinds), _BackwardRun(found, saved, self._compile))
         return run
 
 
 class _BackwardRun:
-    def __init__(self, found: BackwardGraph, types: Sequence[Type]) -> None:
+    def __init__(self, found: BackwardGraph, types: Sequence[Type], compile_graph: Compile) -> None:
         graph, saved, gradients, self._keep = found
         border = Border(given=dict(zip(graph.inputs, types, strict=False)))  # behind the saved values come tangents
-        self._executable = CompiledGraph(graph, frozenset(), trusted=False, border=border)
+        self._executable = compile_graph(graph, frozenset(), trusted=False, border=border)
         order = {value: index for index, value in enumerate(self._executable.roots)}
         self._saved = saved
         self._results = tuple(order[result.value] for result in graph.results)

@@ -1,15 +1,16 @@
-"""A Plan -> a callable that runs it on tensors, in machine code."""
+"""Compile a Plan to machine code, and run it on tensors."""
 
 import ctypes
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from struct import Struct
 
 import torch
 
+from weft.codegen.objects.compiler import Compilation
 from weft.codegen.objects.native import NativeLibrary, compile_described
 from weft.codegen.packing import PackingChain, packing_chains
-from weft.codegen.plan_module import CHECK, SERIAL, description_of, plan_texts
+from weft.codegen.plan_module import CHECK, SERIAL, KernelParts, description_of, plan_texts
 from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, PACE_SLOT
 from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
 from weft.devices import cpu_count
@@ -18,7 +19,6 @@ from weft.plan.form.plan import Plan
 from weft.runtime.arena import Block, block_pool
 from weft.runtime.binding import Binding, PackingOf
 from weft.runtime.fast_call import FastProgram
-from weft.runtime.kernels_ahead import Begun
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import PackedWeight, Packing, address_of, begin_packing
 from weft.runtime.whole_call import BoundProgram
@@ -27,6 +27,18 @@ from weft.target import Target
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
 MARK = Struct("@Q")  # what a check leaves in a frame
 DISPATCH = Struct("@2Q")  # where the program and the crew are described, in a frame
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The kernels of one plan: those in complete modules are being compiled."""
+
+    parts: KernelParts
+    compilation: Compilation
+
+    def rest(self, plan: Plan, lasting: Collection[int]) -> Iterator[str]:
+        """Write what is not being compiled yet."""
+        return self.parts.rest(plan, lasting)
 
 
 class NativeExecutable:

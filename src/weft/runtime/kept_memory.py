@@ -1,4 +1,4 @@
-"""The option WEFT_KEPT_MEMORY -> what the C library does with freed memory.
+"""Let the C library keep freed memory for what comes next, as WEFT_KEPT_MEMORY says.
 
 Of its own accord it gives memory of large tensors back to the system as soon as they are freed, and gets it again for
 the next ones, page by page and each full of zeros: where some results are kept, that takes longer than to copy them.

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import softmax
 
 import weft
+from weft.compile import pipeline
 from weft.config import overrides
 from weft.errors import UsageError
 from weft.plan.check import check_plan
@@ -26,7 +27,6 @@ from weft.plan.memory.arena import place
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.schedule.lanes import schedule
 from weft.plan.schedule.machine_model import default_model
-from weft.runtime import native_graph
 from weft.runtime.executable import NativeExecutable
 from weft.target import LEVELS, architecture, host_target
 
@@ -37,14 +37,14 @@ Function = Callable[..., torch.Tensor]
 def planned(monkeypatch: pytest.MonkeyPatch, no_kept_plans: None) -> list[PlannedRegion]:
     """The regions that are planned meanwhile."""
     found: list[PlannedRegion] = []
-    plan = native_graph._planned
+    plan = pipeline.plan_graph
 
     def noted(*given: Any) -> PlannedGraph:
         graph = plan(*given)
         found.extend(graph.regions)
         return graph
 
-    monkeypatch.setattr(native_graph, "_planned", noted)
+    monkeypatch.setattr(pipeline, "plan_graph", noted)
     monkeypatch.setattr(attention_gradient_pattern, "LEAST_BYTES", 0)
     return found
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
+from weft.compile.pipeline import compile_graph
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.parser import parse_graph
 from weft.ir.types import contiguous
@@ -16,7 +17,6 @@ from weft.plan.memory.in_place import write_in_place
 from weft.plan.memory.replaceable import replaceable
 from weft.plan.regions.native_values import with_regions
 from weft.plan.regions.region import Region, find_regions
-from weft.runtime.native_graph import CompiledGraph
 from weft.target import host_target
 
 KIND = contiguous(torch.float32, (8, 16), torch.device("cpu"))
@@ -65,7 +65,7 @@ def test_two_inputs_that_change_places_are_not_written_over() -> None:
     first, second = given("first"), given("second")
     sum_, difference = made("add", first, second), made("sub", first, second)
     graph = Graph("swap", (first, second), (sum_, difference), (), (Write(first, sum_), Write(second, difference)))
-    run = CompiledGraph(graph, frozenset())
+    run = compile_graph(graph, frozenset())
     x, y = torch.randn(8, 16), torch.randn(8, 16)
     expected = (x + y, x - y)
     for found, wanted in zip(run([x, y]), expected, strict=True):
@@ -145,7 +145,7 @@ def of_a_product(text: str, inner: int, *tensors: torch.Tensor) -> tuple[torch.T
     """Run a graph whose result is written into its last input; gives it, and whether that had memory of its own."""
     graph = parse_graph(text.format(inner))
     result = graph.results[0].value
-    run = CompiledGraph(replace(graph, results=(), writes=(Write(graph.inputs[-1], result),)), frozenset())
+    run = compile_graph(replace(graph, results=(), writes=(Write(graph.inputs[-1], result),)), frozenset())
     [found] = run(tensors)
     return found, found is not tensors[-1]
 
@@ -205,7 +205,7 @@ def test_a_border_that_fills_all_at_first_is_not_written_over_what_it_borders() 
       %1: f32[2,3] = pad %x, low=[0, 0], high=[0, 0], value=0
       return %1
     }""")
-    run = CompiledGraph(
+    run = compile_graph(
         replace(graph, results=(), writes=(Write(graph.inputs[0], graph.results[0].value),)), frozenset()
     )
     x = torch.randn(2, 3)

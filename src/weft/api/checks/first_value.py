@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from weft.api.checks.differences import Bound, largest, number_difference
+from weft.compile.pipeline import compile_graph
 from weft.errors import WeftError, source_line
 from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.types import TensorType
-from weft.runtime.native_graph import CompiledGraph
 from weft.trace.capture import watching_operators
 from weft.trace.places import user_place
 
@@ -62,7 +62,7 @@ def first_wrong_value(graph: Graph, inputs: Callable[[], Sequence[Any]], bound: 
     numbers = [value for value in graph.values if isinstance(value.type, TensorType) and not _is_uninitialised(value)]
     every = replace(graph, results=tuple(Result(value) for value in numbers), writes=())
     with torch.no_grad():
-        found = CompiledGraph(every, frozenset())(inputs())
+        found = compile_graph(every, frozenset())(inputs())
     for value, ours in zip(numbers, found, strict=False):
         scale = max((largest(expected[operand]) for operand in value.operands if _is_tensor(operand)), default=0.0)
         other = number_difference(value.op, expected[value], ours, bound, scale)

@@ -22,16 +22,16 @@ from weft.api.programs.returned import Returned, keep, places
 from weft.api.programs.run_modes import RunModes
 from weft.api.rebuild import flat_kind
 from weft.api.timeline import CALL, Timeline, measure_timeline
+from weft.compile.pipeline import compile_traced
 from weft.counted import counted
 from weft.errors import UsageError
 from weft.given_path import given_file
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.markup import notebook
-from weft.passes.pipeline import run_pipeline
 from weft.runtime.boundary import Boundary
-from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Replay, Tangents
-from weft.runtime.native_graph import CompiledGraph
+from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.differentiable import DifferentiableExecutable, Replay
 from weft.runtime.whole_call import BoundProgram, Given
 from weft.trace.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
@@ -45,15 +45,11 @@ class Program:
 
     def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
         """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
-        self._lock = lock
         self._traced = replace(traced, inputs=tuple(map(_without_tensor, traced.inputs)))
         self._example: Example | None = None
-        self.graph: Graph = run_pipeline(traced.graph)
-        self._execute: CompiledGraph | DifferentiableExecutable = (
-            CompiledGraph(self.graph, _weights(traced), forward=_first_values(self.graph, traced, forward_results))
-            if traced.gradient is None
-            else _differentiable(traced, self)
-        )
+        compiled = compile_traced(traced, lock, lambda kept: partial(keep, places(kept)), forward_results)
+        self.graph: Graph = compiled.graph
+        self._execute: CompiledGraph | DifferentiableExecutable = compiled.run
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
         leaves += (leaf for inside, _ in traced.made for leaf in inside)
@@ -218,35 +214,6 @@ def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
     )
 
 
-def _differentiable(traced: Traced, program: Program) -> DifferentiableExecutable:
-    gradient = traced.gradient
-    assert gradient is not None
-    carrying = set(gradient.roots)
-    visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
-
-    def backward_of(tangents: Tangents) -> BackwardGraph:
-        # The other side of this lock is a thread that traces this program's forward or another backward; tracing
-        # never waits for a thread that waits for this lock.
-        with program._lock:
-            found = gradient.backward(tangents)
-        kept = partial(keep, places(found.kept)) if found.kept else None
-        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, kept
-
-    forward = Forward(
-        run_pipeline(gradient.graph),
-        len(gradient.saved),
-        [value in carrying for value in visible],
-        gradient.wanted,
-        gradient.unreached,
-        _weights(traced),
-    )
-    return DifferentiableExecutable(forward, backward_of)
-
-
-def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
-    return [graph.results[leaf.index].value for leaf in traced.leaves[:count] if isinstance(leaf, TensorLeaf)]
-
-
 def _without_tensor(entry: TracedInput) -> TracedInput:
     """What is known of an input without the tensor that it was traced with: each call brings its own."""
     return replace(entry, tensor=entry.stand_in)
@@ -255,12 +222,6 @@ def _without_tensor(entry: TracedInput) -> TracedInput:
 def _number(entry: TracedNumber, leaves: Sequence[Any]) -> Any:
     """A number that goes in, as it is now."""
     return entry.slot.get() if entry.slot is not None else leaves[entry.argument or 0]
-
-
-def _weights(traced: Traced) -> frozenset[Value]:
-    """The inputs whose elements change rarely: those that the function reached by itself and does not write."""
-    changing = {*(write.input for write in traced.graph.writes), *traced.moving}
-    return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in changing)
 
 
 def _without_autocast() -> Any:

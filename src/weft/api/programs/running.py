@@ -15,6 +15,7 @@ import torch
 from weft.api.programs.operators import SPACES, calls
 from weft.api.programs.plan import ProgramPlan
 from weft.codegen.library import LibraryExecutable
+from weft.compile.pipeline import compile_graph
 from weft.errors import InternalError, UnsupportedError, UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
@@ -23,7 +24,7 @@ from weft.ir.types import CPU, TensorType
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library
 from weft.plan.regions.indices import INDEXED
-from weft.runtime.native_graph import CompiledGraph
+from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.whole_call import BoundProgram
 from weft.trace.capture import PLAIN_TYPES, traced_elsewhere
@@ -89,7 +90,7 @@ class LoadedGraph:
     def _compiled(self) -> CompiledGraph:
         with self._lock:
             if self._planned is None:
-                self._planned = CompiledGraph(run_pipeline(self._graph), self._weights)
+                self._planned = compile_graph(run_pipeline(self._graph), self._weights)
             return self._planned
 
 

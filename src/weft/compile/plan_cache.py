@@ -1,4 +1,4 @@
-"""A Graph to be planned -> its plan from the disk cache, or made now and kept there.
+"""Keep plans on disk, each under a digest of all that decides it.
 
 An entry is named after all that decides a plan: the graph's text and constants, which inputs are weights, the machine,
 and the sources of what plans. Where the user's source lies, and at which lines, decides nothing. Whatever an entry
@@ -33,7 +33,7 @@ PLAN_FOLDER = "plans"
 LARGEST_CACHE = 64 * 1024 * 1024
 CANNOT_BE_KEPT = b"made in each process"
 # What tracing and planning are made of beside the files that write machine code.
-SOURCES = ("passes/**/*.py", "trace/**/*.py", "runtime/native_graph.py", "runtime/kept_plans.py", "runtime/border.py")
+SOURCES = ("passes/**/*.py", "trace/**/*.py", "compile/pipeline.py", "compile/plan_cache.py", "runtime/border.py")
 
 log = logging.getLogger("weft.runtime")
 

@@ -1,4 +1,4 @@
-"""A Graph -> something that runs it: its regions in machine code, the rest by PyTorch's operators."""
+"""Run a planned graph: its regions in machine code, the rest by PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -10,34 +10,20 @@ from typing import Any
 import torch
 
 from weft.codegen.library import LibraryExecutable
-from weft.config import config
-from weft.devices import cpu_count
 from weft.errors import ExecutionError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
-from weft.passes.pipeline import run_pipeline
-from weft.plan.draft import FRUGAL, Planner
-from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.native_values import NATIVE
-from weft.plan.regions.recompute import recompute
 from weft.plan.regions.region import Region
-from weft.runtime.border import PYTORCHS, Border, loose_in
+from weft.runtime.border import PYTORCHS, Border
 from weft.runtime.clocked import ClockedExecutable, Span
 from weft.runtime.cuda_capture import captured
-from weft.runtime.executable import NativeExecutable
-from weft.runtime.kept_memory import keep_freed_memory
-from weft.runtime.kept_plans import Machine, Question, kept_plan
-from weft.runtime.kernels_ahead import Begun, KernelsAhead
-from weft.runtime.measure import machine_model
+from weft.runtime.executable import Begun, NativeExecutable
 from weft.runtime.new_tensors import NewTensors, OutputType
 from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.whole_call import BoundProgram
 from weft.target import host_target
-from weft.trace.lift.lift import lift
-from weft.underway import underway
-
-MOST_LIFTED = 6  # values that an operator becomes, on average, where what it hands on says what memory it needs
 
 
 class NativeRegion:
@@ -119,36 +105,21 @@ class ClockedRegion:
 class CompiledGraph:
     """Runs a graph: takes its inputs in order, gives its roots in order, each once.
 
-    With `forward`, the values that end the forward of a step, the backward computes anew what saves memory. With
-    `border`, some tensors have other strides than the graph says.
+    With `border`, some tensors have other strides than the graph says.
     """
 
     def __init__(
         self,
         graph: Graph,
         weights: frozenset[Value],
-        *,
-        trusted: bool = True,
-        forward: Collection[Value] = (),
+        planned: PlannedGraph,
+        regions: tuple[NativeRegion, ...],
         border: Border = PYTORCHS,
     ) -> None:
         self._graph = graph
         self._given = border.given
         self.roots = tuple(dict.fromkeys(graph.roots()))
-        self.regions: tuple[NativeRegion, ...] = ()
-        planned = PlannedGraph(graph, plan_library(graph), ())
-        if config().codegen == "native":
-            keep_freed_memory()
-            underway(f"planning {graph.name}")
-            with KernelsAhead(host_target()) as ahead:
-                planned = _planned(border.with_given(graph), weights, forward, border, ahead)
-                underway(f"compiling {graph.name}")
-                self.regions = tuple(
-                    NativeRegion(
-                        region, _unsure(region.region, planned.compiled, trusted=trusted), ahead.take(region.plan)
-                    )
-                    for region in planned.regions
-                )
+        self.regions = regions
         compiled = planned.compiled
         self._region_inputs = tuple(one.region.inputs for one in planned.regions)
         self.peak_bytes = planned.peak_bytes
@@ -206,48 +177,6 @@ class CompiledGraph:
         return self.regions[0].bound([arguments[index] if index < len(arguments) else None for index in self._alone])
 
 
-def _planned(
-    graph: Graph, weights: frozenset[Value], forward: Collection[Value], border: Border, ahead: KernelsAhead
-) -> PlannedGraph:
-    """Plan a graph for this machine, or find its plan on disk."""
-    target = host_target()
-    machine = Machine(target, cpu_count(), machine_model(target))
-    question = Question(graph, weights, tuple(forward), border.loose, machine)
-    return kept_plan(question, lambda is_new: _planned_now(question, ahead if is_new else None))
-
-
-def _planned_now(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
-    """Plan a graph; with what ends its forward, both as it is and with values computed twice, for the lower peak.
-
-    The kernels of a graph that is planned in one way are compiled `ahead`: while they are given lanes and memory.
-    """
-    graph, forward, machine = question.graph, question.forward, question.machine
-    lifted = run_pipeline(lift(graph))
-    loose = loose_in(lifted, graph, question.loose)
-    planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
-    draft = planner.draft(lifted)
-    if ahead is not None and not forward:
-        for plan in draft.kernels():
-            ahead.begin(plan)
-    found = draft.planned() if _is_hidden(graph, lifted) else draft.within(_handed_on(graph))
-    if not forward:
-        return found
-    now = dict(zip(graph.roots(), lifted.roots(), strict=True))
-    again = recompute(lifted, [now[value] for value in forward])
-    # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
-    return min(found, planner.draft(again.graph, again.copies).planned(FRUGAL), key=lambda one: one.peak_bytes)
-
-
-def _handed_on(graph: Graph) -> int:
-    """The bytes that PyTorch's operators hand on at most at once; what they need inside is not known."""
-    return PlannedGraph(graph, plan_library(graph), ()).peak_bytes
-
-
-def _is_hidden(graph: Graph, lifted: Graph) -> bool:
-    """Tell whether a few operators do nearly all inside, as the one that runs all steps of an LSTM."""
-    return len(lifted.values) > MOST_LIFTED * len(graph.values)
-
-
 def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
     """If all of a graph is one region that gives its roots in order: which inputs the region takes."""
     whole, *items = compiled.values or (None,)
@@ -259,8 +188,8 @@ def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
     return tuple(order[operand] for operand in whole.operands)
 
 
-def _unsure(region: Region, graph: Graph, *, trusted: bool) -> list[int]:
-    """The inputs of a region whose strides nobody has checked.
+def unsure_inputs(region: Region, graph: Graph, *, trusted: bool) -> list[int]:
+    """Give the inputs of a region whose strides nobody has checked.
 
     That is what library calls compute, and graph inputs if not `trusted`: a backward's saved values come from library
     calls of the forward.

@@ -1,4 +1,4 @@
-"""The first trace of a process -> the machine code that every program needs, compiled while it goes on.
+"""Compile the machine code that every program needs on another core while the first trace goes on.
 
 A trace is Python on one core; LLVM works on another one meanwhile. What is not ready when it is needed is waited for.
 """

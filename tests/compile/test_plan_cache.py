@@ -10,10 +10,10 @@ from torch import nn
 import weft
 from weft.api.programs.program import Program
 from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
+from weft.compile import pipeline, plan_cache
+from weft.compile.kernels_ahead import KernelsAhead
 from weft.config import overrides
 from weft.plan.planned import PlannedGraph
-from weft.runtime import kept_plans, native_graph
-from weft.runtime.kernels_ahead import KernelsAhead
 
 Function = Callable[..., torch.Tensor]
 
@@ -74,7 +74,7 @@ def answer(name: str) -> tuple[Program, torch.Tensor, list[torch.Tensor]]:
 
 
 def entries(folder: Path) -> list[Path]:
-    return sorted((folder / kept_plans.PLAN_FOLDER).glob(f"*{SUFFIX}"))
+    return sorted((folder / plan_cache.PLAN_FOLDER).glob(f"*{SUFFIX}"))
 
 
 def never(*_: object) -> None:
@@ -87,7 +87,7 @@ def test_the_second_program_has_the_plan_from_the_disk(
 ) -> None:
     with overrides(cache_dir=tmp_path):
         first, expected, written = answer(name)
-        monkeypatch.setattr(native_graph, "_planned_now", never)
+        monkeypatch.setattr(pipeline, "plan_graph", never)
         second, found, written_again = answer(name)
     assert torch.equal(found, expected)
     assert all(map(torch.equal, written, written_again))
@@ -111,7 +111,7 @@ def test_a_training_step_is_the_same_with_the_plan_from_the_disk(
 ) -> None:
     expected = train(None)
     first = train(tmp_path)
-    monkeypatch.setattr(native_graph, "_planned_now", never)
+    monkeypatch.setattr(pipeline, "plan_graph", never)
     assert all(map(torch.equal, expected, first))
     assert all(map(torch.equal, expected, train(tmp_path)))
 
@@ -196,7 +196,7 @@ def test_the_line_of_the_source_is_todays(tmp_path: Path, monkeypatch: pytest.Mo
 
     with overrides(cache_dir=tmp_path):
         assert places(source(0)) == {("/somewhere/0.py", 2)}
-        monkeypatch.setattr(native_graph, "_planned_now", never)
+        monkeypatch.setattr(pipeline, "plan_graph", never)
         assert places(source(7)) == {("/somewhere/7.py", 9)}
 
 
@@ -206,19 +206,19 @@ def test_what_lives_in_one_process_is_planned_in_each(tmp_path: Path, monkeypatc
     def noisy(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return x + torch.rand(4, generator=generator)
 
-    known, is_new = native_graph._planned_now, []
+    known, is_new = pipeline.plan_graph, []
 
-    def planned(question: kept_plans.Question, ahead: KernelsAhead | None) -> PlannedGraph:
+    def planned(question: plan_cache.Question, ahead: KernelsAhead | None) -> PlannedGraph:
         is_new.append(ahead is not None)
         return known(question, ahead)
 
-    monkeypatch.setattr(native_graph, "_planned_now", planned)
+    monkeypatch.setattr(pipeline, "plan_graph", planned)
     with overrides(cache_dir=tmp_path), torch.no_grad():
         weft.hybridize(noisy)(torch.zeros(4), generator)
         weft.hybridize(noisy)(torch.zeros(4), generator)
     assert is_new == [True, False]
     (entry,) = entries(tmp_path)
-    assert kept_plans.CANNOT_BE_KEPT in entry.read_bytes()
+    assert plan_cache.CANNOT_BE_KEPT in entry.read_bytes()
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from torch import nn
 
 import weft
 from weft.codegen.objects import compiler, module_parts
+from weft.compile import plan_cache
 from weft.config import overrides
 from weft.devices import cores
 from weft.plan.draft import Draft
-from weft.runtime import kept_plans
 
 
 def net() -> nn.Module:
@@ -73,7 +73,7 @@ def test_kernels_of_a_plan_that_cannot_be_kept_are_compiled_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[str]
 ) -> None:
     x = torch.randn(5, 20)
-    monkeypatch.setattr(kept_plans, "write_planned", lambda *_: None)
+    monkeypatch.setattr(plan_cache, "write_planned", lambda *_: None)
     with cores(2), overrides(cache_dir=tmp_path), torch.no_grad():
         found = weft.hybridize(net())(x)
         count = len(compiled)

@@ -1,4 +1,4 @@
-"""What is to be traced -> the types of operators' results that the last trace of the like asked for, kept on disk.
+"""Keep on disk the types of operators' results that a trace asked for, for the next trace of the like.
 
 Rows are facts of PyTorch, whatever they were learned for. The name of an entry says only in which traces its rows are
 likely to be wanted; a trace that finds rows missing asks PyTorch, and writes all it has used.
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from weft.codegen.objects.object_cache import ObjectCache
+from weft.compile.plan_cache import planning_version
 from weft.config import config
 from weft.errors import UsageError
-from weft.runtime.kept_plans import planning_version
 from weft.trace.result_types import ResultTypes, Row, rows_as_data, rows_from_data
 
 TYPE_FOLDER = "types"

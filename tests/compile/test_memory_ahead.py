@@ -14,12 +14,12 @@ from torch import nn
 import weft
 from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.codegen.threads.crew_module import crew_module
+from weft.compile.memory_ahead import MEMORY_FOLDER, TOUCH, MemoryAhead
 from weft.config import overrides
 from weft.devices import cores
 from weft.engine.limit import quarter_of_memory
 from weft.runtime import arena
 from weft.runtime.arena import HUGE_PAGE, Block, new_block, offered
-from weft.runtime.memory_ahead import MEMORY_FOLDER, TOUCH, MemoryAhead
 from weft.runtime.shared_code import shared_library
 
 WIDTH = 1024  # a weight of 4 MB

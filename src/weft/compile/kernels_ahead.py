@@ -1,28 +1,15 @@
-"""Kernels whose lanes and memory are not known yet -> their machine code, compiled by other cores until they are."""
+"""Compile kernels on other cores while their plan is still given lanes and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Self
 
 from weft.codegen.objects.compiler import Compilation
 from weft.codegen.plan_module import KernelParts
 from weft.devices import cpu_count
 from weft.plan.form.plan import Plan
+from weft.runtime.executable import Begun
 from weft.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The kernels of one plan: those in complete modules are being compiled."""
-
-    parts: KernelParts
-    compilation: Compilation
-
-    def rest(self, plan: Plan, lasting: Collection[int]) -> Iterator[str]:
-        """Write what is not being compiled yet."""
-        return self.parts.rest(plan, lasting)
 
 
 class KernelsAhead:

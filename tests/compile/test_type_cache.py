@@ -8,9 +8,9 @@ import torch
 
 import weft
 from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
+from weft.compile import type_cache as kept_types
+from weft.compile.type_cache import TYPE_FOLDER
 from weft.config import overrides
-from weft.runtime import kept_types
-from weft.runtime.kept_types import TYPE_FOLDER
 from weft.trace.capture import Interception
 
 

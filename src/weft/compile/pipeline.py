@@ -1,0 +1,165 @@
+"""Compile code in stages, in this order for every way into Weft: trace, passes, lift, plan, machine code.
+
+`hybridize`, `step` and text come with a `Request` to trace; so do lazy segments. What was traced becomes a `Compiled`:
+one graph, or a forward with the graphs of its backwards. A loaded file comes with a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from threading import RLock
+from typing import Any
+
+from weft.compile.kernels_ahead import KernelsAhead
+from weft.compile.plan_cache import Machine, Question, kept_plan
+from weft.compile.type_cache import keep_types, known_types
+from weft.config import config
+from weft.devices import cpu_count
+from weft.ir.graph import Graph, Value
+from weft.passes.pipeline import run_pipeline
+from weft.plan.draft import FRUGAL, Planner
+from weft.plan.library_plan import plan_library
+from weft.plan.planned import PlannedGraph
+from weft.plan.regions.recompute import recompute
+from weft.runtime.border import PYTORCHS, Border, loose_in
+from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
+from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Keep, Tangents
+from weft.runtime.kept_memory import keep_freed_memory
+from weft.runtime.measure import machine_model
+from weft.target import host_target
+from weft.trace.lift.lift import lift
+from weft.trace.outcome import TensorLeaf
+from weft.trace.traced import Traced, trace_program
+from weft.trace.tracer import Request
+from weft.underway import underway
+
+MOST_LIFTED = 6  # values that an operator becomes, on average, where what it hands on says what memory it needs
+
+
+def trace(request: Request, name: str) -> Traced:
+    """Trace code, with what an earlier trace of this name asked PyTorch about operators' results."""
+    types = known_types(name)
+    traced = trace_program(replace(request, result_types=types))
+    keep_types(name, types)
+    return traced
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A traced program in machine code: its simplified graph, and what runs it on the graph's inputs."""
+
+    graph: Graph
+    run: CompiledGraph | DifferentiableExecutable
+
+
+Keeper = Callable[[Sequence[Any]], Keep]
+
+
+def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results: int = 0) -> Compiled:
+    """Compile a forward, and its backwards when they are asked for.
+
+    `forward_results`: that many returned tensors end the forward of a step that shall take little memory. `keeper`
+    gives what puts tensors of a backward where Python code keeps them.
+    """
+    graph = run_pipeline(traced.graph)
+    if traced.gradient is None:
+        forward = _first_values(graph, traced, forward_results)
+        return Compiled(graph, compile_graph(graph, rarely_changing(traced), forward=forward))
+    gradient = traced.gradient
+    carrying = set(gradient.roots)
+    visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
+
+    def backward_of(tangents: Tangents) -> BackwardGraph:
+        # The other side of this lock is a thread that traces this program's forward or another backward; tracing
+        # never waits for a thread that waits for this lock.
+        with lock:
+            found = gradient.backward(tangents)
+        kept = keeper(found.kept) if found.kept else None
+        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, kept
+
+    whole = Forward(
+        run_pipeline(gradient.graph),
+        len(gradient.saved),
+        [value in carrying for value in visible],
+        gradient.wanted,
+        gradient.unreached,
+        rarely_changing(traced),
+    )
+    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_graph))
+
+
+def compile_graph(
+    graph: Graph,
+    weights: frozenset[Value],
+    *,
+    trusted: bool = True,
+    forward: Collection[Value] = (),
+    border: Border = PYTORCHS,
+) -> CompiledGraph:
+    """Compile a simplified graph: lift and plan it, or find its plan on disk, and generate its machine code.
+
+    With `forward`, the values that end the forward of a step, the backward computes anew what saves memory. With
+    `border`, some tensors have other strides than the graph says. Strides of inputs are checked unless `trusted`.
+    """
+    if config().codegen != "native":
+        return CompiledGraph(graph, weights, PlannedGraph(graph, plan_library(graph), ()), (), border)
+    keep_freed_memory()
+    underway(f"planning {graph.name}")
+    target = host_target()
+    machine = Machine(target, cpu_count(), machine_model(target))
+    question = Question(border.with_given(graph), weights, tuple(forward), border.loose, machine)
+    with KernelsAhead(target) as ahead:
+        planned = kept_plan(question, lambda is_new: plan_graph(question, ahead if is_new else None))
+        underway(f"compiling {graph.name}")
+        regions = tuple(
+            NativeRegion(
+                region,
+                unsure_inputs(region.region, planned.compiled, trusted=trusted),
+                ahead.take(region.plan),
+            )
+            for region in planned.regions
+        )
+    return CompiledGraph(graph, weights, planned, regions, border)
+
+
+def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
+    """Lift and plan a graph; with what ends its forward, also with values computed twice, for the lower peak.
+
+    The kernels of a graph that is planned in one way are compiled `ahead`: while they are given lanes and memory.
+    """
+    graph, forward, machine = question.graph, question.forward, question.machine
+    lifted = run_pipeline(lift(graph))
+    loose = loose_in(lifted, graph, question.loose)
+    planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
+    draft = planner.draft(lifted)
+    if ahead is not None and not forward:
+        for plan in draft.kernels():
+            ahead.begin(plan)
+    found = draft.planned() if _is_hidden(graph, lifted) else draft.within(_handed_on(graph))
+    if not forward:
+        return found
+    now = dict(zip(graph.roots(), lifted.roots(), strict=True))
+    again = recompute(lifted, [now[value] for value in forward])
+    # A copy that is made before its turn, because a lane has time, takes the memory that it was to save.
+    return min(found, planner.draft(again.graph, again.copies).planned(FRUGAL), key=lambda one: one.peak_bytes)
+
+
+def rarely_changing(traced: Traced) -> frozenset[Value]:
+    """Give the inputs that are weights: those that the function reached by itself and does not write."""
+    changing = {*(write.input for write in traced.graph.writes), *traced.moving}
+    return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in changing)
+
+
+def _handed_on(graph: Graph) -> int:
+    """Give the bytes that PyTorch's operators hand on at most at once; what they need inside is not known."""
+    return PlannedGraph(graph, plan_library(graph), ()).peak_bytes
+
+
+def _is_hidden(graph: Graph, lifted: Graph) -> bool:
+    """Tell whether a few operators do nearly all inside, as the one that runs all steps of an LSTM."""
+    return len(lifted.values) > MOST_LIFTED * len(graph.values)
+
+
+def _first_values(graph: Graph, traced: Traced, count: int) -> list[Value]:
+    return [graph.results[leaf.index].value for leaf in traced.leaves[:count] if isinstance(leaf, TensorLeaf)]
