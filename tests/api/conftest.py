@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import weft
-from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import looks as lazy_looks
 from weft.api.lazy import plan as lazy_plan
 from weft.api.lazy.tasks import engine
 from weft.config import overrides
@@ -18,9 +18,9 @@ def compiled_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let lazy code never pause, however often a test looks at something: the tests of pauses end this."""
-    monkeypatch.setattr(lazy_pauses, "MOST_LOST", float("inf"))
+def always_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let lazy code queue its operators however often a test looks at something: the tests of looks end this."""
+    monkeypatch.setattr(lazy_looks, "MOST_LOST", float("inf"))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def _end() -> None:
     failures = engine().failures
     failures.drop_what_is_queued()
     engine().finish_all()
-    # What stays poisoned keeps lazy code from pausing, for as long as anything holds the tensor.
+    # What stays poisoned keeps operators from running at once, for as long as anything holds the tensor.
     failures.heal([variable for failure in list(failures.known.values()) for variable in failure.poisoned()])
     failures.known.clear()
     engine().close()

@@ -73,7 +73,7 @@ def test_lazy_code_keeps_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_engine")
-def test_what_a_failed_program_spoilt_keeps_no_code_from_pausing_once_it_is_gone(
+def test_what_a_failed_program_spoilt_keeps_no_operator_from_running_at_once_once_it_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lazy_plan, "COMPILED_FROM", 1)
@@ -91,8 +91,8 @@ def test_what_a_failed_program_spoilt_keeps_no_code_from_pausing_once_it_is_gone
             with weft.lazy(), pytest.raises(ExecutionError):
                 weft.wait(work())
         assert SESSION.memories.all()
-        assert not SESSION.settle()
+        assert not SESSION.is_settled()
 
     spoil()
-    assert SESSION.settle()
+    assert SESSION.is_settled()
     assert not SESSION.memories.all()

@@ -12,7 +12,7 @@ from tests.conformance.fresh import fresh
 from torch.utils import _pytree as pytree
 
 import weft
-from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import looks as lazy_looks
 from weft.api.lazy import plan as lazy_plan
 from weft.errors import ExecutionError, UnsupportedError
 
@@ -107,8 +107,8 @@ def compiled(target: Any) -> Any:
 
 @contextlib.contextmanager
 def lazy_throughout() -> Iterator[None]:
-    """Let lazy code never pause, and compile short segments too: samples are small, and are looked at all the time."""
-    never = mock.patch.object(lazy_pauses, "MOST_LOST", float("inf"))
+    """Let lazy code always queue, and compile short segments too: samples are small, and are looked at all the time."""
+    never = mock.patch.object(lazy_looks, "MOST_LOST", float("inf"))
     with never, mock.patch.object(lazy_plan, "COMPILED_AFTER", 0.0):
         yield
 

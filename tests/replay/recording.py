@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import looks as lazy_looks
 from weft.api.lazy import plan as lazy_plan
 from weft.codegen.plan_module import emit_plan
 from weft.compile import pipeline
@@ -49,7 +49,7 @@ def recording(into: list[Texts]) -> Iterator[None]:
     """Note every graph that is compiled in this thread or another, planned for a machine that is the same everywhere.
 
     Nothing is read from disk, and rates and waits are the guess for a machine that nobody has measured: a measurement
-    differs from run to run, and plans with it. Lazy segments are compiled at their second run, and none pauses.
+    differs from run to run, and plans with it. Lazy segments are compiled at their second run, and always queued.
     """
     compiled = compiled_graph.CompiledGraph.__init__
 
@@ -70,6 +70,6 @@ def recording(into: list[Texts]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(pipeline, "machine_model", default_model))
         stack.enter_context(mock.patch.object(pipeline, "cpu_count", return_value=LANES))
         stack.enter_context(mock.patch.object(lazy_plan, "COMPILED_AFTER", 0.0))
-        stack.enter_context(mock.patch.object(lazy_pauses, "MOST_LOST", float("inf")))
+        stack.enter_context(mock.patch.object(lazy_looks, "MOST_LOST", float("inf")))
         stack.enter_context(mock.patch.object(compiled_graph.CompiledGraph, "__init__", noted))
         yield

@@ -63,7 +63,6 @@ def trace_to(path: str | os.PathLike[str]) -> Timeline:
 
     To close it, also as a `with` block, waits for what is queued.
     """
-    SESSION.pauses.end()
     return engine().trace_to(given_file(path, "trace_to", 'weft.trace_to("tasks.json.gz")'), SESSION.finish)
 
 
@@ -71,7 +70,6 @@ def trace_to(path: str | os.PathLike[str]) -> Timeline:
 def on(device: str | torch.device | devices.Device) -> Iterator[devices.Device]:
     """Place the work of a block on a device by hand: `with weft.on("cpu:1"):`."""
     SESSION.end_recording()
-    SESSION.pauses.end()
     try:
         with devices.on(device) as place, placed(str(place)):
             yield place

@@ -96,11 +96,8 @@ def spawn(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Spawned:
     if not callable(function):
         raise UsageError(f"weft.spawn was given a {type(function).__name__}", fix="weft.spawn(function, *arguments)")
     SESSION.settings.watch(SESSION.finish)
-    SESSION.pauses.end()
     with without_functions():
-        made = _spawn(function, args, kwargs)
-    SESSION.pauses.outlast(made.ready)
-    return made
+        return _spawn(function, args, kwargs)
 
 
 def _spawn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spawned:

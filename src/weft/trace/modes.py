@@ -118,8 +118,8 @@ def open_blocks() -> int:
     return (torch._C._autograd._top_saved_tensors_default_hooks(True) is not None) + forward_ad._current_level + 1
 
 
-def compile_nothing_under(kind: type, also: Callable[[], bool]) -> None:
-    """Where a function mode of a class is active, or `also` tells so, let what `torch.compile` makes run as written."""
+def compile_nothing_under(kind: type) -> None:
+    """Where a function mode of a class is active, let what `torch.compile` makes run as written."""
     compiler = torch.compile
 
     def watch() -> None:
@@ -131,7 +131,7 @@ def compile_nothing_under(kind: type, also: Callable[[], bool]) -> None:
             def chosen(callback: Any) -> Any:
                 places = range(torch._C._len_torch_function_stack())
                 under = any(torch._C._get_function_stack_at(place).__class__ is kind for place in places)
-                if not under and not also():
+                if not under:
                     return choose(callback)
                 count = frames.set_fullgraph_compiled_frame_count(-1)
                 if count >= 0:  # who asked for a whole graph is not to be told that there was none
@@ -148,23 +148,6 @@ def compile_nothing_under(kind: type, also: Callable[[], bool]) -> None:
 
     torch.compile = compile_watched
     watch()
-
-
-def place_of_function_mode(mode: Any) -> int | None:
-    """The place of a torch function mode on this thread's stack; None where it is not there."""
-    places = range(torch._C._len_torch_function_stack())
-    return next((place for place in places if torch._C._get_function_stack_at(place) is mode), None)
-
-
-def remove_function_mode(mode: Any) -> None:
-    """Take a torch function mode off this thread's stack, wherever it is there."""
-    _replace_modes([other for other in _function_modes() if other is not mode])
-
-
-def insert_function_mode(mode: Any, place: int) -> None:
-    """Put a torch function mode on this thread's stack at a place, below those entered meanwhile."""
-    others = _function_modes()
-    _replace_modes([*others[:place], mode, *others[place:]])
 
 
 def _function_modes() -> list[Any]:

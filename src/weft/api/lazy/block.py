@@ -9,44 +9,22 @@ from sys import _getframe
 from types import TracebackType
 from typing import Any, TypeVar
 
-from torch.overrides import TorchFunctionMode
-
 from weft.api.lazy.entries import intercept_entries
-from weft.api.lazy.modes import modes
-from weft.api.lazy.operators import MISSED, queued, shorten
-from weft.api.lazy.outside import install
+from weft.api.lazy.intercept import LazyMode
+from weft.api.lazy.looks import keep, looks_of
 from weft.api.lazy.questions import place_of
+from weft.api.lazy.recording import Place
 from weft.api.lazy.session import SESSION
 from weft.errors import UsageError
-from weft.trace.modes import remove_function_mode
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class _LazyMode(TorchFunctionMode):
-    """Hands every call of a function of PyTorch to the session."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kwargs is None:
-            kwargs = {}
-        SESSION.pauses.calls += 1
-        if func in EXPECTED:
-            result = queued(func, args, kwargs, modes())
-            if result is not MISSED:
-                return result
-        return SESSION.call(func, args, kwargs)
-
-
-EXPECTED = SESSION.queued  # of the other functions no recording expects a call
-install()
-shorten(_LazyMode)
 
 
 class _Own(threading.local):
     """How deep each thread is in lazy blocks, and the mode it entered for good."""
 
     depth = 0
-    lasting: _LazyMode | None = None
+    lasting: LazyMode | None = None
 
 
 _OWN = _Own()
@@ -63,18 +41,16 @@ class lazy:  # noqa: N801  # it reads as a word of the language
     def __init__(self, active: bool | None = None) -> None:
         if active is not None and not isinstance(active, bool):
             raise UsageError(f"weft.lazy({active!r})", fix="decorate with @weft.lazy(), or give True or False")
-        self._modes: list[_LazyMode | None] = []
-        intercept_entries(_LazyMode)
+        self._modes: list[LazyMode | None] = []
+        intercept_entries(LazyMode)
         SESSION.settings.watch(SESSION.finish)
         if active is not None:
-            _set_lasting(active)
+            _set_lasting(active, place_of(_getframe(1)))
 
     def __enter__(self) -> None:
         mode = None
         if _OWN.depth == 0 and _OWN.lasting is None:
-            mode = _LazyMode()
-            mode.__enter__()  # type: ignore[no-untyped-call]
-            SESSION.pauses.begin(mode, place_of(_getframe(1)))
+            mode = _entered(place_of(_getframe(1)))
         _OWN.depth += 1
         self._modes.append(mode)
 
@@ -97,23 +73,25 @@ class lazy:  # noqa: N801  # it reads as a word of the language
         return lazily  # type: ignore[return-value]
 
 
-def _set_lasting(active: bool) -> None:
+def _set_lasting(active: bool, place: Place) -> None:
     if active and _OWN.lasting is None:
-        _OWN.lasting = _LazyMode()
-        _OWN.lasting.__enter__()  # type: ignore[no-untyped-call]
-        SESSION.pauses.begin(_OWN.lasting)
+        _OWN.lasting = _entered(place)
     elif not active and _OWN.lasting is not None:
         mode, _OWN.lasting = _OWN.lasting, None
         _leave(mode, tell=True)
 
 
-def _leave(mode: _LazyMode, *, tell: bool) -> None:
-    paused = SESSION.pauses.here()
-    SESSION.pauses.ended()
-    if paused:
-        remove_function_mode(mode)  # which an interrupted pause may have left there
-    else:
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+def _entered(place: Place) -> LazyMode:
+    SESSION.own.looks = looks = looks_of(place)
+    mode = LazyMode(looks)
+    mode.__enter__()  # type: ignore[no-untyped-call]
+    return mode
+
+
+def _leave(mode: LazyMode, *, tell: bool) -> None:
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    SESSION.own.looks = None
+    keep(mode.looks)
     if tell:
         SESSION.finish_and_tell()
     else:

@@ -35,10 +35,7 @@ def intercept_entries(kind: type) -> None:
         if not has_function_modes() and not any(
             tensor.__class__ is LazyTensor for tensor in tensors_in((args, kwargs))
         ):
-            if not SESSION.pauses.here():
-                return function(*args, **kwargs)
-            with SESSION.pauses.held():
-                return function(*args, **kwargs)
+            return function(*args, **kwargs)
         SESSION.finish_and_tell()  # that code may read or write what is queued
         with without_modes(kind):
             return SESSION.now(function, args, kwargs, changes=True)
@@ -56,7 +53,7 @@ def intercept_entries(kind: type) -> None:
         setattr(owner, "__new__", staticmethod(_around(owner.__new__, _settled)))  # noqa: B010
     for module, name in TRANSFORMS:
         setattr(module, name, _around(getattr(module, name), _settled))
-    compile_nothing_under(kind, SESSION.pauses.here)
+    compile_nothing_under(kind)
     replace_forward()
 
 

@@ -203,6 +203,10 @@ class Gradients:
         elif self._known:
             self._known = {number: known for number, known in self._known.items() if _has_failed(known[1])}
 
+    def any(self) -> bool:
+        """Whether there is any that was asked for, and not yet forgotten."""
+        return bool(self._known or self._cleared)
+
     def memories(self) -> list[Memory]:
         """Those of gradients that failed."""
         handles = (handle for _, handle in self._known.values())

@@ -79,16 +79,6 @@ def is_users(code: CodeType) -> bool:
     return owner_of(code.co_filename) not in (Owner.WEFT, Owner.TORCH)
 
 
-def is_called_by_user(frame: FrameType | None) -> bool:
-    """Whether a frame is of the user's code, or of the standard library's where the user's code called that.
-
-    PyTorch calls the standard library too, between looking whether there is a mode and taking it off the stack.
-    """
-    while frame is not None and owner_of(frame.f_code.co_filename) is Owner.PYTHON:
-        frame = frame.f_back
-    return frame is not None and is_users(frame.f_code)
-
-
 def place_of(frame: FrameType) -> tuple[CodeType, int]:
     """The code and instruction of the user's that this frame belongs to, or was called from."""
     while True:

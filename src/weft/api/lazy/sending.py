@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 from weft.api.lazy.cores import waiting
 from weft.api.lazy.gradients import Gradients
-from weft.api.lazy.pauses import Pauses
+from weft.api.lazy.looks import Looks
 from weft.api.lazy.questions import in_task, is_like_a_worker
 from weft.api.lazy.recording import Recording, Segment
 from weft.api.lazy.settings import flushes_denormals
@@ -30,6 +31,7 @@ class _Own(threading.local):
 
     recording: Recording | None = None
     patience: float = FIRST_SECONDS
+    looks: Looks | None = None  # of the lazy block that it is in
 
 
 class Recordings:
@@ -42,7 +44,6 @@ class Recordings:
         self.own: _Own = _Own()
         # Held while operators are noted and tasks are pushed; whoever holds it waits for nothing.
         self.lock: AbstractContextManager[Any] = threading.RLock()
-        self.pauses = Pauses(self)
         self._recordings: dict[Recording, None] = {}
 
     def recording(self) -> Recording:
@@ -96,7 +97,8 @@ class Recordings:
             self.gradients.note_leaves(recording, alive)
             count = len(recording.places)
             segment = recording.segment(alive)
-            self.pauses.sent(segment.plan, count, segment.seconds)
+            if self.own.looks is not None and recording is self.own.recording:
+                self.own.looks.sent(segment.plan, count, segment.seconds)
             if here and segment.is_short():
                 return segment
             push_segment(segment, self.gradients.order)
@@ -114,13 +116,14 @@ class Recordings:
             self.flush(recording, waits=waits)
         self.gradients.flush()
         self._be_impatient()
-        self.pauses.waited()
 
     def _be_impatient(self) -> None:
         """Somebody waits: begin anew with small tasks."""
         self.own.patience = FIRST_SECONDS
         if self.own.recording is not None:
             self.own.recording.most_seconds = FIRST_SECONDS
+        if self.own.looks is not None:
+            self.own.looks.waited()
 
     def finish(self) -> None:
         """Wait until everything queued is done, failed or not."""
@@ -152,33 +155,45 @@ class Recordings:
                 self.gradients.forget(failed=True)
             raise
 
-    def settle(self) -> bool:
-        """Tell whether nothing is left that operators would have to wait for, without waiting for what takes longer.
+    def runs_at_once(self, looks: Looks) -> bool:
+        """Tell whether the next operator runs at once, of a block that looks too often: it waits for nothing then.
 
-        The code that is interrupted may hold a lock (of the user, of logging) that the work in flight needs.
+        Where anything is recorded, queued or spoilt, it is queued as ever, and so ordered with that.
         """
-        runner = engine()
-        if isinstance(runner, SerialEngine) or runner.timeline is not None:
-            return False  # whoever debugs or records a timeline wants to see tasks
-        recordings = list(self._recordings)
-        for recording in recordings:
-            if recording is not self.own.recording:
-                self._close(recording)  # no other thread is in a lazy block: its own has ended, and sends off no more
-            elif recording.places:
-                return False
-        last = perf_counter() + SETTLING
-        while not idle():  # the worker that has just told us of its task still counts it
-            if perf_counter() > last:
-                return False
-            sleep(0)
-        for recording in recordings:
-            self._close(recording)
-        self.gradients.flush(here=True)
-        self.memories.forget()
-        self.gradients.forget()
-        # What is left is poisoned.
-        return not self._recordings and idle() and not self.memories.all() and not self.gradients.memories()
+        if looks.calls <= 1:  # behind a look
+            self._close_unused()
+        if not self.is_settled():
+            return False
+        looks.rest -= 1
+        self.gradients.epoch += 1  # what runs at once may change what autograd graphs reach
+        return True
 
-    def resumed(self) -> None:
-        """A pause has ended, in which code may have changed what autograd graphs reach."""
-        self.gradients.epoch += 1
+    def _close_unused(self) -> None:
+        """Push what threads that have ended left, and drop a recording of this one that has nothing in it."""
+        for recording in list(self._recordings):
+            own = recording is self.own.recording
+            if not recording.places if own else recording.thread not in sys._current_frames():
+                self._close(recording)
+        last = perf_counter() + SETTLING
+        while not idle() and perf_counter() < last:  # the worker that has just told us of its task still counts it
+            sleep(0)
+
+    def is_settled(self) -> bool:
+        """Tell whether operators need not be ordered with anything: nothing is recorded, queued or spoilt."""
+        if not self._is_done():
+            return False
+        if self.memories.any() or self.gradients.any():
+            with self.lock:
+                if not self._is_done():
+                    return False
+                self.gradients.flush(here=True)
+                self.memories.forget()
+                self.gradients.forget()
+        return not self.memories.any() and not self.gradients.any()  # what is left has failed
+
+    def _is_done(self) -> bool:
+        """Tell whether all is done, failed or not, and nobody records tasks or debugs them."""
+        runner = engine()
+        if self._recordings or not isinstance(runner, Engine) or runner.timeline is not None:
+            return False
+        return idle() and not runner.inbox and not runner.turn.locked()  # in this order: see `nothing_left`

@@ -213,6 +213,10 @@ class Memories:
         known = found is not None and found() is owner
         return known or not isinstance(owner, torch.UntypedStorage) or not owner.resizable()
 
+    def any(self) -> bool:
+        """Whether queued work may name any."""
+        return bool(self._known)
+
     def all(self) -> list[Memory]:
         """Every memory that queued work may name."""
         return [memory for _, memory in list(self._known.values())]

@@ -89,7 +89,6 @@ class Waits(Recordings):
     def _flush_for_wait(self, recording: Recording) -> None:
         self.flush(recording, waits=True)
         self._be_impatient()
-        self.pauses.waited()
 
     def wait_on(self, *variables: Var) -> None:
         """Wait for variables of the engine; raise what poisons one of them."""

@@ -1,7 +1,7 @@
 """Code that looks at values all the time runs as if it were not lazy, with the order and the answers of eager code."""
 
-import contextlib
-import functools
+import ctypes
+import logging
 import sys
 import threading
 import time
@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.api.lazy import pauses as lazy_pauses
+from weft.api.lazy import looks as lazy_looks
 from weft.api.lazy import plan as lazy_plan
 from weft.api.lazy import recording as lazy_recording
-from weft.api.lazy.questions import is_called_by_user
+from weft.api.lazy.looks import Looks
 from weft.api.lazy.session import SESSION
 from weft.api.lazy.tasks import engine, idle
 from weft.api.lazy.tensor import LazyTensor
@@ -27,110 +27,137 @@ from weft.trace.modes import function_mode_count
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 
-LOSS = lazy_pauses.Pauses._loss
+LOSS = Looks._loss
 
 
 @pytest.fixture(autouse=True)
-def pauses(no_pauses: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let lazy code pause soon, and go on when a test wants it to."""
-    del no_pauses
-    monkeypatch.setattr(lazy_pauses, "MOST_LOST", 1e-3)
-    monkeypatch.setattr(lazy_pauses.Pauses, "_loss", lambda _: 4e-4)  # whatever the clock says
-    monkeypatch.setattr(lazy_pauses, "SHORTEST", 1e3)
-    monkeypatch.setattr(lazy_pauses, "LONGEST", 1e3)
+def few_looks(always_queued: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let three looks be too many, and operators run at once until a test ends that."""
+    del always_queued
+    monkeypatch.setattr(lazy_looks, "MOST_LOST", 1e-3)
+    monkeypatch.setattr(Looks, "_loss", lambda _: 4e-4)  # whatever the clock says
+    monkeypatch.setattr(lazy_looks, "FEWEST", 10**9)
+    monkeypatch.setattr(lazy_looks, "MOST", 10**9)
     yield
     assert function_mode_count() == 0
-    assert not SESSION.pauses.paused
+    assert SESSION.own.looks is None
 
 
 def look(x: torch.Tensor) -> float:
     return float((x + 1).sum())
 
 
-def look_until(paused: bool, x: torch.Tensor) -> None:
-    """Look until a pause has begun, or let the code run until it has ended."""
+def looks() -> Looks:
+    """Those of the lazy block that this thread is in."""
+    found = SESSION.own.looks
+    assert found is not None
+    return found
+
+
+def look_too_often(x: torch.Tensor) -> None:
+    """Look until operators run at once."""
     last = time.monotonic() + 20
-    while SESSION.pauses.paused is not paused:
+    while not looks().rest or type(x + 1) is not torch.Tensor:
         assert time.monotonic() < last, what_is_left()
         look(x)
 
 
 def what_is_left() -> str:
-    """Say what may keep a pause from beginning."""
-    pauses = SESSION.pauses
+    """Say what may keep operators from running at once."""
     queue = [engine(), idle(), SESSION._recordings, SESSION.memories.all(), SESSION.gradients.memories()]
-    return f"queue {queue}, others {pauses._others}, held {pauses._held}, wanted {pauses.wanted}, mode {pauses._mode}"
+    return f"queue {queue}, rest {looks().rest}, lost {looks().lost}"
 
 
 def switched_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_pauses, "SHORTEST", 1e-4)
-    monkeypatch.setattr(lazy_pauses, "LONGEST", 1e-4)
+    monkeypatch.setattr(lazy_looks, "FEWEST", 20)
+    monkeypatch.setattr(lazy_looks, "MOST", 20)
 
 
-def test_looks_that_cost_more_than_they_wait_for_begin_a_pause() -> None:
+def test_looks_that_cost_more_than_they_wait_for_let_operators_run_at_once() -> None:
     x = torch.arange(20.0)
     with weft.lazy():
         x + 1  # tells how it looks
         assert type(x + 1) is LazyTensor
-        look_until(True, x)
+        look_too_often(x)
         assert type(x + 1) is torch.Tensor
         assert look(x) == 210
     with weft.lazy():
         assert type(x + 1) is LazyTensor
 
 
-def test_looks_at_much_work_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_pauses.Pauses, "_loss", LOSS)
+def test_that_is_told_once_with_the_line_of_the_block_and_of_the_look(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switched_often(monkeypatch)
+    caplog.set_level(logging.WARNING, "weft")
+    x = torch.ones(20)
+    for _ in range(3):
+        with weft.lazy():  # the block
+            for _ in range(50):
+                if (x * 2).sum() > 50:  # the look
+                    pytest.fail("it is 40")
+    (record,) = caplog.records
+    assert "with weft.lazy():  # the block" in record.getMessage()
+    assert "if (x * 2).sum() > 50:  # the look" in record.getMessage()
+
+
+def test_looks_at_much_work_let_it_be_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Looks, "_loss", LOSS)
     plan = lazy_plan.Plan((), ())
     plan.operator_seconds = plan.program_seconds = 1e-2
     with weft.lazy():
         for _ in range(100):
-            SESSION.pauses.sent(plan, 3, 0.0)
-            SESSION.pauses.waited()
-        assert not SESSION.pauses.wanted
+            looks().sent(plan, 3, 0.0)
+            looks().waited()
+        assert not looks().rest
         assert not plan.loses
         plan.program_seconds = 2e-2
-        SESSION.pauses.sent(plan, 3, 0.0)
-        SESSION.pauses.waited()
-        assert SESSION.pauses.wanted
+        looks().sent(plan, 3, 0.0)
+        looks().waited()
+        assert looks().rest
 
 
-def test_code_that_never_waits_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_never_waits_is_always_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.api.lazy.sending.FIRST_SECONDS", 0.0)
     x = torch.ones(20, 20)
     with weft.lazy():
         for _ in range(100):
             x = x * 1.0 + 0
-        assert not SESSION.pauses.paused
+        assert not looks().rest
         assert weft.wait(x).sum() == 400
-        assert not SESSION.pauses.paused
+        assert not looks().rest
 
 
-def test_blocks_that_end_with_their_only_look_pause_from_their_beginning() -> None:
+def test_blocks_that_end_with_their_only_look_run_at_once_from_their_beginning() -> None:
     x = torch.arange(20.0)
-    paused = []
+    kinds = []
     for _ in range(12):
         with weft.lazy():
-            paused.append(SESSION.pauses.paused)
-            found = weft.wait([x + 1, x * 2])
+            y = x + 1
+            kinds.append(type(y))
+            found = weft.wait([y, x * 2])
         assert [one.sum().item() for one in found] == [210, 380]
-    assert not paused[0]
-    assert paused[-1]
+    assert kinds[1] is LazyTensor  # the first tells how it looks
+    assert kinds[-1] is torch.Tensor
 
 
-def test_a_pause_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = torch.ones(20, 20)
+def test_after_a_while_operators_are_queued_again_and_then_for_less_and_less_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lazy_looks, "FEWEST", 10)
+    monkeypatch.setattr(lazy_looks, "MOST", 40)
+    x, at_once = torch.ones(20, 20), []
     with weft.lazy():
-        monkeypatch.setattr(lazy_pauses, "SHORTEST", 0.02)
-        SESSION.pauses._habit.length = 0.02
-        look_until(True, x)
-        last = time.monotonic() + 20
-        while type(x + 1) is not LazyTensor:
-            assert time.monotonic() < last
-        assert not SESSION.pauses.paused
+        for _ in range(200):
+            y = x + 1
+            at_once.append(type(y) is torch.Tensor)
+            float(y[0, 0])
+    runs = [len(run) for run in "".join("x" if one else " " for one in at_once[2:]).split()]
+    assert len(runs) > 3
+    assert runs[0] < runs[1] < runs[2] == runs[3]
 
 
-def test_lazy_tensors_from_before_a_pause_become_ordinary_ones_with_their_views_and_gradients() -> None:
+def test_lazy_tensors_from_before_become_ordinary_ones_with_their_views_and_gradients() -> None:
     weight = torch.ones(20, requires_grad=True)
     with weft.lazy():
         for _ in range(2):  # the first time tells how everything looks
@@ -138,7 +165,7 @@ def test_lazy_tensors_from_before_a_pause_become_ordinary_ones_with_their_views_
             base = torch.zeros(20, 2) + 1
             view, other = base[:, 0], base
             held = y * y
-        look_until(True, weight.detach())
+        look_too_often(weight.detach())
         assert type(base) is LazyTensor
         view.add_(3)
         assert base.sum().item() == 20 * 5
@@ -157,7 +184,7 @@ def test_a_lazy_tensor_whose_ordinary_one_others_hold_stays_what_it_is() -> None
         for _ in range(2):  # the first time tells how it looks
             y = torch.zeros(20) + 1
         real = weft.wait(y)
-        look_until(True, torch.ones(20))
+        look_too_often(torch.ones(20))
         assert (y + 1).sum().item() == 40
         y.add_(1)
         assert real.sum().item() == 40
@@ -188,21 +215,21 @@ def train(steps: int) -> list[Any]:
     return [*found, *count.tolist(), *(p.detach().sum().item() for p in net.parameters())]
 
 
-def test_training_with_a_look_at_each_step_gives_what_eager_gives_however_often_it_pauses(
+def test_training_with_a_look_at_each_step_gives_what_eager_gives_however_often_it_changes(
     by_library: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switched_often(monkeypatch)
     begun = []
-    turned = lazy_pauses.Pauses._turned
-    monkeypatch.setattr(lazy_pauses.Pauses, "_turned", lambda self: begun.append(None) or turned(self))
+    begin = Looks._run_at_once
+    monkeypatch.setattr(Looks, "_run_at_once", lambda self: begun.append(None) or begin(self))
     for steps in (30, 60):
         with weft.lazy():
             found = train(steps)
         assert found == pytest.approx(train(steps), rel=1e-4, abs=1e-5)
-    assert begun
+    assert len(begun) > 3
 
 
-def test_spawned_work_is_waited_for_in_a_pause_as_anywhere() -> None:
+def test_spawned_work_is_waited_for_as_anywhere() -> None:
     x, gate = torch.zeros(20), threading.Event()
 
     def write(x: torch.Tensor) -> None:
@@ -210,32 +237,31 @@ def test_spawned_work_is_waited_for_in_a_pause_as_anywhere() -> None:
         x.add_(1)
 
     with weft.lazy():
-        look_until(True, torch.ones(20))
+        look_too_often(torch.ones(20))
         weft.spawn(write, x)
-        assert not SESSION.pauses.paused
         total = x.sum()
         gate.set()
         assert total.item() == 20
 
 
-def test_blocks_of_one_place_go_on_pausing_until_the_pause_is_over() -> None:
+def test_blocks_of_one_place_go_on_until_as_many_operators_have_run() -> None:
     x = torch.ones(20)
     kinds = []
     for block in range(4):
         with weft.lazy():
             kinds.append(type(x + 1))
             if block == 1:
-                look_until(True, x)
+                look_too_often(x)
             if block == 2:
                 assert look(x) == 40
-                SESSION.pauses._habit.until = 0.0  # the time is over
+                looks().rest = 0
         assert function_mode_count() == 0
     assert kinds[1:] == [LazyTensor, torch.Tensor, LazyTensor]  # the first may tell how it looks
     with weft.lazy():
         assert type(x + 1) is LazyTensor  # the code of another place may be of another kind
 
 
-def test_blocks_too_short_for_a_pause_of_their_own_add_up() -> None:
+def test_blocks_too_short_to_look_too_often_on_their_own_add_up() -> None:
     x = torch.ones(20)
     for block in range(20):
         with weft.lazy():
@@ -244,37 +270,39 @@ def test_blocks_too_short_for_a_pause_of_their_own_add_up() -> None:
         if first is torch.Tensor and block:
             break
     else:
-        pytest.fail("no block began with a pause")
+        pytest.fail("no block began with an operator that ran at once")
 
 
-def test_no_block_pauses_while_another_thread_is_in_one() -> None:
-    x, begun, left = torch.ones(20), threading.Event(), threading.Event()
+def test_operators_are_ordered_with_what_another_thread_has_queued() -> None:
+    x, shared, begun, left = torch.ones(20), torch.zeros(20), threading.Event(), threading.Event()
 
     def other() -> None:
         with weft.lazy():
+            for _ in range(3):  # the first time tells how it looks
+                shared.add_(1)
             begun.set()
             assert left.wait(20)
 
     thread = threading.Thread(target=other)
     with weft.lazy():
+        look_too_often(x)
         thread.start()
         assert begun.wait(20)
         try:
-            for _ in range(50):
-                look(x)
-                assert not SESSION.pauses.paused
+            assert type(x + 1) is LazyTensor  # where nothing is asked of the other thread, it goes on recording
         finally:
             left.set()
             thread.join(20)
-        look_until(True, x)
+        look_too_often(x)
+        assert shared.sum() == 60
 
 
-def test_a_thread_that_ended_in_its_lazy_block_keeps_no_other_from_pausing() -> None:
+def test_a_thread_that_ended_in_its_lazy_block_keeps_no_other_from_running_at_once() -> None:
     thread = threading.Thread(target=weft.lazy, args=(True,))
     thread.start()
     thread.join(20)
     with weft.lazy():
-        look_until(True, torch.ones(20))
+        look_too_often(torch.ones(20))
 
 
 def test_neither_does_one_that_python_did_not_begin() -> None:
@@ -288,7 +316,7 @@ def test_neither_does_one_that_python_did_not_begin() -> None:
     start_new_thread(begin, ())
     assert left.wait(20)
     with weft.lazy():
-        look_until(True, torch.ones(20))
+        look_too_often(torch.ones(20))
 
 
 def test_neither_does_what_such_a_thread_has_queued() -> None:
@@ -303,23 +331,24 @@ def test_neither_does_what_such_a_thread_has_queued() -> None:
     thread.start()
     thread.join(20)
     with weft.lazy():
-        look_until(True, x)
+        look_too_often(x)
         assert shared.sum() == 40
 
 
-def test_to_begin_a_pause_nobody_waits_for_work_that_may_need_what_the_code_holds() -> None:
-    lock = threading.Lock()
+def test_nobody_waits_for_work_that_may_need_what_the_code_holds() -> None:
+    lock, x = threading.Lock(), torch.ones(20)
     with weft.lazy():
+        look_too_often(x)
         lock.acquire()
-        spawned = weft.spawn(lock.acquire, timeout=5)
-        SESSION.pauses.wanted = True
-        SESSION.pauses.turn(sys._getframe())
-        assert not SESSION.pauses.paused
+        spawned = weft.spawn(lock.acquire, timeout=20)
+        y = x + 1
+        assert not weft.ready(spawned)
         lock.release()
         assert weft.wait(spawned)
+        assert weft.wait(y).sum() == 40
 
 
-def test_behind_a_lock_operators_come_after_what_another_thread_spawned_there_in_a_pause() -> None:
+def test_behind_a_lock_operators_come_after_what_another_thread_spawned_there() -> None:
     shared, x = torch.zeros(1000), torch.ones(20)
     lock, waits = threading.Lock(), threading.Event()
 
@@ -341,7 +370,7 @@ def test_behind_a_lock_operators_come_after_what_another_thread_spawned_there_in
         waits.clear()
         thread = threading.Thread(target=other)
         with weft.lazy():
-            look_until(True, x)
+            look_too_often(x)
             thread.start()
             waits.set()
             line = sys._getframe().f_lineno + 1
@@ -351,70 +380,61 @@ def test_behind_a_lock_operators_come_after_what_another_thread_spawned_there_in
             thread.join(20)
 
 
-def test_another_thread_that_begins_lazy_code_ends_a_pause() -> None:
-    x, begun, left = torch.ones(20), threading.Event(), threading.Event()
-
-    def other() -> None:
-        with weft.lazy():
-            begun.set()
-            assert left.wait(20)
-
+def test_an_operator_that_fails_at_once_raises_at_its_call() -> None:
     with weft.lazy():
-        look_until(True, x)
-        thread = threading.Thread(target=other)
-        thread.start()
-        assert begun.wait(20)
-        last = time.monotonic() + 20
-        while SESSION.pauses.paused:
-            assert time.monotonic() < last
-        assert type(x + 1) is LazyTensor
-        left.set()
-        thread.join()
-
-
-def test_an_operator_that_fails_in_a_pause_raises_at_its_call() -> None:
-    with weft.lazy():
-        look_until(True, torch.ones(20))
+        look_too_often(torch.ones(20))
         with pytest.raises(IndexError) as caught:
             functional.embedding(torch.tensor([50]), torch.ones(20, 4))
         assert not isinstance(caught.value, ExecutionError)
 
 
-def test_a_block_that_is_left_in_a_pause_by_an_error_leaves_nothing_behind() -> None:
+def test_whoever_looks_at_what_a_failure_spoilt_is_told_however_often_the_code_looks() -> None:
+    count, good, bad = torch.zeros(()), torch.zeros(20, dtype=torch.long), torch.full((20,), 50)
+    with weft.lazy():
+        for index in (good, good, bad):  # the first time tells how it looks
+            count.add_(functional.embedding(index, torch.ones(20, 4)).sum())
+        for _ in range(10):
+            look(torch.ones(20))
+        with pytest.raises(ExecutionError, match="embedding failed"):
+            count.item()
+        look_too_often(torch.ones(20))
+        assert count.item() == 160
+
+
+def test_a_block_that_is_left_by_an_error_while_operators_run_at_once_leaves_nothing_behind() -> None:
     x = torch.ones(20)
 
     def leave() -> None:
-        look_until(True, x)
+        look_too_often(x)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), weft.lazy(), weft.lazy():
         leave()
     assert function_mode_count() == 0
     weft.lazy(True)
-    look_until(True, x)
-    assert function_mode_count() == 0
+    look_too_often(x)
     weft.lazy(False)
+    assert function_mode_count() == 0
     assert type(x + 1) is torch.Tensor
 
 
-def test_a_mode_that_is_entered_in_a_pause_stays_above_the_lazy_one() -> None:
+def test_a_mode_of_the_users_in_the_block_takes_part() -> None:
     x = torch.ones(20)
     with weft.lazy():
-        look_until(True, x)
+        look_too_often(x)
         with torch.device("meta"):
-            SESSION.pauses.end()
             assert torch.zeros(3).device.type == "meta"
-            assert function_mode_count() == 2
-        assert function_mode_count() == 1
+            assert type(x + 1) is torch.Tensor
+        assert torch.zeros(3).device.type == "cpu"
+        looks().rest = 0
         assert type(x + 1) is LazyTensor
 
 
-class Turning(torch.autograd.Function):
-    """Asks for the end of a pause where none may end."""
+class Doubled(torch.autograd.Function):
+    """Twice what it is given, by operators that are to run at once."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
-        ask_for_a_turn()
         context.save_for_backward(x)
         made = x * 2
         assert type(made) is torch.Tensor
@@ -422,25 +442,31 @@ class Turning(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        ask_for_a_turn()
         made = gradients[0] * 2
         assert type(made) is torch.Tensor
         return made
 
 
-def ask_for_a_turn() -> None:
-    SESSION.pauses.turn(sys._getframe())
-    assert SESSION.pauses.paused
-
-
-def test_no_pause_ends_inside_a_function_of_autograd_or_a_hook() -> None:
-    x = torch.ones(20, requires_grad=True)
+def test_functions_of_autograd_and_hooks_get_ordinary_tensors() -> None:
+    x, hooked = torch.ones(20, requires_grad=True), []
     with weft.lazy():
-        look_until(True, torch.ones(20))
-        x.register_hook(lambda _: ask_for_a_turn())
-        Turning.apply(x).sum().backward()
+        look_too_often(torch.ones(20))
+        x.register_hook(lambda gradient: hooked.append(type(gradient * 2)))
+        Doubled.apply(x).sum().backward()
         assert x.grad is not None
         assert x.grad.sum().item() == 40
+    assert hooked == [torch.Tensor]
+
+
+def test_memory_whose_address_was_taken_while_operators_ran_at_once_is_written_by_none_that_is_queued() -> None:
+    x = torch.ones(20)
+    with weft.lazy():
+        x.add_(1)  # tells how it looks
+        look_too_often(torch.ones(20))
+        seen = (ctypes.c_float * 20).from_address(x.data_ptr())
+        looks().rest = 0
+        x.add_(1)
+        assert sum(seen) == 60
 
 
 def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -457,7 +483,7 @@ def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.usefixtures("by_library")
 def test_what_is_waited_for_runs_on_the_thread_that_waits_if_nothing_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_pauses, "MOST_LOST", float("inf"))
+    monkeypatch.setattr(lazy_looks, "MOST_LOST", float("inf"))
     x, gate = torch.ones(20, 20), threading.Event()
     threads = ran_on(monkeypatch)
     with weft.lazy():
@@ -476,7 +502,7 @@ def test_what_is_waited_for_runs_on_the_thread_that_waits_if_nothing_is_queued(m
 def test_a_failure_on_the_thread_that_waits_is_told_as_any_other(
     monkeypatch: pytest.MonkeyPatch, compiled_from: int
 ) -> None:
-    monkeypatch.setattr(lazy_pauses, "MOST_LOST", float("inf"))
+    monkeypatch.setattr(lazy_looks, "MOST_LOST", float("inf"))
     monkeypatch.setattr("weft.api.lazy.plan.COMPILED_FROM", compiled_from)
     table, count = torch.ones(40, 4), torch.zeros(20)
     good, bad = torch.zeros(20, dtype=torch.long), torch.full((20,), 50)
@@ -487,7 +513,7 @@ def test_a_failure_on_the_thread_that_waits_is_told_as_any_other(
             count.add_(1)
             found, other = functional.embedding(index, table), count * 2
             if index is bad:
-                with pytest.raises(IndexError, match=r"(?s)embedding failed.*where.*test_lazy_pauses"):
+                with pytest.raises(IndexError, match=r"(?s)embedding failed.*where.*test_lazy_looks"):
                     found.sum().item()
                 with pytest.raises(ExecutionError):
                     found.sum().item()
@@ -524,45 +550,3 @@ def test_threads_that_look_at_once_neither_mix_their_answers_nor_wait_for_ever(m
         thread.join(60)
         assert not thread.is_alive()
     assert not wrong
-
-
-def caller_in(filename: str) -> Callable[[Callable[[], Any]], Any]:
-    """A function that calls another, in code that seems to be of a file."""
-    scope: dict[str, Any] = {}
-    text = "def caller(function):\n    return function()\n"
-    exec(compile(text, filename, "exec"), scope)
-    found: Callable[[Callable[[], Any]], Any] = scope["caller"]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("callers", "users"),
-    [
-        ([], True),
-        ([contextlib.__file__], True),
-        ([torch.overrides.__file__], False),
-        # PyTorch takes the mode off the stack in a generator that the standard library runs.
-        ([torch.overrides.__file__, contextlib.__file__], False),
-        ([torch.overrides.__file__, contextlib.__file__, "<frozen abc>"], False),
-        ([torch.nn.modules.module.__file__, "model.py"], True),
-        ([torch.nn.modules.module.__file__, "model.py", contextlib.__file__], True),
-    ],
-)
-def test_turns_are_taken_in_code_that_the_user_runs(callers: list[str], users: bool) -> None:
-    def work() -> bool:
-        return is_called_by_user(sys._getframe(1))
-
-    call: Callable[[], Any] = work
-    for filename in reversed(callers):
-        call = functools.partial(caller_in(filename), call)
-    assert call() is users
-
-
-def test_turns_cut_no_call_of_a_module_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    switched_often(monkeypatch)
-    net, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.0), nn.Linear(8, 1)), torch.ones(4, 8)
-    expected = functional.mse_loss(net(x), torch.zeros(4, 1)).item()
-    last = time.monotonic() + 3
-    with weft.lazy():
-        while time.monotonic() < last:
-            assert functional.mse_loss(net(x), torch.zeros(4, 1)).item() == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Calls that come where they came before -> queued the short way.
+"""Intercept calls of PyTorch's functions: in lazy blocks, with lazy tensors outside of them, and past Python.
 
 A recording follows a path in the tree of those before it (see `Point`). A call that is what came next the last time is
 noted without being looked up: its function, its modes and its arguments are compared with those expected. For the
@@ -9,20 +9,23 @@ the call. Everything else goes the usual way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from sys import _getframe
 from typing import Any
 from weakref import ref
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from weft.api.lazy.looks import Looks
 from weft.api.lazy.modes import MODE_COUNT, ONE_MODE, modes
 from weft.api.lazy.points import Point, as_wanted, root
-from weft.api.lazy.questions import place_of
+from weft.api.lazy.questions import look_at, place_of, tensors_in
 from weft.api.lazy.recording import Recording
 from weft.api.lazy.session import SESSION
+from weft.api.lazy.table import EXPORTING, LOOKING, QUEUED, READING
 from weft.api.lazy.tensor import LazyTensor, lazy_tensor
 from weft.api.lazy.values import PLAIN, Value, look_of
+from weft.errors import UnsupportedError
 from weft.trace.modes import function_mode
 
 _LOCK, _OWN = SESSION.lock, SESSION.own
@@ -35,44 +38,30 @@ OPERATORS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("__truediv__", torch.Tensor.div),
     ("__matmul__", torch.Tensor.matmul),
 )
-# What looks at elements; where a pause is due, it begins behind one of them.
-LOOKS = (
-    "__array__", "__bool__", "__complex__", "__float__", "__format__", "__index__", "__int__", "__repr__", "item",
-    "numpy", "tolist",
-)  # fmt: skip
 
 
-def shorten(mode: type) -> None:
-    """Give lazy tensors these operators; `mode` is what intercepts PyTorch's functions in a lazy block."""
-    for look in LOOKS:
-        setattr(LazyTensor, look, _look(getattr(torch.Tensor, look)))
-    for name, function in OPERATORS:
-        setattr(LazyTensor, name, _operator(function, getattr(torch.Tensor, name), mode))
+class LazyMode(TorchFunctionMode):
+    """Hands every call of a function of PyTorch to the session."""
 
+    def __init__(self, looks: Looks) -> None:
+        super().__init__()
+        self.looks = looks
 
-def _look(usual: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(usual)
-    def look(self: LazyTensor, *args: Any, **kwargs: Any) -> Any:
-        result = usual(self, *args, **kwargs)
-        if SESSION.pauses.wanted:
-            SESSION.pauses.turn(_getframe(1))
-        return result
-
-    return look
-
-
-def _operator(function: Callable[..., Any], usual: Callable[..., Any], mode: type) -> Callable[..., Any]:
-    def operator(self: LazyTensor, other: Any) -> Any:
-        now = modes()
-        if now & MODE_COUNT == ONE_MODE and function_mode(0).__class__ is mode:
-            # What intercepts a function is called with one mode less: such numbers are compared.
-            result = queued(function, (self, other), None, now - ONE_MODE)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if kwargs is None:
+            kwargs = {}
+        looks = self.looks
+        looks.calls += 1
+        if looks.rest and func not in EXPORTING and SESSION.runs_at_once(looks):
+            return func(*args, **kwargs)
+        if func in EXPECTED:
+            result = queued(func, args, kwargs, modes())
             if result is not MISSED:
                 return result
-        return usual(self, other)
+        return SESSION.call(func, args, kwargs)
 
-    operator.__name__ = usual.__name__
-    return operator
+
+EXPECTED = SESSION.queued  # of the other functions no recording expects a call
 
 
 def queued(function: Callable[..., Any], args: Any, kwargs: Any, now: int) -> Any:
@@ -168,3 +157,40 @@ def _take_fresh(recording: Recording, point: Point, args: Any) -> bool:
         and want < 0
         and (item.__class__ is not LazyTensor or item.value.recording is not recording)
     )
+
+
+def _operator(function: Callable[..., Any], usual: Callable[..., Any]) -> Callable[..., Any]:
+    def operator(self: LazyTensor, other: Any) -> Any:
+        now = modes()
+        if now & MODE_COUNT == ONE_MODE and (mode := function_mode(0)).__class__ is LazyMode and not mode.looks.rest:
+            # What intercepts a function is called with one mode less: such numbers are compared.
+            result = queued(function, (self, other), None, now - ONE_MODE)
+            if result is not MISSED:
+                return result
+        return usual(self, other)
+
+    operator.__name__ = usual.__name__
+    return operator
+
+
+for _name, _function in OPERATORS:
+    setattr(LazyTensor, _name, _operator(_function, getattr(torch.Tensor, _name)))
+
+
+def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    if function in LOOKING:
+        return look_at(function, args, kwargs)
+    if SESSION.make_ordinary(args, kwargs):
+        return function(*args, **kwargs)
+    return SESSION.now(function, args, kwargs, changes=function not in READING and function not in QUEUED)
+
+
+def _past_python(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    result = SESSION.now(function, args, kwargs, changes=True)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
+        raise UnsupportedError("a lazy tensor that carries a gradient was used past PyTorch's Python interface")
+    return result
+
+
+LazyTensor.on_function = staticmethod(_outside)
+LazyTensor.on_operator = staticmethod(_past_python)
