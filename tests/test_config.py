@@ -31,7 +31,7 @@ def test_an_empty_environment_gives_the_defaults() -> None:
         ("WEFT_CACHE_DIR", "/somewhere", "cache_dir", Path("/somewhere")),
         ("WEFT_ENGINE", "serial", "engine", "serial"),
         ("WEFT_THREADS", "3", "threads", 3),
-        ("WEFT_CUDA_GRAPHS", "off", "cuda_graphs", "off"),
+        ("WEFT_CUDA_GRAPHS", "on", "cuda_graphs", "on"),
         ("WEFT_KEPT_MEMORY", "0", "kept_memory", 0),
         ("WEFT_LOG", "debug", "log", "debug"),
     ],

@@ -26,7 +26,7 @@ class Config:
     engine: str = "async"
     threads: int = 0
     codegen: str = "native"
-    cuda_graphs: str = "on"
+    cuda_graphs: str = "off"
     kept_memory: int = 256
     log: str = "quiet"
 

@@ -62,7 +62,6 @@ AREAS = {
             "plan/schedule/test_lanes.py",
             "runtime/test_arena.py",
             "runtime/test_inputs_written.py",
-            "runtime/test_memory_ahead.py",
         ),
     ),
     "engine": Area(("engine/*.py",), ("engine/test_*.py",)),

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from types import CodeType, FunctionType
@@ -30,7 +30,6 @@ from weft.api.programs.program import Program
 from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.compile.ahead import compile_ahead
-from weft.compile.memory_ahead import MemoryAhead
 from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
 from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, source_line
@@ -70,7 +69,6 @@ class Call:
     keywords: dict[str, Any]
     leaves: list[Any]
     structure: TreeSpec
-    memory: MemoryAhead = field(default_factory=MemoryAhead)
 
 
 class Hybrid:
@@ -141,13 +139,12 @@ class Hybrid:
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
         call = Call(arguments, keywords, leaves, structure)
-        with call.memory:
-            try:
-                found = self._trace(call, always=False)
-            except UnmaterialisedError:
-                return self._materialise(call)
-            if found is not None:
-                return self._run(found, arguments, keywords, leaves)
+        try:
+            found = self._trace(call, always=False)
+        except UnmaterialisedError:
+            return self._materialise(call)
+        if found is not None:
+            return self._run(found, arguments, keywords, leaves)
         return self.function(*arguments, **keywords)
 
     def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
@@ -257,7 +254,6 @@ class Hybrid:
             raise refuse_unmaterialised(self.name)
         reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
         name = trace_name(self.name, call.leaves, reached)
-        call.memory.find(name)
         inference = torch.is_inference_mode_enabled()
         around = Around(
             torch.is_grad_enabled() and not inference, inference, not OF_INFERENCE.isdisjoint(state.mentioned)
@@ -289,8 +285,7 @@ class Hybrid:
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
         program = self._compiled(traced)
-        if call.memory.is_open:
-            program.pack_ahead(traced)
+        program.pack_ahead(traced)
         return Guarded(traced, program, self._state(*roots), self._touched)
 
     def _compiled(self, traced: Traced) -> Program:

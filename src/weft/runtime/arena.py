@@ -7,15 +7,12 @@ and nothing else: as many as there are cores stay, and all go when the last prog
 import ctypes
 import mmap
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from weft.errors import OutOfMemoryError
 from weft.target import usable_cores
 
 STEPS = 4  # sizes between two powers of two
 HUGE_PAGE = 2 * 1024 * 1024
-LEAST_OFFERED = 256 * 1024  # bytes of a block that is worth getting ahead
 
 
 class Block:
@@ -39,38 +36,6 @@ class Block:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
 
-Ready = dict[int, list[Block]]  # blocks that nobody has, by their size
-
-# By identity: of whoever offers or notes now.
-_offers: dict[int, Ready] = {}
-_notes: dict[int, list[int]] = {}
-
-
-def new_block(size: int) -> Block:
-    """Give a block that nobody has: one that is offered, or a new one."""
-    if size < LEAST_OFFERED:
-        return Block(size)
-    for note in list(_notes.values()):
-        note.append(size)
-    for offer in list(_offers.values()):
-        try:
-            # Taking from a list is one step under Python's lock: two takers never get the same block.
-            return offer[size].pop()
-        except LookupError:
-            continue
-    return Block(size)
-
-
-@contextmanager
-def offered(ready: Ready, taken: list[int]) -> Iterator[None]:
-    """While this is open, whoever needs a large block may take one of these; the size of each is noted."""
-    _offers[id(ready)], _notes[id(taken)] = ready, taken
-    try:
-        yield
-    finally:
-        del _offers[id(ready)], _notes[id(taken)]
-
-
 class BlockPool:
     """The idle blocks of one size."""
 
@@ -87,7 +52,7 @@ class BlockPool:
         try:
             return self.idle.pop()
         except IndexError:
-            return new_block(self.size)
+            return Block(self.size)
 
     def give_back(self, block: Block) -> None:
         """Let other calls have a block."""

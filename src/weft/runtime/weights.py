@@ -18,7 +18,7 @@ import torch
 
 from weft.codegen.library import version_of
 from weft.devices import cpu_count
-from weft.runtime.arena import LEAST_OFFERED, new_block
+from weft.runtime.arena import Block
 from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_of_file_alone, retire, watch
 from weft.worker_threads import WorkerThreads
@@ -26,6 +26,7 @@ from weft.worker_threads import WorkerThreads
 Pack = Callable[[Sequence[int]], None]
 WORTH_THREADS = 4 * 1024 * 1024  # bytes to be packed, which take some milliseconds
 CALM_LOOKS = 32  # in which a file's weight has not changed, before its version alone is trusted
+LEAST_MAPPED = 256 * 1024  # bytes that are worth pages of their own
 address_of = torch.Tensor.data_ptr
 log = logging.getLogger("weft.runtime")
 
@@ -276,5 +277,5 @@ def _worth_threads(packed: Sequence[PackedWeight]) -> bool:
 
 def _buffer(size: int) -> torch.Tensor:
     # A page that is touched for the first time costs as much as packing what it holds: large ones are fewer.
-    memory = new_block(size).memory if size >= LEAST_OFFERED else None
+    memory = Block(size).memory if size >= LEAST_MAPPED else None
     return torch.empty(size, dtype=torch.uint8) if memory is None else torch.frombuffer(memory, dtype=torch.uint8)

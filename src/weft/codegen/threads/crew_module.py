@@ -3,9 +3,7 @@
 `void work(mailbox*)` is a worker's life. `void dispatch(frame*)` runs a program: lane 0 on the calling thread and the
 others on workers, or all of it on the calling thread where there are not enough idle workers at once. Only then may
 lanes wait for each other: a caller reserves all workers it needs before it posts to any. Where they sleep and the
-calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end. `void
-touch(rows*, i64 count, i64* stop)` lets the system give the pages of blocks, an address and bytes a row, until somebody
-sets `stop`; others may write into them meanwhile.
+calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end.
 """
 
 from weft.codegen.llvm.module import FunctionWriter, Module
@@ -40,7 +38,6 @@ ANSWER_SPINS = 60
 WAKING_SPINS = 20_000
 # What a program's description holds: the serial function, the number of lanes, its pace (see pace.py), the lanes'
 # functions.
-SMALLEST_PAGE = 4096
 SERIAL_SLOT, LANES_SLOT, PACE_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + PACE_WORDS
 
 
@@ -53,7 +50,6 @@ def crew_module(target: Target) -> str:
     _Worker(_as_written(module.function("work", ["ptr"]))).write()
     _Dispatch(_as_written(module.function("dispatch", ["ptr"]))).write()
     _write_close(_as_written(module.function("close", ["ptr"])))
-    _write_touch(_as_written(module.function("touch", ["ptr", "i64", "ptr"])))
     return str(module)
 
 
@@ -61,23 +57,6 @@ def _as_written(f: FunctionWriter) -> FunctionWriter:
     """Let LLVM not spend time on what waits for other threads, or runs once a call: nobody would notice it."""
     f.leave_as_written()
     return f
-
-
-def _write_touch(f: FunctionWriter) -> None:
-    rows, count, stop = f.parameters
-    over = f.label("over")
-    with f.loop(0, count) as row:
-        data = f.load("ptr", f.offset(rows, "i64", f.multiply(row.index, 2)))
-        size = f.load("i64", f.offset(rows, "i64", f.add(f.multiply(row.index, 2), 1)))
-        with f.loop(0, size, SMALLEST_PAGE) as loop:
-            on = f.label("on")
-            stopped = f.emit("i64", f"load atomic i64, {stop} monotonic, align 8")
-            f.branch_if(f.compare("icmp ne", stopped, f.integer(0)), over, on)
-            f.begin_block(on)
-            place = f.offset(data, "i8", loop.index)
-            f.emit_void(f"cmpxchg volatile {place}, i8 0, i8 0 monotonic monotonic")  # no number changes: it is written
-    f.branch(over)
-    f.begin_block(over)
 
 
 class _Words:
