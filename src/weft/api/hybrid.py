@@ -234,7 +234,7 @@ class Hybrid:
             self._note_miss(key, call.leaves)
             try:
                 with without_collection(), memory_told(self.name):
-                    found = self._traced(call)
+                    found = self._traced(call, runs=not always)
             except UnsupportedError as error:
                 if self.fallback is None:
                     raise
@@ -245,7 +245,7 @@ class Hybrid:
             self._drop_oldest()
             return found
 
-    def _traced(self, call: Call) -> Guarded:
+    def _traced(self, call: Call, *, runs: bool) -> Guarded:
         underway(f"tracing {self.name}")
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
@@ -285,7 +285,8 @@ class Hybrid:
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
         program = self._compiled(traced)
-        program.pack_ahead(traced)
+        if runs:
+            program.pack_ahead(traced)
         return Guarded(traced, program, self._state(*roots), self._touched)
 
     def _compiled(self, traced: Traced) -> Program:
