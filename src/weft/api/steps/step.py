@@ -291,9 +291,9 @@ class Step(Hybrid):
         self._quick_calls[current.form] = None if keywords else quick_call(found, given, {})
         return found, found.inputs(leaves)
 
-    def _traced(self, call: Call) -> Guarded:
+    def _traced(self, call: Call, *, runs: bool) -> Guarded:
         try:
-            found = super()._traced(call)
+            found = super()._traced(call, runs=runs)
         except UnsupportedError as error:
             raise with_loop(error) from error
         self._updated[found] = self._gradients_there
