@@ -23,8 +23,8 @@ WORDS: dict[str, Any] = json.loads((ROOT / "bench" / "readme_words.json").read_t
 
 def measure() -> dict[str, Any]:
     """Make the stops of the tour that the promises need."""
-    from weft.tour.tour import tour  # noqa: PLC0415 - drawing again needs none of it
-    from weft.tour.visit import ALL_STOPS  # noqa: PLC0415 - as above
+    from weft.console.tour.tour import tour  # noqa: PLC0415 - drawing again needs none of it
+    from weft.console.tour.visit import ALL_STOPS  # noqa: PLC0415 - as above
 
     stops = ["hybridize", "memory", "parallel", "overlap", "devices", "unequal", "checkpoint"]
     found = tour(only=[stop.name for stop in ALL_STOPS if stop.name in stops], say=print)

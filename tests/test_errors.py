@@ -1,4 +1,6 @@
-"""Errors print in one format, keep their parts through pickle and copy, and name places in source code."""
+"""Errors say a fact, a place, a reason and a remedy."""
+
+from __future__ import annotations
 
 import copy
 import pickle
@@ -12,6 +14,7 @@ from weft.errors import (
     UnsupportedError,
     UsageError,
     WeftError,
+    counted,
     short_path,
     source_line,
 )
@@ -97,3 +100,7 @@ def test_paths_are_shortened_to_what_a_reader_needs(tmp_path: Path, monkeypatch:
     assert short_path(str(tmp_path / "models" / "net.py")) == "net.py"
     assert short_path(str(tmp_path.parent / "elsewhere.py")) == "elsewhere.py"
     assert short_path("relative.py") == "relative.py"
+
+
+def test_one_thing_is_not_many() -> None:
+    assert [counted(number, "stop") for number in (0, 1, 2)] == ["0 stops", "1 stop", "2 stops"]

@@ -23,7 +23,7 @@ PRIVATE_TORCH_EVERYWHERE = {
     "torch._check",  # public in all but name: PyTorch documents it
 }
 # What engine may know of Weft: it orders tasks by what they read and write, and knows nothing of graphs.
-BELOW_ENGINE = {"config", "counted", "devices", "engine", "errors", "given_path", "owners", "target", "whole_file"}
+BELOW_ENGINE = {"config", "devices", "engine", "errors", "files", "owners", "target"}
 
 
 def place(file: Path) -> str:

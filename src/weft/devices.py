@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.config import config
-from weft.counted import counted
-from weft.errors import UsageError
+from weft.errors import UsageError, counted
 from weft.target import host_target
 
 KINDS = ("cpu", "cuda")

@@ -1,4 +1,4 @@
-"""What went wrong -> one message of a fact, a place, a reason and a remedy.
+"""Say what went wrong in one message: a fact, a place, a reason and a remedy.
 
 The class of an error says whose fault it is; its text has one format everywhere:
 
@@ -7,6 +7,8 @@ The class of an error says whose fault it is; its text has one format everywhere
       why   hybridize runs Python once; the branch would be frozen to what it was today
       fix   use torch.where(x.sum() > 0, a, b)
 """
+
+from __future__ import annotations
 
 import linecache
 import os
@@ -80,7 +82,7 @@ class InternalError(WeftError, RuntimeError):
     folder: str | None = None
 
     @classmethod
-    def with_folder(cls, fact: str, folder: str | os.PathLike[str], *, where: str | None = None) -> "InternalError":
+    def with_folder(cls, fact: str, folder: str | os.PathLike[str], *, where: str | None = None) -> InternalError:
         """Make an error that points at a folder which reproduces it."""
         error = cls(
             fact,
@@ -113,3 +115,8 @@ def source_line(filename: str, line: int) -> str:
         code = code[: LONGEST_CODE - 3] + "..."
     place = f"{short_path(filename)}:{line}"
     return f"{place}   {code}" if code else place
+
+
+def counted(count: int, noun: str) -> str:
+    """Give a number of things in words."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

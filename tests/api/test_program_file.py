@@ -20,7 +20,7 @@ from tests.ir.random_graphs import graphs, random_inputs
 from torch import nn
 
 import weft
-from weft import whole_file
+from weft import files
 from weft.api.programs.container import ProgramFileError, packed, read_sections
 from weft.api.programs.file import SECTIONS, load_program, save_program
 from weft.api.programs.parts import ProgramParts, StateTensor
@@ -431,7 +431,7 @@ def test_a_failed_write_leaves_the_old_file(file: Path, monkeypatch: pytest.Monk
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(whole_file.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(ExecutionError, match="No space left on device"):
         save_program(replace(parts(), default_dtype=torch.float64), file)
     assert file.read_bytes() == before

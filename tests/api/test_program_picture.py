@@ -9,8 +9,8 @@ from torch import nn
 import weft
 from weft.api.programs import picture as program_picture
 from weft.api.programs.picture import program_blocks
-from weft.document import Document, Heading, Paragraph, Picture
-from weft.markup import fragment
+from weft.document.blocks import Document, Heading, Paragraph, Picture
+from weft.document.html import fragment
 from weft.plan.memory.arena import bytes_in_use
 
 

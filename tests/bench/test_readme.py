@@ -7,7 +7,7 @@ import json
 import pytest
 from bench.readme import ROOT, TOUR, WORDS, filled, newest, ratios, table
 
-from weft.tour.texts import read_texts
+from weft.console.tour.stop import read_texts
 
 CLAIMS = {claim: ["1 s", "0.5 s", True] for claim in WORDS["README.md"]["promises"]}
 MACHINE = {

@@ -82,10 +82,9 @@ AREAS = {
     ),
     "lift": Area(("trace/lift/*.py",), ("trace/test_lift*.py",)),
     "checkpoints": Area(
-        ("train/checkpoints/*.py", "whole_file.py", "regular_file.py"),
+        ("train/checkpoints/*.py", "files.py"),
         (
-            "test_whole_file.py",
-            "test_regular_file.py",
+            "test_files.py",
             "train/test_restoring.py",
             "train/test_shared_values.py",
             "train/test_checkpoint*.py",

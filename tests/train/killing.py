@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tests.train import saving_process
 
+from weft.files import sweep_orphans
 from weft.train.checkpoints.file_series import FileSeries
 from weft.train.checkpoints.tensor_file import read_tensor_file
-from weft.whole_file import sweep_orphans
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 LONGEST = 0.05  # seconds between the first file that is in place and the kill

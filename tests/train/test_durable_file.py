@@ -14,8 +14,8 @@ import pytest
 from tests.train.killing import kill_many
 
 from weft.errors import CheckpointError
+from weft.files import sweep_orphans
 from weft.train.checkpoints.durable_file import write_durably
-from weft.whole_file import sweep_orphans
 
 
 class Usage(NamedTuple):

@@ -16,7 +16,7 @@ from weft.api.spawn import Spawned, placed, resolved
 from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound
 from weft.errors import UsageError
-from weft.given_path import given_file
+from weft.files import given_file
 from weft.trace.capture import without_functions
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 from weft.api.drawing_layout import lay_out
 from weft.api.drawing_svg import Figure, svg_text
-from weft.counted import counted
-from weft.errors import source_line
-from weft.given_path import given_file
+from weft.errors import counted, source_line
+from weft.files import given_file, write_atomically
 from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
 from weft.ir.literals import argument_text
 from weft.ir.printer import call_text, name_inputs, path_text
 from weft.ir.types import TupleType, Type
-from weft.whole_file import write_atomically
 
 NO_STATE: Mapping[int, str] = MappingProxyType({})
 LONGEST_TOOLTIP = 400

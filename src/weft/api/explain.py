@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.api.hybrid import hybrid_of
-from weft.counted import counted
+from weft.errors import counted
 from weft.trace.signature import Key, leaf_text
 
 

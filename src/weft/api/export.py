@@ -17,7 +17,7 @@ from weft.api.programs.parts import ProgramParts
 from weft.api.programs.program import Program
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
-from weft.given_path import given_path
+from weft.files import given_path, write_atomically
 from weft.ir.graph import Graph, Value
 from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
 from weft.passes.pipeline import run_pipeline
@@ -29,7 +29,6 @@ from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 from weft.underway import underway
-from weft.whole_file import write_atomically
 
 CALL = 'weft.export(weft.program(net, x), "net")'
 OTHER = re.compile(r"\W", re.ASCII)

@@ -13,10 +13,9 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
-from weft.given_path import given_file
+from weft.files import given_file, write_atomically
 from weft.runtime.clocked import Span
 from weft.runtime.compiled_graph import CompiledGraph
-from weft.whole_file import write_atomically
 
 WARM_CALLS, MEASURED_CALLS = 5, 20
 MICROSECONDS = 1e6

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import UsageError, source_line
-from weft.near_files import missing_file
+from weft.files import FILE, missing_file, what_is_there
 from weft.owners import Owner, owner_of
-from weft.regular_file import FILE, what_is_there
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LONGEST = 200

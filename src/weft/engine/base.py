@@ -14,7 +14,7 @@ from weft.engine.limit import Bound, Limit
 from weft.engine.task import Placement, Queue, Task, Var
 from weft.engine.timeline import Timeline
 from weft.errors import UsageError
-from weft.given_path import check_writable
+from weft.files import check_writable
 from weft.owners import Owner, owner_of
 
 

@@ -14,11 +14,10 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from weft.counted import counted
 from weft.engine.ordering import predecessors
 from weft.engine.task import Task
-from weft.errors import ExecutionError
-from weft.whole_file import write_whole
+from weft.errors import ExecutionError, counted
+from weft.files import write_whole
 
 PROCESS = 1
 NANOSECONDS = 1000.0  # in a microsecond, the unit of Chrome traces

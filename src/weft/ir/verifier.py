@@ -33,8 +33,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from weft.counted import counted
-from weft.errors import InternalError, UsageError, source_line
+from weft.errors import InternalError, UsageError, counted, source_line
 from weft.ir.call_checks import library_problems, number_problems, path_problems, update_problems
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.ops import OPS, infer_type

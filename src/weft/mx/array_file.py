@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.given_path import given_file
+from weft.files import given_file
 from weft.mx.base import NAMES_OF_TYPES, TORCH_TYPES, TYPE_NAMES, TYPE_NUMBERS, MXNetError
 from weft.mx.context import cpu
 from weft.mx.ndarray import NDArray, ready

@@ -19,8 +19,7 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.counted import counted
-from weft.errors import InternalError
+from weft.errors import InternalError, counted
 from weft.plan.form.access import boxes
 from weft.plan.form.order import Order, lanes_of, order_of
 from weft.plan.form.plan import Plan, Run, Wait

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.counted import counted
+from weft.errors import counted
 from weft.plan.form.dependencies import Footprints
 from weft.plan.form.order import lanes_of
 from weft.plan.form.plan import Kernel, KernelCall, Location, Plan, Run

@@ -10,7 +10,7 @@ from weft.owners import TORCH, WEFT, Owner, owner_of
 
 # Weft's layers that run user code are not the user's; its models and examples are, and so are installed ones.
 API = tuple(f"{folder}api/" for folder in WEFT)
-OURS = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("trace", "api", "runtime", "train"))
+OURS = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("trace", "compile", "api", "runtime", "train"))
 # PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
 DISTRIBUTIONS = tuple(f"{folder}distributions/" for folder in TORCH)
 LIBRARY = (*(f"{folder}{name}/" for folder in TORCH for name in ("nn", "ao")), *DISTRIBUTIONS)

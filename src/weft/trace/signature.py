@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.counted import counted
+from weft.errors import counted
 from weft.trace.capture import PLAIN_TYPES
 from weft.trace.modes import has_function_modes
 from weft.trace.refusals import refuse

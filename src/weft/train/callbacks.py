@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from weft.counted import counted
-from weft.errors import UsageError
+from weft.errors import UsageError, counted
 
 
 class Callback:

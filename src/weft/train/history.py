@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from weft.document import Document, Picture, Table
-from weft.markup import notebook
-from weft.picture.curves import Axes, curves
+from weft.document.blocks import Document, Picture, Table
+from weft.document.charts import Axes, curves
+from weft.document.html import notebook
 from weft.train.metrics import Animator
 
 CURVES = ("loss", "test_acc")

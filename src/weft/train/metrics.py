@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from weft.given_path import check_writable, given_file
-from weft.whole_file import write_atomically
+from weft.files import check_writable, given_file, write_atomically
 
 Numbers = float | Sequence[float | None]
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weft.errors import UsageError
-from weft.near_files import what_is_near
-from weft.regular_file import open_regular
+from weft.files import open_regular, what_is_near
 
 MAGIC = b"\x89WEFT\r\n\x1a"  # a high bit and both line ends: a transfer as text breaks it visibly
 SUFFIX = ".weft"

@@ -11,8 +11,7 @@ from weft.api.programs.container import ProgramFileError, file_error, packed, re
 from weft.api.programs.loaded import LoadedProgram
 from weft.api.programs.parts import LARGEST_METADATA, LARGEST_TEXT, ProgramParts, Written, read_parts, write_parts
 from weft.errors import UsageError
-from weft.given_path import given_file, given_path
-from weft.whole_file import write_atomically
+from weft.files import given_file, given_path, write_atomically
 
 __all__ = ["LoadedProgram", "ProgramFileError", "load_program", "save_program"]
 

@@ -8,14 +8,13 @@ from html import escape
 
 from weft.api.drawing import picture
 from weft.api.timeline import Timeline
-from weft.counted import counted
-from weft.document import Block, Code, Document, Heading, Paragraph, Picture
+from weft.document.blocks import Block, Code, Document, Heading, Paragraph, Picture
+from weft.document.charts import Axes, curve_text, curves
+from weft.document.schedules import Block as Busy
+from weft.document.schedules import Piece, flow, lanes, lanes_text
+from weft.errors import counted
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
-from weft.picture.curves import Axes, curve_text, curves
-from weft.picture.flow import Piece, flow
-from weft.picture.lanes import Block as Busy
-from weft.picture.lanes import lanes, lanes_text
 from weft.plan.form.dependencies import Footprints, predecessors
 from weft.plan.form.order import lanes_of, order_of
 from weft.plan.form.plan import Plan

@@ -23,12 +23,11 @@ from weft.api.programs.run_modes import RunModes
 from weft.api.rebuild import flat_kind
 from weft.api.timeline import CALL, Timeline, measure_timeline
 from weft.compile.pipeline import compile_traced
-from weft.counted import counted
-from weft.errors import UsageError
-from weft.given_path import given_file
+from weft.document.html import notebook
+from weft.errors import UsageError, counted
+from weft.files import given_file
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
-from weft.markup import notebook
 from weft.runtime.boundary import Boundary
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay

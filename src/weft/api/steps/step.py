@@ -37,8 +37,7 @@ from weft.api.steps.training import (
     total_gradients,
     update,
 )
-from weft.counted import counted
-from weft.errors import UnsupportedError, UsageError
+from weft.errors import UnsupportedError, UsageError, counted
 from weft.ir.graph import Graph
 from weft.runtime.interrupts import interrupts_after
 from weft.trace.capture import (

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from weft.given_path import given_file, given_path
-from weft.regular_file import FOLDER, what_is_there
+from weft.files import FOLDER, given_file, given_path, what_is_there
 from weft.train.checkpoints.folder import read_newest
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.restoring import Restore, apply

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
-from weft.regular_file import FILE, FOLDER, what_is_there
+from weft.files import FILE, FOLDER, sweep_orphans, what_is_there
 from weft.train.checkpoints.canonical import WRAPPED, without_wrappers
 from weft.train.checkpoints.durable_file import write_durably
 from weft.train.checkpoints.examining import content_of, good_and_damaged
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.snapshot import snapshot_of
 from weft.train.checkpoints.told import Told, nobody
-from weft.whole_file import sweep_orphans
 
 OURS, THEIRS = (".safetensors",), (".pt", ".pth")
 

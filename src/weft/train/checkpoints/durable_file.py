@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import CheckpointError
+from weft.files import NotDurableError, is_stream, resolved_target, sweep_orphans, write_whole
 from weft.runtime.interrupts import interrupts_after
 from weft.train.checkpoints.told import Told, nobody
-from weft.whole_file import NotDurableError, is_stream, resolved_target, sweep_orphans, write_whole
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 

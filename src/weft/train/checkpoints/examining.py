@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
-from weft.near_files import missing_file
-from weft.regular_file import FILE, FOLDER, what_is_there
+from weft.files import FILE, FOLDER, missing_file, what_is_there
 from weft.train.checkpoints.file_series import FileSeries
 from weft.train.checkpoints.foreign_file import is_foreign
 from weft.train.checkpoints.matching import MatchReport, match

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from weft.errors import CheckpointError, UsageError
-from weft.regular_file import FOLDER, open_regular, what_is_there
+from weft.files import FOLDER, open_regular, what_is_there
 from weft.train.checkpoints.durable_file import write_durably
 
 LATEST = "latest"

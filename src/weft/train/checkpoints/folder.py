@@ -13,7 +13,7 @@ from torch import nn
 
 from weft.engine import BaseEngine, Var, make_engine
 from weft.errors import CheckpointError, ExecutionError, UsageError
-from weft.given_path import given_path
+from weft.files import given_path
 from weft.train.checkpoints.file_series import MOST_LISTINGS, FileSeries, checked_step
 from weft.train.checkpoints.reading import Checkpoint, read
 from weft.train.checkpoints.restoring import Restore, apply

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from weft.counted import counted
-from weft.errors import CheckpointError
+from weft.errors import CheckpointError, counted
 from weft.train.checkpoints.canonical import WRAPPED, without_wrappers
 
 MOST_SHOWN = 20

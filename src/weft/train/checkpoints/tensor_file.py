@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import CheckpointError
-from weft.near_files import what_is_near
-from weft.regular_file import open_regular
+from weft.files import open_regular, what_is_near
 from weft.train.checkpoints.told import Told, nobody
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's

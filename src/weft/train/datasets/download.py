@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weft.errors import ExecutionError
-from weft.regular_file import open_regular
+from weft.files import open_regular
 from weft.train.checkpoints.durable_file import write_durably
 
 TIMEOUT = 30  # seconds without a byte

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from weft.errors import ExecutionError
-from weft.regular_file import open_regular
+from weft.files import open_regular
 
 # The third byte of a file -> the type of its elements, big-endian.
 ELEMENTS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from weft.counted import counted
-from weft.errors import UsageError
+from weft.errors import UsageError, counted
 
 
 def pair_of(batch: Any) -> tuple[Any, Any]:

@@ -1,0 +1,142 @@
+"""A target and its rivals -> times taken in turn, ratios, and whether the answers agree."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.console.bench.figures import error_of
+from weft.console.bench.process import RivalProcess
+from weft.console.bench.result import Comparison, Entry
+from weft.console.bench.rivals import RIVALS
+from weft.console.bench.settings import EAGER, Settings, Task
+from weft.console.bench.subject import Subject, call, load_subject
+from weft.devices import cpu_count
+from weft.errors import ExecutionError, UsageError
+
+Say = Callable[[str], None]
+TIMES_EAGER, FLOOR = 2.0, 1e-6
+ROUNDING = 1e-3  # a relative error above it is none of rounding
+WITHOUT_DOUBLE = 1e-4  # what float32 may differ by, where float64 cannot tell
+UNABLE = {True: "it does not train", False: "it trains: name what weft.step(net, loss, optimizer) gives as the target"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    process: RivalProcess
+    first_call: float
+    answers: list[np.ndarray]
+    losses: tuple[float, ...]
+
+
+def compare(
+    target: str, sizes: Sequence[str] = (), settings: Settings | None = None, say: Say = lambda _: None
+) -> Comparison:
+    """Time a module, a function or a step of `weft.step`, `file.py:name`, beside its rivals; `say` is told how it goes.
+
+    Each rival has a process of its own, with the same weights and inputs. They are timed in turn, one turn a round.
+    """
+    chosen = settings or Settings()
+    names = {rival.name for rival in RIVALS}
+    if unknown := sorted(set(chosen.against) - names):
+        raise UsageError(f"there is no rival {unknown[0]!r}", why="the rivals are " + ", ".join(sorted(names)))
+    subject = load_subject(target, sizes)
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as name:
+        return _compare(target, tuple(sizes), (subject, chosen, say), Path(name))
+
+
+def _compare(target: str, sizes: tuple[str, ...], given: tuple[Subject, Settings, Say], folder: Path) -> Comparison:
+    subject, settings, say = given
+    shared = folder / "shared.pt"
+    module = subject.module
+    state = {} if module is None else module.state_dict()
+    torch.save({"state": state, "inputs": list(subject.inputs)}, shared)
+    with torch.no_grad():
+        call(subject)
+    threads = settings.threads or cpu_count()
+    started: dict[str, _Started] = {}
+    skipped: dict[str, str] = {}
+    try:
+        for rival in RIVALS:
+            if settings.against and rival.name not in (*settings.against, EAGER, subject.ours):
+                continue
+            if not rival.able(subject.thing):
+                if rival.name in settings.against:
+                    skipped[rival.name] = UNABLE[subject.trains]
+                continue
+            say(f"preparing {rival.name}")
+            task = Task(
+                rival.name, target, sizes, threads, settings.warmup, str(shared), str(folder / f"{rival.name}.npz")
+            )
+            found = rival.missing() or _start(task, folder)
+            if isinstance(found, str) and rival.name == EAGER:
+                raise ExecutionError("eager PyTorch did not run in a process of its own", why=found)
+            if isinstance(found, str):
+                skipped[rival.name] = found
+            else:
+                started[rival.name] = found
+        times: dict[str, list[float]] = {name: [] for name in started}
+        for number in range(settings.runs):
+            for name, rival_started in started.items():
+                times[name].append(rival_started.process.turn())
+            if (number + 1) * 10 // settings.runs > number * 10 // settings.runs:
+                say(f"round {number + 1} of {settings.runs}")
+    finally:
+        for rival_started in started.values():
+            rival_started.process.close()
+    return Comparison(target, threads, _entries(started, times, folder), skipped)
+
+
+def _start(task: Task, folder: Path) -> _Started | str:
+    process = RivalProcess(task, folder)
+    try:
+        told = process.prepared()
+    except ExecutionError as error:
+        process.close()
+        return " ".join(str(error).split())
+    except BaseException:  # also Ctrl-C: no process may be left behind
+        process.close()
+        raise
+    if "failed" in told:
+        process.close()
+        return str(told["failed"])
+    return _Started(process, float(told["first_call"]), _arrays(Path(task.answers)), tuple(told["losses"]))
+
+
+def _entries(started: dict[str, _Started], times: dict[str, list[float]], folder: Path) -> tuple[Entry, ...]:
+    truth, allowed = _reference(started[EAGER].answers, _arrays(folder / f"{EAGER}.npz.double.npz"))
+    entries = []
+    for name, found in started.items():
+        error = error_of(found.answers, truth)
+        entries.append(Entry(name, tuple(times[name]), found.first_call, error, error <= allowed, found.losses))
+    return tuple(entries)
+
+
+def _reference(eager: list[np.ndarray], double: list[np.ndarray]) -> tuple[list[np.ndarray], float]:
+    """Give what answers are compared with, and the error that is allowed.
+
+    Float64 tells how far float32 may be off. Where eager itself is further from it than rounding explains (the model
+    draws other random numbers, or branches), that would allow anything: then eager is what others are compared with.
+    """
+    error = error_of(eager, double) if double else float("inf")
+    return (double, TIMES_EAGER * error + FLOOR) if error < ROUNDING else (eager, WITHOUT_DOUBLE)
+
+
+def _arrays(path: Path) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as block:
+        return [block[name] for name in block.files]
+
+
+def settings_text(settings: Settings) -> str:
+    """Write the settings that differ from the usual ones as Python."""
+    usual: dict[str, Any] = {name: getattr(Settings(), name) for name in Settings.__slots__}
+    changed = (
+        f"{name}={getattr(settings, name)!r}" for name, value in usual.items() if getattr(settings, name) != value
+    )
+    return f"Settings({', '.join(changed)})"
