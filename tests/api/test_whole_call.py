@@ -15,9 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import weft
 from weft.api import guarded
 from weft.api.quick_call import MOST_QUICK_CALLS
-from weft.runtime.fast_call import object_layout
-from weft.runtime.steady import tensor_masks
-from weft.runtime.tensor_words import grad_layout, tensor_layout
+from weft.runtime.memory_layout import grad_layout, object_layout, tensor_layout, tensor_masks
 from weft.runtime.whole_call import refuse_all
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="whole calls are known on Linux")

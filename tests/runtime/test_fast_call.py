@@ -8,14 +8,14 @@ from tests.runtime.plans import TARGET, chain_plan, linear_plan
 
 from weft.runtime import fast_call
 from weft.runtime.executable import NativeExecutable
-from weft.runtime.tensor_words import place_rows, tensor_layout, version_rows, word
+from weft.runtime.memory_layout import object_layout, place_rows, tensor_layout, version_rows, word
 
-needs_layout = pytest.mark.skipif(fast_call.object_layout() is None, reason="this Python or PyTorch has no fast calls")
+needs_layout = pytest.mark.skipif(object_layout() is None, reason="this Python or PyTorch has no fast calls")
 
 
 def test_this_pytorch_has_fast_calls() -> None:
     assert tensor_layout() is not None
-    assert fast_call.object_layout() is not None
+    assert object_layout() is not None
 
 
 @needs_layout

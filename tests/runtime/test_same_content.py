@@ -12,8 +12,8 @@ import weft
 from weft.codegen.threads.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET
 from weft.runtime.arena import Block
 from weft.runtime.executable import NativeExecutable
-from weft.runtime.fast_call import object_layout
 from weft.runtime.lanes import crew_address, ensure_crew, run_lanes
+from weft.runtime.memory_layout import object_layout
 from weft.runtime.same_content import WORD, WORTH_LANES, SameContent, _parts
 
 LARGE = WORTH_LANES // 4 + 5  # numbers

@@ -11,9 +11,8 @@ from torch import nn
 
 from weft.api.programs.program import Program
 from weft.runtime.ever_fewer import EverFewer
-from weft.runtime.object_words import Images, Rows, content_rows, held_rows, version_rows
+from weft.runtime.memory_layout import Images, Row, Rows, content_rows, dictionary_rows, held_rows, word
 from weft.runtime.steady import Steady, can_watch
-from weft.runtime.tensor_words import Row, word
 from weft.runtime.whole_call import Likeness, Whole, whole_call
 from weft.trace.argument_containers import containers_of
 from weft.trace.asked_settings import SettingFact
@@ -317,7 +316,7 @@ def _rows_of(fact: Fact, images: Images) -> Rows | None:
         parts = [held_rows(fact.container, fact.key, fact.value, images)]
         inside = [fact.value] if fact.is_open else []
     else:
-        parts = [version_rows(entry) for entry in _dictionaries(fact.module)]
+        parts = [dictionary_rows(entry) for entry in _dictionaries(fact.module)]
         inside = [fact.module.__dict__[name] for name in fact.containers]
     parts += [content_rows(thing, can_change) for thing in inside]
     return None if None in parts else [row for part in parts for row in part or ()]

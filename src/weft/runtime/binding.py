@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 import torch
 
 from weft.codegen.library import version_of
-from weft.runtime.fast_call import Fast, FastCall, FastProgram, object_layout, refuse
+from weft.runtime.fast_call import Fast, FastCall, FastProgram, refuse
+from weft.runtime.memory_layout import EVERY_BIT, Row, object_layout, place_rows, tensor_layout, version_rows
 from weft.runtime.same_content import SameContent
-from weft.runtime.tensor_words import EVERY_BIT, Row, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
 from weft.runtime.weights import Packing, address_of, current_forms, packed_weight, weight_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,15 +11,14 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, State
+from weft.codegen.calls.fast_call import State
 from weft.codegen.calls.python_calls import python_calls_module
+from weft.runtime.memory_layout import Row, object_layout
 from weft.runtime.same_content import SameContent
 from weft.runtime.shared_code import shared_library
-from weft.runtime.tensor_words import WORD, Row, probed, tensor_layout, word
 from weft.target import Target
 
 METHOD_FASTCALL = 0x0080
-LONGEST_OBJECT = 64
 Fast = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], bool | None]
 
 
@@ -108,32 +106,6 @@ class FastCall:
 def refuse(*_: object) -> bool:
     """Stand for a fast call where there is none."""
     return False
-
-
-@probed
-def object_layout() -> ObjectLayout | None:
-    """Find where Python's and PyTorch's objects have what a fast call reads; None where that is not certain."""
-    layout = tensor_layout()
-    is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if sys.implementation.name != "cpython" or layout is None or not is_locked:
-        return None
-    content = b"weft's own bytes"
-    items = [object(), object()]
-    pair = tuple(items)
-    # SAFETY: all these objects are held here, and are longer than what is read of them.
-    starts = [place for place in range(16, 64) if ctypes.string_at(id(content) + place, 8) == content[:8]]
-    as_expected = (
-        word(id(items) + TYPE_OFFSET) == id(list)
-        and word(id(pair) + TYPE_OFFSET) == id(tuple)
-        and word(id(items) + SIZE_OFFSET) == word(id(pair) + SIZE_OFFSET) == len(items)
-        and word(word(id(items) + ITEMS_OFFSET) + WORD) == word(id(pair) + ITEMS_OFFSET + WORD) == id(items[1])
-    )
-    tensors = [torch.zeros(2), torch.zeros(3)[1:], torch.nn.Parameter(torch.zeros(2))]
-    size = min(torch.Tensor.__basicsize__, LONGEST_OBJECT)
-    places = [at for at in range(16, size, WORD) if all(word(id(tensor) + at) == tensor._cdata for tensor in tensors)]
-    if len(starts) != 1 or len(places) != 1 or not as_expected:
-        return None
-    return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
 
 
 def python_calls(target: Target) -> str:

@@ -17,9 +17,9 @@ from weft.codegen.threads.crew_layout import COUNT_OFFSET, CREW_BYTES, MAIN_THRE
 from weft.codegen.threads.crew_module import crew_module
 from weft.codegen.threads.frame import MOST_LANES
 from weft.config import config
+from weft.runtime.memory_layout import EVERY_BIT, Row, word
 from weft.runtime.openmp import openmp_functions
 from weft.runtime.shared_code import shared_library
-from weft.runtime.tensor_words import EVERY_BIT, Row, word
 from weft.target import usable_cores
 
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock

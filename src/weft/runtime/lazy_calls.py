@@ -17,9 +17,17 @@ import torch
 from weft.codegen.calls.fast_call import ObjectLayout
 from weft.codegen.calls.lazy_calls import Known, Words, lazy_calls_module
 from weft.codegen.library import copy_functions, dispatch_keys, thread_functions
-from weft.runtime.fast_call import Method, make_function, object_layout, python_address, table_of
+from weft.runtime.fast_call import Method, make_function, python_address, table_of
+from weft.runtime.memory_layout import (
+    TENSOR_BYTES,
+    WORD,
+    object_layout,
+    probed,
+    storage_object_place,
+    tensor_layout,
+    word,
+)
 from weft.runtime.shared_code import shared_library
-from weft.runtime.tensor_words import TENSOR_BYTES, WORD, probed, storage_object_place, tensor_layout, word
 from weft.target import Target
 
 Modes = Callable[[], int]

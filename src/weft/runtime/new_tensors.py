@@ -12,7 +12,8 @@ import torch
 
 from weft.codegen.calls.new_tensors import Words
 from weft.codegen.library import tensor_functions
-from weft.runtime.fast_call import Method, make_function, object_layout, python_address, python_calls, table_of
+from weft.runtime.fast_call import Method, make_function, python_address, python_calls, table_of
+from weft.runtime.memory_layout import object_layout
 from weft.runtime.shared_code import shared_library
 
 

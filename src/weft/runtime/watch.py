@@ -19,7 +19,7 @@ import torch
 import torch.utils.dlpack
 
 from weft.codegen.library import storage_owners, wrap_fused_updates
-from weft.runtime.tensor_words import EVERY_BIT, Row
+from weft.runtime.memory_layout import EVERY_BIT, Row
 
 # Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().
 METHODS = ("numpy", "__dlpack__")

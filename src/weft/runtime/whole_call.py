@@ -23,16 +23,14 @@ from weft.runtime.fast_call import (
     FastProgram,
     Method,
     make_function,
-    object_layout,
     python_address,
     python_calls,
     python_words,
     table_of,
 )
+from weft.runtime.memory_layout import EVERY_BIT, Row, grad_layout, object_layout, tensor_masks, word
 from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType, result_rows
 from weft.runtime.shared_code import shared_library
-from weft.runtime.steady import tensor_masks
-from weft.runtime.tensor_words import EVERY_BIT, Row, grad_layout, word
 
 Whole = Callable[..., Any]
 

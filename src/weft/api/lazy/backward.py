@@ -9,7 +9,7 @@ import torch
 
 from weft.api.lazy.learning import Form, Hole, Output
 from weft.api.lazy.values import Look
-from weft.runtime.tensor_words import probed
+from weft.runtime.memory_layout import probed
 from weft.trace.capture import storage_key
 
 

@@ -19,8 +19,8 @@ from weft.api.quick_call import quick_call
 from weft.api.steps.optimizer_rule import Rule
 from weft.api.steps.state import Prepared
 from weft.runtime.interrupts import interrupts_after
+from weft.runtime.memory_layout import place_rows, tensor_layout
 from weft.runtime.steady import Steady, can_watch
-from weft.runtime.tensor_words import place_rows, tensor_layout
 from weft.trace.capture import count_up, has_gradient_hooks, step_hooks
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.object_words import Rows, content_rows, held_rows, versions_count
-from weft.runtime.tensor_words import word
+from weft.runtime.memory_layout import Rows, content_rows, held_rows, versions_count, word
 from weft.trace.facts import can_change
 
 pytestmark = pytest.mark.skipif(not versions_count(), reason="this Python keeps no versions of dictionaries")

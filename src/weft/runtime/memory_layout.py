@@ -1,0 +1,524 @@
+"""Know where CPython and PyTorch keep what their objects hold: words of memory that say that nothing has changed.
+
+Comparing words takes a nanosecond each, asking Python or a tensor a hundred times as long. Which words these are is
+found out at first use, with objects that differ in one thing each; where that does not come out as expected (of
+another Python or PyTorch) there are none, and objects are asked. Whoever compares words holds the objects and Python's
+lock, and compares in the order in which they are given: a word that leads to memory comes before those in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from types import CellType, MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+
+from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
+from weft.worker_threads import in_a_thread
+
+LONGEST_OBJECT = 64
+MASKED_BYTES, MOST_TENSOR_BYTES = 176, 256  # compared, and those that a tensor's object may have
+WORDS_OF_TENSOR = range(16, MASKED_BYTES, 8)
+Row = tuple[int, int, int]  # an address, the bits that count, what they are
+WORD = 8
+TENSOR_BYTES, STORAGE_BYTES, COUNTER_BYTES = 176, 56, 24  # read for the search; the objects are at least as long
+WHOLE_STORAGE_BYTES = 88
+GRAD_BYTES = 160  # of what autograd knows of a tensor
+PROBES = 16
+FIRST_BYTE = 16  # behind the reference count
+EVERY_BIT = (1 << 64) - 1
+LOW_BITS = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Byte offsets: of the storage, the offset in it and the version counter in a tensor; of what these two hold."""
+
+    storage: int
+    offset: int
+    counter: int
+    address: int
+    version: int
+
+
+Found = TypeVar("Found")
+
+
+def probed(find: Callable[[], Found]) -> Callable[[], Found]:
+    """Let a search with tensors run once, in a thread of its own.
+
+    A thread begins without modes. Those of the caller (inference mode, a default device, a tracer) would make other
+    tensors than the search is about.
+    """
+
+    @cache
+    @wraps(find)
+    def once() -> Found:
+        # Whoever waits here holds no lock that the search, which takes none but PyTorch's own, could wait for.
+        return in_a_thread(find)
+
+    return once
+
+
+def place_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
+    """Give the words that say where a tensor's elements lie."""
+    # SAFETY: whoever compares the rows holds the tensor, and Python's lock, so that nobody replaces its storage
+    # meanwhile; the rows that lead to an object come before those in it.
+    base = tensor._cdata
+    storage = word(base + layout.storage)
+    places = (base + layout.storage, base + layout.offset, storage + layout.address)
+    return [(place, EVERY_BIT, word(place)) for place in places]
+
+
+def version_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
+    """Give the words that say which version a tensor has."""
+    # SAFETY: as above; a tensor holds its version counter.
+    base = tensor._cdata
+    place = word(base + layout.counter) + layout.version
+    rows = [(base + layout.counter, EVERY_BIT), (place, LOW_BITS)]
+    return [(at, bits, word(at) & bits) for at, bits in rows]
+
+
+@probed
+def tensor_layout() -> Layout | None:
+    """Find the words; None where they are not found beyond doubt."""
+    # What lies behind a tensor's object is anything, also what is looked for: only what all probes show counts.
+    probes = [torch.zeros(64 + number) for number in range(PROBES)]
+    found = [_places(probe) for probe in probes]
+    storage, counter, offset = (_only(set.intersection(*sets)) for sets in zip(*found, strict=True))
+    if storage is None or counter is None or offset is None:
+        return None
+    whole = probes[0]
+    # Memory of torch's own is its own context; that of others shows which of the two words is the address.
+    foreign = torch.frombuffer(bytearray(8), dtype=torch.uint8)
+    held = [(tensor, _words(_tensor_words(tensor)[storage], STORAGE_BYTES)) for tensor in (whole, foreign)]
+    address = _only(i for i in range(STORAGE_BYTES // WORD) if all(t.data_ptr() == words[i] for t, words in held))
+    version = _version_place(whole, _tensor_words(whole)[counter])
+    if address is None or version is None:
+        return None
+    start = FIRST_BYTE
+    return Layout(start + WORD * storage, start + WORD * offset, start + WORD * counter, WORD * address, version)
+
+
+@probed
+def storage_object_place() -> int | None:
+    """Find where a storage has Python's object of it, which is made when somebody asks for it; None if not for sure."""
+    layout = tensor_layout()
+    if layout is None:
+        return None
+    tensors = [torch.zeros(64 + number) for number in range(PROBES)]
+    # SAFETY: each tensor holds its storage, an object of at least so many bytes.
+    storages = [word(tensor._cdata + layout.storage) for tensor in tensors]
+    before = [_words(storage, WHOLE_STORAGE_BYTES) for storage in storages]
+    objects = [tensor.untyped_storage() for tensor in tensors]
+    after = [_words(storage, WHOLE_STORAGE_BYTES) for storage in storages]
+    place = _only(
+        at
+        for at in range(WHOLE_STORAGE_BYTES // WORD)
+        if all(words[at] == 0 for words in before)
+        and all(words[at] == id(thing) for words, thing in zip(after, objects, strict=True))
+    )
+    return None if place is None else WORD * place
+
+
+@dataclass(frozen=True, slots=True)
+class GradLayout:
+    """Byte offsets: of what autograd knows of a tensor, and in it of the byte that says whether it requires grad."""
+
+    known: int
+    requires: int
+
+
+@probed
+def grad_layout() -> GradLayout | None:
+    """Find the words; None where they are not found beyond doubt."""
+    probes = [torch.zeros(64 + number) for number in range(PROBES)]
+    plain = [_tensor_words(probe) for probe in probes]
+    for probe in probes:
+        probe.requires_grad_(True)
+    known = _only(
+        at
+        for at in range(len(plain[0]))
+        if all(words[at] == 0 for words in plain) and len({_tensor_words(probe)[at] for probe in probes}) == PROBES
+    )
+    if known is None:
+        return None
+    found = set(range(GRAD_BYTES))
+    for probe in probes:
+        # SAFETY: what autograd knows of a tensor is an object of at least so many bytes, which the tensor owns.
+        base = _tensor_words(probe)[known]
+        for flag in (True, False, True):
+            probe.requires_grad_(flag)
+            found &= {at for at in found if ctypes.c_uint8.from_address(base + at).value == int(flag)}
+    requires = _only(found)
+    return None if requires is None else GradLayout(FIRST_BYTE + WORD * known, requires)
+
+
+def requires_grad_rows(tensor: torch.Tensor, layout: GradLayout) -> list[Row]:
+    """Give the words that say whether a leaf requires grad."""
+    # SAFETY: whoever compares the rows holds the tensor, which keeps what autograd knows of it as long as it lives.
+    place = tensor._cdata + layout.known
+    known = word(place)
+    if known == 0:
+        return [(place, EVERY_BIT, 0)]
+    at = known + layout.requires // WORD * WORD
+    bits = 0xFF << 8 * (layout.requires % WORD)
+    return [(place, EVERY_BIT, known), (at, bits, word(at) & bits)]
+
+
+def _places(whole: torch.Tensor) -> tuple[set[int], set[int], set[int]]:
+    """Give the words of a tensor that may be its storage, its version counter, its offset."""
+    others = whole.detach(), whole.data, whole.clone()
+    slices = whole[7:], whole[11:]
+    # SAFETY: the tensors live while their objects are read, and what is read behind them is their allocator's memory.
+    plain, detached, other_version, copy = map(_tensor_words, (whole, *others))
+    offsets = list(zip(plain, *map(_tensor_words, slices), strict=True))
+    storage = {i for i, w in enumerate(plain) if w == detached[i] == other_version[i] != copy[i]}
+    counter = {i for i, w in enumerate(plain) if w == detached[i] and w not in (other_version[i], copy[i])}
+    return storage, counter, {i for i, words in enumerate(offsets) if words == (0, 7, 11)}
+
+
+def _version_place(tensor: torch.Tensor, counter: int) -> int | None:
+    """Find the 32 bits of a counter that are a tensor's version, through several versions."""
+    found = set(range(0, COUNTER_BYTES, 4))
+    for _ in range(5):
+        tensor.add_(1)
+        found &= {at for at in found if ctypes.c_uint32.from_address(counter + at).value == tensor._version}
+    return _only(found)
+
+
+def _only(found: Iterable[int]) -> int | None:
+    """Give the one number there is."""
+    numbers = list(found)
+    return numbers[0] if len(numbers) == 1 else None
+
+
+def _tensor_words(tensor: torch.Tensor) -> list[int]:
+    return _words(tensor._cdata + FIRST_BYTE, TENSOR_BYTES - FIRST_BYTE)
+
+
+def _words(address: int, size: int) -> list[int]:
+    return list((ctypes.c_uint64 * (size // WORD)).from_address(address))
+
+
+def word(address: int) -> int:
+    """Read 64 bits; whoever asks guarantees that they may be read."""
+    return ctypes.c_uint64.from_address(address).value
+
+
+@probed
+def tensor_masks() -> tuple[tuple[int, int], ...]:
+    """The places of a tensor's object that say what it looks like: (offset, bits that count); none if unknown."""
+    alike: list[torch.Tensor] = []
+    for byte in (0x00, 0xFF, 0xAA):
+        # Bytes between fields keep what was in memory before: it must not be the same everywhere.
+        _fill_idle_memory(byte)
+        bases = [torch.zeros(64) for _ in range(PROBES)]
+        alike += [torch.zeros(6) for _ in bases] + [base[place : place + 6] for place, base in enumerate(bases)]
+    rows = [_bytes_of(tensor) for tensor in (*alike, torch.ones(3, 6)[1])]
+    same = {at: _same_bits([int.from_bytes(row[at : at + 8], "little") for row in rows]) for at in WORDS_OF_TENSOR}
+    unlike = (
+        torch.zeros(6, dtype=torch.float64),
+        torch.zeros(6, dtype=torch.int32),
+        torch.zeros(7),
+        torch.zeros(12)[::2],
+        torch.zeros(2, 3),
+        torch.zeros(()),
+        torch.zeros(2, 3, 4, 5, 6),
+        torch.zeros(6, 5, 4, 3, 2).permute(4, 3, 2, 1, 0),
+        torch.zeros(6, device="meta"),  # shows the word of a tensor's kind: device, negated, made in inference mode
+    )
+    found: set[int] = set()
+    for other in map(_bytes_of, unlike):
+        telling = {
+            at
+            for at, bits in same.items()
+            if bits & (int.from_bytes(other[at : at + 8], "little") ^ int.from_bytes(rows[0][at : at + 8], "little"))
+        }
+        if not telling:
+            return ()
+        found |= telling
+    return tuple((at, same[at]) for at in sorted(found))
+
+
+def _fill_idle_memory(byte: int) -> None:
+    """Leave blocks of the sizes that tensors' objects may have with nothing but this byte."""
+    for size in range(MASKED_BYTES, MOST_TENSOR_BYTES + 1, 16):
+        blocks = [torch.full((size,), byte, dtype=torch.uint8) for _ in range(3 * PROBES)]  # as many as are made then
+        del blocks
+
+
+def _same_bits(words: list[int]) -> int:
+    """The bits of whole bytes that agree in all words; none of what may be a pointer."""
+    if all(word % 8 == 0 and LEAST_POINTER < word < MOST_POINTER for word in words):
+        return 0
+    differing = 0
+    for one in words:
+        differing |= one ^ words[0]
+    return sum(0xFF << 8 * byte for byte in range(8) if not differing >> 8 * byte & 0xFF)
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    return ctypes.string_at(tensor._cdata, MASKED_BYTES)
+
+
+@probed
+def object_layout() -> ObjectLayout | None:
+    """Find where Python's and PyTorch's objects have what a fast call reads; None where that is not certain."""
+    layout = tensor_layout()
+    is_locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if sys.implementation.name != "cpython" or layout is None or not is_locked:
+        return None
+    content = b"weft's own bytes"
+    items = [object(), object()]
+    pair = tuple(items)
+    # SAFETY: all these objects are held here, and are longer than what is read of them.
+    starts = [place for place in range(16, 64) if ctypes.string_at(id(content) + place, 8) == content[:8]]
+    as_expected = (
+        word(id(items) + TYPE_OFFSET) == id(list)
+        and word(id(pair) + TYPE_OFFSET) == id(tuple)
+        and word(id(items) + SIZE_OFFSET) == word(id(pair) + SIZE_OFFSET) == len(items)
+        and word(word(id(items) + ITEMS_OFFSET) + WORD) == word(id(pair) + ITEMS_OFFSET + WORD) == id(items[1])
+    )
+    tensors = [torch.zeros(2), torch.zeros(3)[1:], torch.nn.Parameter(torch.zeros(2))]
+    size = min(torch.Tensor.__basicsize__, LONGEST_OBJECT)
+    places = [at for at in range(16, size, WORD) if all(word(id(tensor) + at) == tensor._cdata for tensor in tensors)]
+    if len(starts) != 1 or len(places) != 1 or not as_expected:
+        return None
+    return ObjectLayout(starts[0], places[0], layout.storage, layout.offset, layout.address)
+
+
+# Byte offsets in CPython's objects.
+USED, VERSION, KEYS, VALUES = 16, 24, 32, 40  # of a dictionary; up to Python 3.13 its version counts every change of it
+FIRST_NODE, NEXT_NODE = 48, 16  # the order of an ordered dictionary: nodes, each with its key and the next node
+KEYS_KIND, KIND_BITS = 8, 0xFFFFFF  # of a dictionary's keys: their size and kind
+CELL_CONTENTS = 16
+LIST_SIZE, LIST_ITEMS = 16, 24
+SET_MASK, SET_TABLE, SET_ENTRY = 32, 40, 16
+LEAST_POINTER, MOST_POINTER = 1 << 20, 1 << 48
+LAST_WITH_VERSIONS = (3, 13)
+LARGEST_IMAGE = 1 << 16
+Images = dict[int, tuple[int, bytes]]  # of dictionaries: where the keys begin, and the bytes there
+Rows = list[Row]
+
+
+def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | None:
+    """Give the words that say that a place still holds a value: in a closure, a list, a dictionary; None if unknown.
+
+    Where entries of a dictionary cannot be told apart, its version is given: it changes with any of them. Each
+    dictionary is read once; `images` keeps it.
+    """
+    kind = type(container)
+    if kind is CellType and _cells_are_known():
+        return [(id(container) + CELL_CONTENTS, EVERY_BIT, id(value))]
+    if kind is tuple:
+        return []
+    if kind is list and _lists_are_known():
+        return _list_rows(container, range(key, key + 1))
+    if kind is dict:
+        return _entry_rows(container, key, value, images) or dictionary_rows(container)
+    return None
+
+
+def dictionary_rows(container: dict[Any, Any]) -> Rows | None:
+    """Give the word that says that a dictionary was not changed at all."""
+    return [_row(id(container) + VERSION)] if versions_count() else None
+
+
+def content_rows(thing: Any, can_change: Callable[[Any, int], bool], depth: int = 0) -> Rows | None:
+    """Give the words that say that a container holds what it held, and so does what it holds if that can change."""
+    found = next((known for kind, known in _KINDS.items() if isinstance(thing, kind)), None)
+    if found is None:
+        return None
+    rows_of, items = found
+    rows = rows_of(thing)
+    for item in list(items(thing)):  # another thread may change it meanwhile
+        inner = content_rows(item, can_change, depth + 1) if can_change(item, depth + 1) else []
+        if rows is None or inner is None:
+            return None
+        rows = rows + inner
+    return rows
+
+
+def _entry_rows(container: dict[Any, Any], key: Any, value: Any, images: Images) -> Rows | None:
+    if not _entries_are_known():
+        return None
+    if id(container) not in images:
+        images[id(container)] = _image(container)
+    start, image = images[id(container)]
+    at = _find(image, id(key), id(value))
+    if at is None:
+        return None
+    kind = start + KEYS_KIND
+    return [
+        (id(container) + KEYS, EVERY_BIT, start),
+        (kind, KIND_BITS, word(kind) & KIND_BITS),
+        (start + at, EVERY_BIT, id(key)),
+        (start + at + WORD, EVERY_BIT, id(value)),
+    ]
+
+
+def _image(container: dict[Any, Any]) -> tuple[int, bytes]:
+    """Where a dictionary's keys begin and what is there; nothing for one that shares its keys, or has very many."""
+    size = sys.getsizeof(container) - _BARE
+    if word(id(container) + VALUES) or size > LARGEST_IMAGE:
+        return 0, b""
+    # SAFETY: Python says how large the keys are. Should another thread make others of them just now, then these, being
+    # no larger than that, stay readable, and what is found in them agrees with nothing that is compared later.
+    start = word(id(container) + KEYS)
+    return start, ctypes.string_at(start, size)
+
+
+def _find(image: bytes, key: int, value: int) -> int | None:
+    """Where in an image an entry lies: a key's word and behind it the value's."""
+    pattern = key.to_bytes(WORD, "little") + value.to_bytes(WORD, "little")
+    at = image.find(pattern)
+    while at % WORD and at >= 0:
+        at = image.find(pattern, at + 1)
+    return at if at >= 0 else None
+
+
+def _row(place: int) -> Row:
+    return place, EVERY_BIT, word(place)
+
+
+def _ordered_rows(thing: OrderedDict[Any, Any]) -> Rows | None:
+    rows = dictionary_rows(thing)
+    return [*rows, *_order_rows(thing)] if rows and _orders_are_known() else None
+
+
+def _order_rows(thing: OrderedDict[Any, Any]) -> Rows:
+    rows = [_row(id(thing) + FIRST_NODE)]
+    for _ in range(dict.__len__(thing)):
+        rows.append(_row(rows[-1][2] + NEXT_NODE))
+    return rows
+
+
+def _whole_list_rows(thing: list[Any]) -> Rows | None:
+    return _list_rows(thing, range(list.__len__(thing))) if _lists_are_known() else None
+
+
+def _list_rows(thing: list[Any], places: range) -> Rows:
+    items = word(id(thing) + LIST_ITEMS)
+    size, start = _row(id(thing) + LIST_SIZE), _row(id(thing) + LIST_ITEMS)
+    return [size, start, *(_row(items + WORD * place) for place in places)]
+
+
+def _set_rows(thing: set[Any]) -> Rows | None:
+    if not _sets_are_known():
+        return None
+    table, entries = word(id(thing) + SET_TABLE), word(id(thing) + SET_MASK) + 1
+    heads = [_row(id(thing) + at) for at in (USED, SET_MASK, SET_TABLE)]
+    return [*heads, *(_row(table + SET_ENTRY * place) for place in range(entries))]
+
+
+def _no_rows(thing: Any) -> Rows:
+    del thing
+    return []
+
+
+# By what a container is or is derived from, the first that fits: its own words, and what is in it.
+_KINDS: Mapping[type, tuple[Callable[[Any], Rows | None], Callable[[Any], Any]]] = MappingProxyType(
+    {
+        OrderedDict: (_ordered_rows, dict.values),
+        dict: (dictionary_rows, dict.values),
+        list: (_whole_list_rows, list.__iter__),
+        set: (_set_rows, set.__iter__),
+        tuple: (_no_rows, tuple.__iter__),
+    }
+)
+_BARE = sys.getsizeof({})
+
+
+@cache
+def versions_count() -> bool:
+    """Whether dictionaries have versions where they are expected."""
+    if sys.implementation.name != "cpython" or sys.version_info[:2] > LAST_WITH_VERSIONS:
+        return False
+    probe = {"entry": 0}
+    seen = {word(id(probe) + VERSION)}
+    for number in range(1, 5):
+        probe["entry"] = number
+        seen.add(word(id(probe) + VERSION))
+    changed = len(seen) == 5
+    before = word(id(probe) + VERSION)
+    probe.get("entry")
+    return changed and word(id(probe) + VERSION) == before
+
+
+@cache
+def _entries_are_known() -> bool:
+    """Whether a dictionary's keys and values lie side by side where they are expected."""
+    if sys.implementation.name != "cpython" or sys.version_info[:2] > LAST_WITH_VERSIONS:
+        return False
+    things = [object() for _ in range(100)]
+    for keys in ([f"name {number}" for number in range(100)], [(number,) for number in range(100)]):
+        probe: dict[Any, Any] = dict(zip(keys[:20], things, strict=False))
+        start, image = _image(probe)
+        places = [_find(image, id(key), id(thing)) for key, thing in zip(keys[:20], things, strict=False)]
+        if None in places or len(set(places)) != 20:
+            return False
+        at = start + (places[7] or 0)
+        probe[keys[7]] = things[50]
+        replaced = (word(at), word(at + WORD)) == (id(keys[7]), id(things[50]))
+        del probe[keys[7]]
+        deleted = word(at) != id(keys[7]) and word(id(probe) + KEYS) == start
+        kind = word(start + KEYS_KIND) & KIND_BITS
+        probe.update(zip(keys, things, strict=True))
+        grown = word(id(probe) + KEYS)
+        if not (replaced and deleted and grown != start and word(grown + KEYS_KIND) & KIND_BITS != kind):
+            return False
+    return True
+
+
+@cache
+def _orders_are_known() -> bool:
+    """Whether an ordered dictionary has its nodes where they are expected."""
+    keys = [object() for _ in range(9)]
+    probe = OrderedDict.fromkeys(keys)
+    for moved in (3, 8, 0, 5):
+        probe.move_to_end(keys[moved])
+        node = word(id(probe) + FIRST_NODE)
+        for key in probe:
+            if not LEAST_POINTER < node < MOST_POINTER or word(node) != id(key):
+                return False
+            node = word(node + NEXT_NODE)
+        if node:
+            return False
+    return True
+
+
+@cache
+def _lists_are_known() -> bool:
+    """Whether a list has its length and its items where they are expected."""
+    things = [object(), object(), object()]
+    items = word(id(things) + LIST_ITEMS)
+    return word(id(things) + LIST_SIZE) == len(things) and word(items + WORD) == id(things[1])
+
+
+@cache
+def _sets_are_known() -> bool:
+    """Whether a set has its size and its table where they are expected."""
+    for count in (3, 30):
+        things = {object() for _ in range(count)}
+        entries = word(id(things) + SET_MASK) + 1
+        if word(id(things) + USED) != count or not count < entries <= 1 << 10:
+            return False
+        table = word(id(things) + SET_TABLE)
+        found = {word(table + SET_ENTRY * place) for place in range(entries)}
+        if not set(map(id, things)) <= found:
+            return False
+    return True
+
+
+@cache
+def _cells_are_known() -> bool:
+    """Whether a closure's cell has its object where it is expected."""
+    cells = [(CellType(thing), thing) for thing in (object(), object(), object())]
+    return all(word(id(cell) + CELL_CONTENTS) == id(thing) for cell, thing in cells)
