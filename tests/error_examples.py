@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+DETACHED = """\
+def both(x):
+    y = x * 2
+    detached = y.detach(){}
+    detached.mul_(x)
+    return y, detached
+
+
+weft.hybridize(both)(torch.ones(2, requires_grad=True))"""
+
 COUNTS = """\
 class Net(torch.nn.Module):
     steps = 0
@@ -146,5 +156,9 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "generator": (
         "f = weft.hybridize(lambda x: x + torch.rand(2, generator=torch.Generator().manual_seed(1)))\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, g: x + torch.rand(2, generator=g))\nf(torch.ones(2), torch.Generator())",
+    ),
+    "detached gradient": (
+        DETACHED.format(""),
+        DETACHED.format(".clone()"),
     ),
 }

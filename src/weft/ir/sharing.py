@@ -14,6 +14,8 @@ from weft.ir.types import TensorType, Type
 SHARING_OPS = frozenset({"reshape", "permute", "expand", "slice", "cast", "item"})
 """Ops whose result may be computed as a view of an operand, or as the operand itself."""
 
+NEGATED_VIEW = "aten._neg_view.default"
+
 
 def sources(value: Value) -> tuple[Value, ...]:
     """The operands whose memory a value may share."""
@@ -24,6 +26,19 @@ def sources(value: Value) -> tuple[Value, ...]:
     if value.op == "item":  # the results of one operator are separate, unless they are views
         return value.operands if sources(value.operands[0]) else ()
     return value.operands
+
+
+def is_negated(value: Value) -> bool:
+    """Whether memory holds the numbers of a value with the other sign: PyTorch's operators know, kernels do not.
+
+    A view keeps the negative bit of what it looks into, `_neg_view` flips it, and what is new has none.
+    """
+    flipped = False
+    while value.operands and sources(value):
+        if value.op == "library" and value.attributes["call"].target == NEGATED_VIEW:
+            flipped = not flipped
+        value = value.operands[0]
+    return flipped
 
 
 def looks_into_memory(target: str) -> bool:

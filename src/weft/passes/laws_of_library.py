@@ -8,6 +8,7 @@ from __future__ import annotations
 from weft.ir import library
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Value
+from weft.ir.sharing import is_negated
 from weft.ir.types import TensorType
 from weft.passes.law import Law, operand_if_alike
 
@@ -43,8 +44,8 @@ def nothing_changes(value: Value) -> Value | None:
         return None
     if not isinstance(value.type, TensorType) or dict(call.keywords).get("pin_memory"):
         return None
-    # A copy of a lazily conjugated tensor is a plain one, and the caller may ask which of both it is.
-    if name in COPIES and value.type.dtype.is_complex:
+    # A copy of a lazily conjugated or negated tensor is a plain one, and the caller may ask which of both it is.
+    if name in COPIES and (value.type.dtype.is_complex or is_negated(value.operands[0])):
         return None
     return operand_if_alike(value, value.operands[0])
 

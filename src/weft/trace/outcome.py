@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from weft.ir.graph import Result, Write
 from weft.trace.capture import has_gradient_hooks
 from weft.trace.memory import Memory, TensorState
 from weft.trace.recorder import Recorder
+from weft.trace.refusals import refuse
+
+DETACH = "aten.detach.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ def outcome(recorder: Recorder, leaves: list[Any]) -> tuple[list[TracedResult | 
     """Describe what the function returned (tensors as TracedResult, other leaves as they are) and what it wrote."""
     states = {id(leaf): recorder.state_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
     owners = Counter(id(state.memory) for state in states.values())
+    roots = _roots(recorder, states.values())
     own = {key for key, state in states.items() if _has_backward_of_its_own(recorder, state)}
     described: list[TracedResult | Any] = []
     for leaf in leaves:
@@ -46,7 +51,7 @@ def outcome(recorder: Recorder, leaves: list[Any]) -> tuple[list[TracedResult | 
         elif id(leaf) in own:
             described.append(_differentiated(recorder, state))
         else:
-            described.append(_describe(recorder, state, owners[id(state.memory)]))
+            described.append(_describe(recorder, state, roots.get(id(state.memory)), owners[id(state.memory)]))
     return described, recorder.writes()
 
 
@@ -79,17 +84,39 @@ def _differentiated(recorder: Recorder, state: TensorState) -> TracedResult:
     return TracedResult(Result(recorder.copy(recorder.value_of(state.tensor))), True, state.tensor)
 
 
-def _describe(recorder: Recorder, state: TensorState, owners: int) -> TracedResult:
+def _describe(recorder: Recorder, state: TensorState, root: TensorState | None, owners: int) -> TracedResult:
     tensor, memory = state.tensor, state.memory
     if memory.inputs:
         return TracedResult(_view_of_input(state), tensor.requires_grad, None)
-    first = memory.first
+    if root is None or state.path[: len(root.path)] != root.path:
+        root = memory.first
+    rest = state.path[len(root.path) :] if root is not None and root is not memory.first else state.path
     # A view that carries a gradient is taken outside the autograd node: writing into it must be allowed, as in eager.
-    alone = owners == 1 and not (state.path and tensor.requires_grad)
-    if alone or first is None or first.path:
+    alone = owners == 1 and not (rest and tensor.requires_grad)
+    if alone or root is None or (root is memory.first and root.path):
         return TracedResult(Result(recorder.value_of(tensor)), tensor.requires_grad, tensor)
-    path = tuple(entry.step for entry in state.path)
-    return TracedResult(Result(memory.base, path), tensor.requires_grad, first.tensor)
+    path = tuple(entry.step for entry in rest)
+    return TracedResult(Result(recorder.value_of(root.tensor), path), tensor.requires_grad, root.tensor)
+
+
+def _roots(recorder: Recorder, states: Iterable[TensorState]) -> dict[int, TensorState]:
+    """By memory: the tensor whose gradient is that of the results in it.
+
+    It is the one that was detached last on the way, or the first there was: factories detach what they give, so memory
+    that torch.zeros made, and that a write gave a gradient, has such a root.
+    """
+    found: dict[int, TensorState] = {}
+    for state in states:
+        memory = state.memory
+        if not state.tensor.requires_grad or memory.inputs or memory.first is None or memory.first.path:
+            continue
+        detached = [index for index, entry in enumerate(state.path) if entry.step.target == DETACH]
+        path = state.path[: detached[-1] + 1] if detached else ()
+        of_memory = (other for other in recorder.states.values() if other.memory is memory)
+        root = next((other for other in of_memory if other.path == path and other.tensor.requires_grad), state)
+        if found.setdefault(id(memory), root).path != root.path:
+            refuse("detached gradient", memory.base.place)
+    return found
 
 
 def _view_of_input(state: TensorState) -> Result:

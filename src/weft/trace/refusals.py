@@ -105,6 +105,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "a gradient would have to flow through memory that several arguments look into",
             "pass clones, or write under torch.no_grad()",
         ),
+        "detached gradient": (
+            "the program gives back a tensor, and a detached view of it that a write gave a gradient of its own",
+            "one piece of memory would carry two gradients out of the program",
+            "detach().clone() the one, and write into that",
+        ),
         "backward inside": (
             "the program calls backward()",
             "gradients would be added to stand-ins of the parameters and be lost",

@@ -16,7 +16,7 @@ from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.op_types import REAL
 from weft.ir.ops import may_refuse
-from weft.ir.sharing import SHARING_OPS, looked_into, looks_elsewhere, sources
+from weft.ir.sharing import SHARING_OPS, is_negated, looked_into, looks_elsewhere, sources
 from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
 from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rule, defaults
@@ -95,6 +95,8 @@ class _Lifter:
         if value not in self.used and may_refuse(value):
             return False  # called for what it raises: no kernel would read at its indices
         if looks_elsewhere(value.attributes["call"], value.operands) or (value in self.rigid and sources(value)):
+            return False
+        if is_negated(value) or any(map(is_negated, value.operands)):
             return False
         kinds = [*(operand.type for operand in value.operands), *results_of(value.type)]
         return all(kind.dtype in REAL and kind.device == CPU for kind in kinds if isinstance(kind, TensorType))
