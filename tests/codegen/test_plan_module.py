@@ -83,6 +83,9 @@ def test_a_kernel_of_an_unknown_class_is_an_error() -> None:
 class _Strange:
     name: str
 
+    def renamed(self, name: str) -> "_Strange":
+        return _Strange(name)
+
 
 def test_the_table_has_inputs_outputs_packed_buffers_and_constants_in_this_order() -> None:
     buffers = (Buffer("constant", 0, 4), Buffer("packed", 0, 4), Buffer("output", 0, 4), Buffer("input", 0, 4))

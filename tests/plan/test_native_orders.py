@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.plan.form.test_access import finely
+from tests.plan.kernels.examples import finely
 
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
@@ -19,11 +19,12 @@ from weft.codegen.plan_kernels import KernelFunctions
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.check import check_plan
-from weft.plan.form import access
-from weft.plan.form.plan import Kernel, Plan, Run, Wait
+from weft.plan.form.plan import Plan, Run, Wait
 from weft.plan.fuse.fuse import fuse
 from weft.plan.fuse.merge_loops import merge_loops
+from weft.plan.kernels.box import Range
 from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.winograd import WinogradKernel
 from weft.plan.memory.arena import place
@@ -172,11 +173,11 @@ def test_kernels_give_the_same_bits_in_any_order_that_the_waits_allow(name: str,
 
 
 def test_boxes_that_are_too_small_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def narrow(kernel: ConvKernel, pixels: access.Range) -> access.Range:
+    def narrow(kernel: ConvKernel, pixels: Range) -> Range:
         first, last = (pixel // kernel.out_size[1] * kernel.window.stride[0] for pixel in (pixels[0], pixels[1] - 1))
         return first, last + 1
 
-    monkeypatch.setattr(access, "_rows_seen", narrow)
+    monkeypatch.setattr(ConvKernel, "rows_seen", narrow)
     plan = planned(GRAPHS["strided and dilated"], 2)
     monkeypatch.undo()
     machine = NativeMachine(plan)

@@ -5,8 +5,9 @@ from dataclasses import replace
 from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
 from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction, View
-from weft.plan.kernels.gemm import GemmKernel, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.kernels.gemm import GemmKernel, Matrix, PackedMatrix, packed_size, panels
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import host_target
 

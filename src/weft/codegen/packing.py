@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from weft.codegen.plan_kernels import renamed
 from weft.plan.form.plan import KernelCall, Plan
 
 ALIGNMENT = 64
@@ -47,8 +46,7 @@ def _chain(plan: Plan, calls: tuple[KernelCall, ...]) -> PackingChain:
     scratch = tuple(buffer for buffer in writes if plan.buffers[buffer].kind != "packed")
     numbers = {buffer: number for number, buffer in enumerate((*sources, *packed, *scratch))}
     lines = [
-        (renamed(call.kernel, ""), [(numbers[place.buffer], place.offset) for place in call.arguments])
-        for call in calls
+        (call.kernel.renamed(""), [(numbers[place.buffer], place.offset) for place in call.arguments]) for call in calls
     ]
     sizes = [plan.buffers[buffer].bytes for buffer in (*packed, *scratch)]
     return PackingChain(calls, sources, packed, scratch, repr((lines, len(sources), sizes)))

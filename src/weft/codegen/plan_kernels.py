@@ -1,7 +1,6 @@
 """The kernels of a plan -> one native function for each that differs from the others in more than its name."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from weft.codegen.kernels.attention import emit_attention
@@ -28,8 +27,10 @@ from weft.plan.kernels.check import CheckKernel
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.conv_weight import WeightGradientKernel
 from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
-from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.pool_gradient import PoolGradientKernel
 from weft.plan.kernels.reduce import RowKernel
@@ -37,8 +38,8 @@ from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.top import TopKernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
 
-# Kernels are of many classes without a common one; each row's emitter takes its own.
-EMIT: dict[type, Callable[[Module, Any], None]] = {
+# Each row's emitter takes kernels of its own kind.
+EMIT: dict[type[Kernel], Callable[[Module, Any], None]] = {
     LoopKernel: emit_loop,
     RowKernel: emit_reduce,
     GemmKernel: emit_gemm,
@@ -67,15 +68,15 @@ class KernelFunctions:
         self.groups: list[list[FunctionWriter]] = []
         """The functions of each kernel: they call one another, and nothing else of the module."""
         self._names: dict[str, str] = {}
-        self._known: dict[int, tuple[Any, str]] = {}  # by identity; each keeps its kernel, so that no other gets its
+        self._known: dict[int, tuple[Kernel, str]] = {}  # by identity; each keeps its kernel, so that no other gets its
 
-    def name(self, kernel: Any) -> str:
+    def name(self, kernel: Kernel) -> str:
         """Give the name of a kernel's function."""
         if id(kernel) not in self._known:
             self._known[id(kernel)] = kernel, self._find(kernel)
         return self._known[id(kernel)][1]
 
-    def _find(self, kernel: Any) -> str:
+    def _find(self, kernel: Kernel) -> str:
         key = text_of(kernel)
         if key not in self._names:
             emit = EMIT.get(type(kernel))
@@ -83,26 +84,13 @@ class KernelFunctions:
                 raise InternalError(f"no code is generated for kernels of the class {type(kernel).__name__}")
             name = f"{kernel.name}.{len(self._names)}"
             before = len(self.module.functions)
-            emit(self.module, renamed(kernel, name))
+            emit(self.module, kernel.renamed(name))
             self.groups.append(self.module.functions[before:])
             self._names[key] = name
         return self._names[key]
 
 
-def text_of(kernel: Any) -> str:
+def text_of(kernel: Kernel) -> str:
     """Describe all of a kernel but its name: kernels with equal texts have the same function."""
     # The text tells 0.0 from -0.0 and 1 from 1.0, which equality does not.
-    return repr(renamed(kernel, ""))
-
-
-def renamed(kernel: Any, name: str) -> Any:
-    """Give a kernel another name, and one made from it to the kernel inside it."""
-    if isinstance(kernel, RowKernel):
-        return replace(kernel, expression=replace(kernel.expression, name=name))
-    if isinstance(kernel, ScatterKernel):
-        return replace(kernel, expression=replace(kernel.expression, name=name))
-    if isinstance(kernel, WinogradStage):
-        return replace(kernel, name=name, of=renamed(kernel.of, ""))
-    if isinstance(kernel, WinogradKernel):
-        return replace(kernel, name=name, product=replace(kernel.product, name=f"{name}.product"))
-    return replace(kernel, name=name)
+    return repr(kernel.renamed(""))

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import InternalError, counted
-from weft.plan.form.access import boxes
 from weft.plan.form.order import Order, lanes_of, order_of
 from weft.plan.form.plan import Plan, Run, Wait
 from weft.plan.kernels.box import Box
@@ -130,9 +129,9 @@ def _sharing_problems(plan: Plan, order: Order) -> Iterator[str]:
 
 def _boxes(plan: Plan, number: int, begin: int, end: int) -> tuple[Box | None, ...]:
     call = plan.calls[number]
-    found = boxes(call.kernel, begin, end) if begin < end <= call.kernel.tile_count else None
-    if found is None:
+    if not begin < end <= call.kernel.tile_count:
         return (None,) * len(call.arguments)
+    found = call.kernel.boxes(begin, end)
     return tuple(one.moved(place.offset) if one else None for one, place in zip(found, call.arguments, strict=True))
 
 

@@ -159,6 +159,6 @@ class Planner:
         for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
-            plan = write_over_operands(plan, self.lanes)
+            plan = write_over_operands(plan, self.lanes, self.target)
             regions.append(DraftRegion(region, replace(fused, plan=plan), dict(replaced), self))
         return Draft(compiled, tuple(regions))

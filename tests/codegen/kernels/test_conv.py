@@ -9,9 +9,10 @@ from torch.nn.functional import conv2d
 
 from weft.codegen.kernels.conv import emit_conv
 from weft.codegen.kernels.pack import emit_pack
-from weft.plan.kernels.conv import ConvKernel, ConvSizes, Images, Window, out_size
+from weft.plan.kernels.conv import ConvKernel, ConvSizes
 from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction
+from weft.plan.kernels.images import Images, Window, out_size
 from weft.plan.kernels.schedule_conv import (
     WeightOrder,
     channel_parts,

@@ -13,9 +13,10 @@ from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.llvm.module import Module
 from weft.plan.fuse.conv_gradient import InputGradient, border_for_few_channels, input_gradient
-from weft.plan.kernels.conv import ConvSizes, Images, Window
+from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
 from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
+from weft.plan.kernels.images import Images, Window
 from weft.target import Target
 
 TARGETS = targets()

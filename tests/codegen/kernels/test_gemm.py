@@ -11,15 +11,8 @@ from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.llvm.module import Module
 from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.gemm import (
-    GemmKernel,
-    GemmSchedule,
-    Matrix,
-    PackedMatrix,
-    PackKernel,
-    packed_size,
-    panels,
-)
+from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
 from weft.target import Target
 

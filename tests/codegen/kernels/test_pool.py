@@ -8,7 +8,7 @@ from tests.codegen.kernel_cases import assert_untouched, compiled, guarded, targ
 from torch.nn import functional
 
 from weft.codegen.kernels.pool import emit_pool
-from weft.plan.kernels.conv import Images, Window
+from weft.plan.kernels.images import Images, Window
 from weft.plan.kernels.pool import PoolKernel, choose_pool_schedule
 from weft.target import Target
 

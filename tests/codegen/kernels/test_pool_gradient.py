@@ -9,7 +9,7 @@ from tests.codegen.kernels.test_pool import IDS, LAYOUTS, WINDOWS, images
 from torch.nn import functional
 
 from weft.codegen.kernels.pool_gradient import emit_pool_gradient
-from weft.plan.kernels.conv import Window
+from weft.plan.kernels.images import Window
 from weft.plan.kernels.pool_gradient import PoolGradientKernel, choose_pool_gradient_schedule
 from weft.target import Target
 

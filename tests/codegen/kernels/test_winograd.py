@@ -12,9 +12,10 @@ from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage
 from weft.codegen.kernels.winograd_weights import emit_winograd_weights
 from weft.codegen.llvm.module import Module
-from weft.plan.kernels.conv import ConvSizes, Images, Window
+from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction
+from weft.plan.kernels.images import Images, Window
 from weft.plan.kernels.winograd import (
     PRODUCTS,
     WinogradKernel,

@@ -13,7 +13,8 @@ from weft.codegen.objects.compiler import object_codes
 from weft.codegen.objects.module_parts import Group, ModuleParts
 from weft.codegen.objects.native import load_objects
 from weft.plan.kernels.blocks import Blocks
-from weft.plan.kernels.gemm import Matrix, PackKernel
+from weft.plan.kernels.gemm import Matrix
+from weft.plan.kernels.pack import PackKernel
 from weft.target import host_target
 
 KERNELS = 5

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +11,10 @@ from torch import nn
 
 import weft
 from weft.errors import UsageError
-from weft.plan.form.plan import Kernel, Plan
-from weft.plan.form.plan_record import CLASSES, read_plan, write_plan
+from weft.plan.form.plan import Plan
+from weft.plan.form.plan_record import plan_classes, read_plan, write_plan
 from weft.plan.kernels.expression import Instruction
+from weft.plan.kernels.kernel import KINDS
 from weft.plan.kernels.loop import LoopKernel
 
 NUMBERS = (0, 0.0, -0.0, 1, 1.0, True, float("inf"), -float("inf"), 2**40)
@@ -57,11 +57,25 @@ def test_equal_parts_have_one_row() -> None:
 
 
 def test_every_kernel_has_a_place_in_the_text() -> None:
-    assert set(get_args(Kernel)) <= set(CLASSES)
+    assert KINDS.items() <= plan_classes().items()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "[[0,1,2]]", "[[1]]", "[[99,1]]", '[["Plan",1]]', "[[0,[3]]]", "[[0,[0]]]", "[1]", "[[]]"]
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '[["tuple",1,2]]',
+        '[["Plan"]]',
+        "[[99,1]]",
+        '[["Run",1]]',
+        '[["tuple",[3]]]',
+        '[["tuple",[0]]]',
+        '[["int",1]]',
+        "[1]",
+        "[[]]",
+    ],
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not the text of a plan"):

@@ -10,8 +10,9 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.conv_weight import WeightGradientKernel
 from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.regions.region import find_regions
 from weft.target import host_target

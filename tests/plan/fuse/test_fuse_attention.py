@@ -17,7 +17,8 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.form.plan import KernelCall
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.attention import AttentionKernel
-from weft.plan.kernels.gemm import Matrix, PackKernel
+from weft.plan.kernels.gemm import Matrix
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.memory.arena import place
 from weft.plan.regions.region import find_regions
 from weft.plan.schedule.lanes import schedule

@@ -10,9 +10,9 @@ from torch import nn
 
 import weft
 from weft.config import overrides
-from weft.plan.form.plan import Kernel
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 
 

@@ -13,7 +13,8 @@ import weft
 from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.fuse import fuse
-from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.regions.region import find_regions
 from weft.target import host_target
 from weft.trace.lift.lift import lift

@@ -11,7 +11,8 @@ from torch import nn
 import weft
 from weft.config import overrides
 from weft.plan.fuse.winograd import winograd_way
-from weft.plan.kernels.conv import ConvSizes, Window
+from weft.plan.kernels.conv import ConvSizes
+from weft.plan.kernels.images import Window
 from weft.target import host_target
 
 CHANNELS = 32

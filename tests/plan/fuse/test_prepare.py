@@ -14,8 +14,9 @@ import weft
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.gemm import GemmKernel, PackKernel
+from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.winograd import WinogradKernel
 from weft.trace.lift.recurrent import LEAST_ROWS
 

@@ -15,13 +15,15 @@ from weft.plan.check import check_plan
 from weft.plan.form.plan import Plan
 from weft.plan.fuse.fuse import fuse
 from weft.plan.fuse.merge_loops import merge_loops
-from weft.plan.kernels.conv import ConvKernel, Images
+from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.images import Images
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage
 from weft.plan.memory.arena import live_bytes, place
 from weft.plan.memory.outputs import borrow_outputs
-from weft.plan.memory.over_operands import read_where_written, write_over_operands
+from weft.plan.memory.over_operands import write_over_operands
 from weft.plan.regions.region import find_regions
 from weft.plan.schedule.lanes import schedule
 
@@ -55,7 +57,7 @@ def fused(text: str) -> Plan:
 
 def taken(text: str) -> list[type]:
     """The kernels that write over an operand."""
-    calls = write_over_operands(fused(text), 1).calls
+    calls = write_over_operands(fused(text), 1, HOST).calls
     return [type(call.kernel) for call in calls if {p.buffer for p in call.writes} & {p.buffer for p in call.reads}]
 
 
@@ -84,7 +86,7 @@ def test_a_residual_block_ends_where_it_began(name: str) -> None:
     text, kernel = BLOCKS[name]
     assert taken(text) == [kernel]
     before = fused(text)
-    assert live_bytes(write_over_operands(before, 1)) < live_bytes(before)
+    assert live_bytes(write_over_operands(before, 1, HOST)) < live_bytes(before)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4])
@@ -96,7 +98,7 @@ def test_the_bits_stay_the_same_in_any_order_that_the_waits_allow(name: str, lan
 def check_orders(before: Plan, lanes: int, orders: int) -> None:
     expected = NativeMachine(place(before)).run(serial_order(before))
     assert not np.isnan(np.frombuffer(expected[0], np.float32)).any()
-    plan = place(borrow_outputs(schedule(write_over_operands(before, 1), lanes, EAGER), least=64))
+    plan = place(borrow_outputs(schedule(write_over_operands(before, 1, HOST), lanes, EAGER), least=64))
     check_plan(plan)
     machine = NativeMachine(plan)
     assert machine.run(serial_order(plan)) == expected
@@ -140,14 +142,14 @@ def test_what_must_stay_is_not_written_over(name: str) -> None:
     if name.startswith("partial"):
         assert any(isinstance(call.kernel, GemmKernel) and call.kernel.walk.parts.count > 1 for call in before.calls)
     assert taken(REFUSED[name]) == []
-    assert write_over_operands(before, 1) == before
+    assert write_over_operands(before, 1, HOST) == before
 
 
 def test_several_lanes_write_only_large_results_over_an_operand() -> None:
     small, large = fused(BLOCKS["direct"][0]), fused(BLOCKS["direct"][0].replace("f32[2,", "f32[400,"))
-    assert write_over_operands(small, 2) == small
-    assert write_over_operands(small, 1) != small
-    assert write_over_operands(large, 2) != large
+    assert write_over_operands(small, 2, HOST) == small
+    assert write_over_operands(small, 1, HOST) != small
+    assert write_over_operands(large, 2, HOST) != large
 
 
 def ending(name: str) -> WinogradKernel | ConvKernel | GemmKernel:
@@ -159,13 +161,17 @@ def ending(name: str) -> WinogradKernel | ConvKernel | GemmKernel:
     return kernel
 
 
+def over(kernel: Kernel, number: int) -> bool:
+    return kernel.written_over(0, number, HOST) is kernel
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_results_of_another_kind_are_not_written_over_an_operand(name: str) -> None:
     kernel = ending(name)
-    assert read_where_written(kernel, 2)
-    assert [read_where_written(kernel, number) for number in (0, 1, 3)] == [False] * 3
+    assert over(kernel, 2)
+    assert [over(kernel, number) for number in (0, 1, 3)] == [False] * 3
     body = (*kernel.epilogue.body, Instruction("cast", (0,), "i32"))
-    assert not read_where_written(replace(kernel, epilogue=replace(kernel.epilogue, body=body)), 2)
+    assert not over(replace(kernel, epilogue=replace(kernel.epilogue, body=body)), 2)
 
 
 def test_partial_sums_of_a_convolution_wait_in_the_output() -> None:
@@ -173,8 +179,8 @@ def test_partial_sums_of_a_convolution_wait_in_the_output() -> None:
     assert isinstance(kernel, ConvKernel)
     in_parts = replace(kernel, schedule=replace(kernel.schedule, channel_block=4, merge_columns=False))
     assert in_parts.walk.parts.count > 1
-    assert not read_where_written(in_parts, 2)
-    assert not read_where_written(replace(ending("product"), accumulate=True), 2)
+    assert not over(in_parts, 2)
+    assert not over(replace(ending("product"), accumulate=True), 2)
 
 
 @pytest.mark.parametrize("name", ["direct", "Winograd's way"])
@@ -188,14 +194,14 @@ def test_images_that_lie_elsewhere_are_not_written_over(name: str) -> None:
         Images(wide * SIDE * SIDE, wide * SIDE, wide, 1),
         Images(layout.image, layout.column, layout.column * SIDE, 1),
     ):
-        assert not read_where_written(replace(kernel, output=other), 2)
+        assert not over(replace(kernel, output=other), 2)
 
 
 def test_of_two_stages_only_the_one_that_makes_pixels_is_written_over_an_operand() -> None:
     kernel = ending("Winograd's way")
     assert isinstance(kernel, WinogradKernel)
-    assert [read_where_written(WinogradStage("s", kernel, "pixels"), number) for number in range(3)] == [0, 1, 0]
-    assert [read_where_written(WinogradStage("s", kernel, "patches"), number) for number in range(2)] == [0, 0]
+    assert [over(WinogradStage("s", kernel, "pixels"), number) for number in range(3)] == [0, 1, 0]
+    assert [over(WinogradStage("s", kernel, "patches"), number) for number in range(2)] == [0, 0]
 
 
 def random_network(seed: int) -> str:
@@ -218,7 +224,7 @@ def test_random_networks_have_right_plans() -> None:
     shared = 0
     for seed in range(60):
         before = fused(random_network(seed))
-        after = write_over_operands(before, 1)
+        after = write_over_operands(before, 1, HOST)
         shared += after != before
         assert live_bytes(after) <= live_bytes(before)
         for lanes in (1, 2, 3):

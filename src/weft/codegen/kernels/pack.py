@@ -11,7 +11,7 @@ from weft.codegen.kernels.squares import turn_square
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
-from weft.plan.kernels.gemm import PackKernel
+from weft.plan.kernels.pack import PackKernel
 
 TOGETHER = 4  # numbers that are copied in one round of a loop
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from weft.plan.form.access import Boxes, boxes
 from weft.plan.form.plan import Plan
 from weft.plan.kernels.box import Box, disjoint
+from weft.plan.kernels.kernel import Boxes
 
 Key = TypeVar("Key")
 
@@ -67,7 +67,7 @@ class Footprints:
         tiles = call.kernel.tile_count
         if (begin, end) == (0, tiles) and number in self._whole:
             return self._whole[number]
-        found = (boxes(call.kernel, begin, end) if begin < end else None) or (None,) * len(call.arguments)
+        found = call.kernel.boxes(begin, end) if begin < end else (None,) * len(call.arguments)
         if (begin, end) == (0, tiles):
             self._whole[number] = found
         return found

@@ -12,40 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.plan.kernels.attention import AttentionKernel
-from weft.plan.kernels.attention_gradient import AttentionGradientKernel
-from weft.plan.kernels.check import CheckKernel
-from weft.plan.kernels.conv import ConvKernel
-from weft.plan.kernels.conv_weight import WeightGradientKernel
-from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
-from weft.plan.kernels.gemm import GemmKernel, PackKernel
-from weft.plan.kernels.loop import LoopKernel
-from weft.plan.kernels.pool import PoolKernel
-from weft.plan.kernels.pool_gradient import PoolGradientKernel
-from weft.plan.kernels.reduce import RowKernel
-from weft.plan.kernels.scatter import ScatterKernel
-from weft.plan.kernels.top import TopKernel
-from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, WinogradWeightKernel
+from weft.plan.kernels.kernel import Kernel
 
-Kernel = (
-    LoopKernel
-    | RowKernel
-    | GemmKernel
-    | PackKernel
-    | ConvKernel
-    | WeightGradientKernel
-    | DepthwiseWeightKernel
-    | WinogradKernel
-    | WinogradStage
-    | WinogradWeightKernel
-    | PoolKernel
-    | PoolGradientKernel
-    | ScatterKernel
-    | TopKernel
-    | AttentionKernel
-    | AttentionGradientKernel
-    | CheckKernel
-)
 BufferKind = Literal["input", "output", "arena", "constant", "packed"]
 
 

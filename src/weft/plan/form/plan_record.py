@@ -1,21 +1,23 @@
-"""A Plan -> JSON text that says everything, and back.
+"""Write a Plan as JSON text that says everything, and read it back.
 
-The text is a list of rows, the plan's last. A row is `[class, field, ...]`, the class by its number in CLASSES, or
-`[TUPLE, item, ...]`. Fields and items are numbers, names, truth values or None as they are; what has a row of its own,
-which comes before, is `[number of that row]`. Equal parts have one row.
+The text is a list of rows, the plan's last. A row is `[class, field, ...]`, the class by its name, or
+`["tuple", item, ...]`. Fields and items are numbers, names, truth values or None as they are; what has a row of its
+own, which comes before, is `[number of that row]`. Equal parts have one row.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from weft.errors import InternalError, UsageError
 from weft.plan.form.plan import Plan
+from weft.plan.kernels.kernel import KINDS
 
-TUPLE = 0
+TUPLE = "tuple"
 PLAIN = (int, float, bool, str, type(None))
 # What a row that nobody of ours has written can raise while it is read.
 DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError)
@@ -31,15 +33,17 @@ def _classes(kind: Any, found: dict[type, None]) -> None:
             _classes(hint, found)
 
 
-def _all_classes() -> tuple[type, ...]:
+@cache
+def plan_classes() -> dict[str, type]:
+    """Give all classes that a plan is made of, by name: its own, and those of the kinds of kernels.
+
+    Who writes or reads a plan has the planner beside it, and so all kinds that it makes.
+    """
     found: dict[type, None] = {}
-    _classes(Plan, found)
-    return (tuple, *found)
-
-
-CLASSES = _all_classes()
-NUMBERS = {kind: number for number, kind in enumerate(CLASSES)}
-FIELDS = [[field.name for field in fields(kind)] if is_dataclass(kind) else [] for kind in CLASSES]
+    for kind in (Plan, *KINDS.values()):
+        _classes(kind, found)
+    assert len({kind.__name__ for kind in found}) == len(found)
+    return {TUPLE: tuple, **{kind.__name__: kind for kind in found}}
 
 
 def write_plan(plan: Plan) -> str:
@@ -53,9 +57,10 @@ def read_plan(text: str) -> Plan:
     """Read what `write_plan` wrote; anything else is a UsageError."""
     made: list[Any] = []
     try:
-        for number, *parts in json.loads(text):
+        classes = plan_classes()
+        for name, *parts in json.loads(text):
             values = [made[part[0]] if type(part) is list else part for part in parts]
-            made.append(tuple(values) if number == TUPLE else CLASSES[number](*values))
+            made.append(tuple(values) if name == TUPLE else classes[name](*values))
     except DAMAGE as error:
         raise UsageError("this is not the text of a plan", why=str(error)) from error
     if not made or not isinstance(made[-1], Plan):
@@ -85,9 +90,9 @@ class _Writer:
         return found
 
     def _row(self, part: Any) -> Iterator[Any]:
-        number = NUMBERS.get(type(part))
-        if number is None:
+        kind = type(part)
+        if plan_classes().get(kind.__name__) is not kind:
             raise InternalError(f"a plan holds {part!r}, which has no place in its text")
-        yield number
-        for value in part if number == TUPLE else [getattr(part, name) for name in FIELDS[number]]:
+        yield kind.__name__
+        for value in part if kind is tuple else [getattr(part, name) for name in kind.__dataclass_fields__]:
             yield value if type(value) in PLAIN else self.reference(value)

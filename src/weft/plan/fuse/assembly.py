@@ -9,10 +9,11 @@ from typing import Protocol
 import torch
 
 from weft.ir.types import TensorType
-from weft.plan.form.plan import Buffer, BufferKind, Kernel, KernelCall, Location
+from weft.plan.form.plan import Buffer, BufferKind, KernelCall, Location
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, explicit_rounding
-from weft.plan.kernels.gemm import PackKernel
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.regions.lazy import BodyWriter, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
 from weft.plan.regions.window import Window, in_order_of, plain
 from weft.target import Target

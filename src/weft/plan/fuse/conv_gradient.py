@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd
 
-from weft.plan.kernels.conv import ConvKernel, ConvSizes, Images, Window
+from weft.plan.kernels.conv import ConvKernel, ConvSizes
 from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.gemm import PackKernel
+from weft.plan.kernels.images import Images, Window
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.schedule_conv import (
     WeightOrder,
     channel_parts,

@@ -24,7 +24,6 @@ from weft.plan.fuse.image_layout import (
 from weft.plan.fuse.products import Product
 from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import ConvSizes
-from weft.plan.kernels.conv import Window as ConvWindow
 from weft.plan.kernels.conv_weight import (
     WeightGradientKernel,
     channels_to_spare,
@@ -34,6 +33,7 @@ from weft.plan.kernels.conv_weight import (
 from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
 from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.images import Window as ConvWindow
 from weft.plan.regions.lazy import Computed, Lazy, Leaf, Node
 from weft.plan.regions.window import Window, in_order_of, plain
 

@@ -22,10 +22,10 @@ from weft.plan.fuse.image_layout import (
 from weft.plan.fuse.products import Product
 from weft.plan.fuse.winograd import convolve_by_winograd, winograd_way
 from weft.plan.kernels.conv import ConvKernel, ConvSizes
-from weft.plan.kernels.conv import Window as ConvWindow
 from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.expression import DTYPE_BYTES
-from weft.plan.kernels.gemm import PackKernel
+from weft.plan.kernels.images import Window as ConvWindow
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.schedule_conv import (
     WeightOrder,
     channel_parts,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from weft.ir.graph import Value
 from weft.plan.fuse.fusion import Fusion
-from weft.plan.kernels.conv import Images
 from weft.plan.kernels.epilogue import Operand
+from weft.plan.kernels.images import Images
 from weft.plan.regions.lazy import Fixed, Lazy, Leaf
 from weft.plan.regions.window import Window, in_order_of
 

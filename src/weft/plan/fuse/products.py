@@ -11,7 +11,8 @@ from weft.plan.form.plan import Location
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.prepare import fold, prepare
 from weft.plan.kernels.epilogue import Epilogue, Operand
-from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, PackKernel, packed_size, panels
+from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
 from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
 from weft.plan.regions.window import Window, plain, same_layout

@@ -8,7 +8,7 @@ from weft.ir.graph import Value
 from weft.ir.types import TensorType, TupleType
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last, channels_last_strides, images_of, pair, side_by_side
-from weft.plan.kernels.conv import Window as PoolWindow
+from weft.plan.kernels.images import Window as PoolWindow
 from weft.plan.kernels.pool import PoolKernel, choose_pool_schedule
 from weft.plan.kernels.pool_gradient import PoolGradientKernel, choose_pool_gradient_schedule
 from weft.plan.regions.lazy import Computed, Fixed, Lazy, Leaf, Node

@@ -1,1 +1,1 @@
-"""The kernels of a Plan, a description each, and what every one of them must fulfil."""
+"""Say what each kind of kernel of a Plan must be, in a file a kind, with what they share."""

@@ -7,13 +7,17 @@ divides each row by its sum. Scores never leave the tile: they lie on its stack,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.kernels.blocks import Blocks, cut
+from weft.plan.kernels.box import Box, Range, box, cut_range
+from weft.plan.kernels.cycles import CYCLES_OF_OP, MEMORY_CYCLES, ROW_CYCLES, SIMPLE, body_cycles
 from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
 from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
+from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import Target
 
@@ -52,7 +56,7 @@ class AttentionSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionKernel:
+class AttentionKernel(Kernel):
     """One attention; arguments are out, [highest, total], query, key, value, the body's inputs, begin, end.
 
     `key` is the right operand of the first product, keys side by side. The body's value 0 is the score, the next are
@@ -138,6 +142,71 @@ class AttentionKernel:
             accumulate=part,
         )
 
+    @property
+    def tile_sizes(self) -> tuple[Sizes, Sizes]:
+        """Give the scores of each block of rows: causal ones see more keys the farther down they are."""
+        blocks = self.row_blocks
+        rows = [blocks.start(block + 1) - blocks.start(block) for block in range(blocks.count)]
+        return [self.seen(block) * height for block, height in enumerate(rows)], (1,)
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of both products and of softmax between them, as far as keys are seen."""
+        sizes, schedule, blocks = self.sizes, self.schedule, self.row_blocks
+        keys = sum(self.seen(block) for block in range(blocks.count)) / blocks.count
+        element = CYCLES_OF_OP["exp"] + body_cycles(self.body) + 3 * SIMPLE + (4 + len(self.inputs)) * MEMORY_CYCLES
+        rows = blocks.size * (element * keys / schedule.scores.lanes + 4 * ROW_CYCLES)
+        products = self.scores(blocks.size).cycles + self.values(blocks.size, sizes.keys).cycles
+        return self.tile_count * (products * keys / sizes.keys + rows)
+
+    @property
+    def summary(self) -> str:
+        """Say the batch, queries, keys and the numbers of each."""
+        return attention_summary(self.sizes, causal=self.schedule.key_block > 0)
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give some rows of queries and outputs, where they are of one matrix, and all of keys and values."""
+        sizes, blocks = self.sizes, self.row_blocks
+        first, last = begin // blocks.count, (end - 1) // blocks.count
+        rows = (0, sizes.rows)
+        if first == last:
+            rows = (blocks.start(begin % blocks.count), blocks.start((end - 1) % blocks.count + 1))
+        element = DTYPE_BYTES[sizes.element]
+
+        def seen(strides: Sequence[int], spans: Sequence[tuple[int, Range]], item: int = element) -> Box | None:
+            offset, steps = cut_range(sizes.batch, strides, first, last + 1) if sizes.batch else (0, [])
+            for stride, (start, stop) in spans:
+                offset += start * stride
+                steps = [*steps, (stride, stop - start)]
+            return box(offset, steps, item)
+
+        def matrix(where: Matrix | PackedMatrix, down: Range, across: Range) -> Box | None:
+            if isinstance(where, PackedMatrix):
+                return None
+            return seen(where.batch, ((where.row, down), (where.column, across)))
+
+        number = box(first * sizes.rows + rows[0], [(1, (last - first) * sizes.rows + rows[1] - rows[0])], element)
+        sides = [rows, (0, sizes.keys)]
+        inputs = (
+            seen(view.strides[:-2], list(zip(view.strides[-2:], sides, strict=True)), DTYPE_BYTES[view.dtype])
+            for view in self.inputs
+        )
+        return (
+            matrix(self.out, rows, (0, sizes.columns)),
+            *((number, number) if self.keeps_numbers else ()),
+            matrix(self.query, rows, (0, sizes.inner)),
+            matrix(self.key, (0, sizes.inner), (0, sizes.keys)),
+            matrix(self.value, (0, sizes.keys), (0, sizes.columns)),
+            *inputs,
+        )
+
+    def renamed(self, name: str) -> AttentionKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: blocks of rows read keys and values again."""
+
 
 def choose_attention(
     sizes: AttentionSizes, scores: GemmSchedule, target: Target, *, causal: bool
@@ -151,3 +220,8 @@ def choose_attention(
     key_block = KEY_BLOCK if causal and sizes.keys > KEY_BLOCK else 0
     values = choose_schedule(sizes.element, (sizes.rows, sizes.columns, key_block or sizes.keys), target)
     return AttentionSchedule(rows, scores, values, key_block)
+
+
+def attention_summary(sizes: AttentionSizes, *, causal: bool) -> str:
+    """Say the batch, queries, keys and the numbers of each."""
+    return f"{by(*sizes.batch, sizes.rows, sizes.keys)}, {sizes.inner} to {sizes.columns}{', causal' if causal else ''}"

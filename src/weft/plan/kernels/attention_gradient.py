@@ -8,14 +8,26 @@ the tile: they lie on its stack, `stack_bytes`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.plan.kernels.attention import ALL_TILES, KEY_BLOCK, LEAST_ROWS, MOST_CAUSAL_ROWS, MOST_ROWS, AttentionSizes
+from weft.plan.kernels.attention import (
+    ALL_TILES,
+    KEY_BLOCK,
+    LEAST_ROWS,
+    MOST_CAUSAL_ROWS,
+    MOST_ROWS,
+    AttentionSizes,
+    attention_summary,
+)
 from weft.plan.kernels.blocks import Blocks, cut
+from weft.plan.kernels.box import Box, box, cut_range
+from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, body_cycles
 from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
 from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
+from weft.plan.kernels.kernel import Boxes, Kernel
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import Target
 
@@ -58,7 +70,7 @@ class AttentionOperands:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionGradientKernel:
+class AttentionGradientKernel(Kernel):
     """The gradients of one attention; arguments are those of `operands` in order, the body's inputs, begin, end.
 
     The body's value 0 is the score, 1 the pull, the next are the inputs, whose views have strides for the batch, rows
@@ -169,6 +181,64 @@ class AttentionGradientKernel:
             schedule=replace(schedule, tile_row_blocks=ALL_TILES),
             accumulate=accumulate,
         )
+
+    @property
+    def tile_sizes(self) -> None:
+        """All tiles are one matrix."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of the five products and of what is done to scores, as far as keys are seen."""
+        sizes, blocks, rows = self.sizes, self.row_blocks, self.row_blocks.size
+        keys = sum(self.seen(block) for block in range(blocks.count)) / blocks.count
+        element = body_cycles(self.body) + (4 + len(self.inputs)) * MEMORY_CYCLES
+        parts = (self.for_query, self.for_key, self.for_value)
+        products = [self.scores(rows).cycles, self.pull(rows).cycles]
+        products += [part(rows, self.key_step).cycles * sizes.keys / self.key_step for part in parts]
+        vectors = rows * (element * keys / self.schedule.scores.lanes + 4 * ROW_CYCLES)
+        return self.tile_count * blocks.count * (sum(products) * keys / sizes.keys + vectors)
+
+    @property
+    def summary(self) -> str:
+        """Say the batch, queries, keys and the numbers of each."""
+        return attention_summary(self.sizes, causal=self.schedule.key_block > 0)
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give whole matrices of the batch."""
+        sizes, operands, element = self.sizes, self.operands, DTYPE_BYTES[self.sizes.element]
+
+        def seen(strides: Sequence[int], sides: Sequence[tuple[int, int]], item: int = element) -> Box | None:
+            offset, steps = cut_range(sizes.batch, strides, begin, end) if sizes.batch else (0, [])
+            return box(offset, [*steps, *sides], item)
+
+        def matrix(where: Matrix | PackedMatrix, rows: int, columns: int) -> Box | None:
+            if isinstance(where, PackedMatrix):
+                return None
+            return seen(where.batch, [(where.row, rows), (where.column, columns)])
+
+        across = (sizes.rows, sizes.keys)
+        inputs = (
+            seen(view.strides[:-2], list(zip(view.strides[-2:], across, strict=True)), DTYPE_BYTES[view.dtype])
+            for view in self.inputs
+        )
+        return (
+            matrix(operands.for_query, sizes.rows, sizes.inner),
+            matrix(operands.for_key, sizes.keys, sizes.inner),
+            matrix(operands.for_value, sizes.keys, sizes.columns),
+            matrix(operands.query, sizes.rows, sizes.inner),
+            matrix(operands.keys_across, sizes.inner, sizes.keys),
+            matrix(operands.gradient, sizes.rows, sizes.columns),
+            matrix(operands.values_across, sizes.columns, sizes.keys),
+            matrix(operands.key, sizes.keys, sizes.inner),
+            *inputs,
+        )
+
+    def renamed(self, name: str) -> AttentionGradientKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: blocks of rows read keys and values again."""
 
 
 def choose_attention_gradient(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+
+Range = tuple[int, int]
+Steps = tuple[int, list[tuple[int, int]]]  # an offset, and (stride, count) for each dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,23 @@ def box(offset: int, steps: Iterable[tuple[int, int]], item: int) -> Box | None:
     for stride, count in kept:
         high += stride * (count - 1)
     return Box(low, high, tuple(kept), item)
+
+
+def cut_range(sizes: Sequence[int], strides: Sequence[int], first: int, last: int) -> Steps:
+    """Give the steps through points [first, last) of a space, counted row by row; whole rows where it is not one row.
+
+    The last dimensions that a range cuts through at both ends may be taken larger than they are.
+    """
+    offset = 0
+    for place, size in enumerate(sizes):
+        inner = prod(sizes[place + 1 :])
+        start, stop = first // inner if inner else 0, -(-last // inner) if inner else 0
+        offset += start * strides[place]
+        if stop - start > 1 or place == len(sizes) - 1:
+            rest = zip(strides[place + 1 :], sizes[place + 1 :], strict=True)
+            return offset, [(strides[place], min(stop, size) - start), *rest]
+        first, last = first - start * inner, last - start * inner
+    return offset, []
 
 
 def disjoint(one: Box, other: Box) -> bool:

@@ -4,35 +4,22 @@ Vectors run along the output channels, which lie side by side in the output; the
 pixels, so a convolution is a product whose left operand is read where the window says.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from weft.errors import InternalError
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.box import Box, Range, box
+from weft.plan.kernels.cycles import body_cycles
+from weft.plan.kernels.epilogue import Epilogue, Operand
+from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.images import Images, Window, out_size, seen_places, window_sees_outside
+from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
 from weft.plan.kernels.walk import Walk
-
-
-@dataclass(frozen=True)
-class Images:
-    """Where a batch of images lies: strides in elements from image to image, row to row and so on, and the start."""
-
-    image: int
-    row: int
-    column: int
-    channel: int
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Window:
-    """What a convolution or pooling sees of an image, as (vertical, horizontal)."""
-
-    size: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
+from weft.target import Target
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ class ConvSchedule:
 
 
 @dataclass(frozen=True)
-class ConvKernel:
+class ConvKernel(Kernel):
     """One convolution; arguments are out, input, packed weights, the epilogue's inputs, begin, end.
 
     Channels are counted per group. An epilogue operand's row is an output pixel, counted through all images. Where
@@ -208,35 +195,70 @@ class ConvKernel:
         """Count the tiles; any split of them over calls gives the same bits."""
         return self.walk.tile_count
 
+    @property
+    def tile_sizes(self) -> tuple[Sizes, Sizes]:
+        """Give the pixels of tiles above each other and the vectors of those side by side."""
+        return self.walk.tile_sizes
 
-def out_size(in_size: tuple[int, int], window: Window) -> tuple[int, int]:
-    """Give the rows and columns of what a window makes of an image."""
-    rows, columns = (
-        max(0, (length + 2 * padding - dilation * (size - 1) - 1) // stride + 1)
-        for length, size, stride, padding, dilation in zip(
-            in_size, window.size, window.stride, window.padding, window.dilation, strict=True
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of its register blocks."""
+        depth = self.depth_done
+        if self.way == "dot":
+            depth *= self.out_channels / self.schedule.lanes
+        return self.walk.cycles(depth, body_cycles(self.epilogue.body))
+
+    @property
+    def summary(self) -> str:
+        """Say the window, the channels and the images."""
+        groups = f" in {self.groups} groups" if self.groups > 1 else ""
+        channels = f"{self.in_channels} to {self.out_channels}{groups}"
+        return f"{by(*self.window.size)}, {channels}, {self.images} images of {by(*self.out_size)}"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give the pixels written, the rows of input images that their windows see, and the epilogue's operands there.
+
+        Packed weights may be read anywhere.
+        """
+        part, element = self.walk.covered(begin, end), DTYPE_BYTES[self.element]
+        groups = self.groups if not self.depthwise else 1
+        first, last = part.matrices
+        out = (first * self.out_channels + part.columns[0], (last - 1) * self.out_channels + part.columns[1])
+        seen = part.columns if self.depthwise else (first * self.in_channels, last * self.in_channels)
+        height, width = self.out_size
+        images = (part.rows[0] // (height * width), -(-part.rows[1] // (height * width)))
+
+        def operand(where: Operand) -> Box | None:
+            rows, channels = part.rows, groups * self.out_channels
+            steps = [(where.row, rows[1] - rows[0]), (where.column, channels)]
+            return box(rows[0] * where.row, steps, element)
+
+        vertical = self.rows_seen(part.rows) if images[1] - images[0] == 1 else (0, self.in_size[0])
+        stored = self.epilogue.stored_bytes(self.element)
+        return (
+            self.output.pixels((self.images, height, width), part.rows, out, stored),
+            self.input.part((images, vertical, (0, self.in_size[1])), seen, element),
+            None,
+            *map(operand, self.epilogue.inputs),
         )
-    )
-    return rows, columns
 
+    def rows_seen(self, pixels: Range) -> Range:
+        """Give the rows of an input image that windows at these output pixels, all of one image, may see."""
+        height, width = self.out_size
+        window, image = self.window, pixels[0] // (height * width) * height * width
+        top, bottom = (pixels[0] - image) // width, (pixels[1] - 1 - image) // width
+        first = top * window.stride[0] - window.padding[0]
+        last = bottom * window.stride[0] - window.padding[0] + (window.size[0] - 1) * window.dilation[0] + 1
+        first = min(max(first, 0), self.in_size[0])
+        return first, max(min(last, self.in_size[0]), first)
 
-def seen_places(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> float:
-    """Count the places of a window that are inside the image, on average over the output pixels."""
-    seen = 1.0
-    for length, count, size, stride, padding, dilation in zip(
-        in_size, out, window.size, window.stride, window.padding, window.dilation, strict=True
-    ):
-        starts = [pixel * stride - padding for pixel in range(count)]
-        inside = sum(0 <= start + tap * dilation < length for start in starts for tap in range(size))
-        seen *= inside / max(count, 1)
-    return seen
+    def renamed(self, name: str) -> ConvKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
 
-
-def window_sees_outside(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> bool:
-    """Tell whether a window at some output pixel reaches over an edge of the image."""
-    return any(
-        padding > 0 or (count - 1) * stride + (size - 1) * dilation - padding >= length
-        for length, count, size, stride, padding, dilation in zip(
-            in_size, out, window.size, window.stride, window.padding, window.dilation, strict=True
-        )
-    )
+    def written_over(self, output: int, read: int, target: Target) -> ConvKernel | None:
+        """Give the same kernel for an operand whose rows are the output's pixels, unless partial sums wait there."""
+        operand = self.epilogue.operand_stored_alike(read - 2, self.element)
+        if operand is None or self.walk.parts.count > 1:
+            return None
+        return self if self.output.has_pixels_of(operand, (self.images, *self.out_size)) else None

@@ -4,12 +4,16 @@ For each place of the window it is a product whose sum runs over all pixels: row
 the output channels.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.kernels.blocks import cut
-from weft.plan.kernels.conv import ConvSizes, Images, Window
+from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.gemm import ELEMENT_BITS
+from weft.plan.kernels.images import Images, Window
+from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
 from weft.plan.kernels.schedule_conv import FEW_SHARE, LONGEST_UNROLLED_RUN
 from weft.plan.kernels.schedule_gemm import register_block, vector_registers
 from weft.plan.kernels.walk import Walk
@@ -42,7 +46,7 @@ class WeightGradientSchedule:
 
 
 @dataclass(frozen=True)
-class WeightGradientKernel:
+class WeightGradientKernel(Kernel):
     """One gradient; arguments are out, input, gradient of the output, begin, end.
 
     What comes out lies densely as groups, input channels, rows and columns of the window, output channels; where
@@ -104,6 +108,32 @@ class WeightGradientKernel:
     def tile_count(self) -> int:
         """Count the tiles; any split of them over calls gives the same bits."""
         return self.walk.tile_count
+
+    @property
+    def tile_sizes(self) -> tuple[Sizes, Sizes]:
+        """Give the rows of tiles above each other and the vectors of those side by side."""
+        return self.walk.tile_sizes
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of its register blocks, for each place of the window."""
+        return prod(self.places) * self.walk.cycles(self.conv.images * prod(self.conv.out_size))
+
+    @property
+    def summary(self) -> str:
+        """Say the window and the images."""
+        return f"{by(*self.conv.window.size)}, {self.conv.images} images"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give nothing narrower than all of it: every tile reads all images."""
+        return None, None, None
+
+    def renamed(self, name: str) -> WeightGradientKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: every tile reads all images."""
 
 
 def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGradientSchedule:

@@ -4,12 +4,17 @@ Each channel sees itself alone, so vectors run along the channels of both tensor
 sum over all pixels.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.kernels.blocks import cut
-from weft.plan.kernels.conv import ConvSizes, Images
+from weft.plan.kernels.conv import ConvSizes
+from weft.plan.kernels.cycles import MEMORY_CYCLES, vectors_of
 from weft.plan.kernels.gemm import ELEMENT_BITS
+from weft.plan.kernels.images import Images
+from weft.plan.kernels.kernel import Boxes, Kernel, by
 from weft.plan.kernels.walk import Walk
 from weft.target import Target
 
@@ -30,7 +35,7 @@ class DepthwiseWeightSchedule:
 
 
 @dataclass(frozen=True)
-class DepthwiseWeightKernel:
+class DepthwiseWeightKernel(Kernel):
     """One gradient; arguments are out, input, gradient of the output, begin, end.
 
     `out_channels` of the convolution are all channels. They lie side by side in both tensors and in what comes out,
@@ -70,6 +75,32 @@ class DepthwiseWeightKernel:
     def tile_count(self) -> int:
         """Count the tiles; any split of them over calls gives the same bits."""
         return self.walk.tile_count
+
+    @property
+    def tile_sizes(self) -> None:
+        """All tiles are as many channels but the last."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles to load both tensors' vectors for each place of the window."""
+        vectors = vectors_of(self.conv.out_channels, self.schedule.lanes, masked=True)
+        return self.conv.images * prod(self.conv.out_size) * self.places * vectors * 2 * MEMORY_CYCLES
+
+    @property
+    def summary(self) -> str:
+        """Say the window and the images."""
+        return f"{by(*self.conv.window.size)}, {self.conv.images} images"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give nothing narrower than all of it: every tile reads all images."""
+        return None, None, None
+
+    def renamed(self, name: str) -> DepthwiseWeightKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: every tile reads all images."""
 
 
 def choose_depthwise_weight_schedule(conv: ConvSizes, target: Target) -> DepthwiseWeightSchedule:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from weft.plan.kernels.expression import Instruction
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction
 
 # Ops of an instruction or two; a body of few of these is repeated for every vector of a register block.
 SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select"}) | {
@@ -36,6 +36,18 @@ class Epilogue:
     def inputs(self) -> tuple[Operand, ...]:
         """Give the tensors the kernel takes for it, in argument order."""
         return (*((self.bias,) if self.bias else ()), *self.operands)
+
+    def stored_bytes(self, element: str) -> int:
+        """Count the bytes of a number that is stored, in a kernel of this element type."""
+        return DTYPE_BYTES[self.stored(element)]
+
+    def stored(self, element: str) -> str:
+        """Give the dtype of what is stored, in a kernel of this element type."""
+        return self.body[-1].dtype if self.body else element
+
+    def operand_stored_alike(self, number: int, element: str) -> Operand | None:
+        """Give an input by its number, if there is one and what is stored is of its dtype."""
+        return self.inputs[number] if 0 <= number < len(self.inputs) and self.stored(element) == element else None
 
     @property
     def is_long(self) -> bool:

@@ -4,13 +4,20 @@ The product is out[b, r, c] = epilogue(sum over i of left[b, r, i] * right[b, i,
 columns, so the output's column stride is 1; a product with the other layout is the product of the transposes.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.errors import InternalError
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.box import Box, Range, box, cut_range
+from weft.plan.kernels.cycles import BLOCK_CYCLES, body_cycles, dot_cycles
+from weft.plan.kernels.epilogue import Epilogue, Operand
+from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
 from weft.plan.kernels.walk import Walk
+from weft.target import Target
 
 ELEMENT_BITS = {"f32": 32, "f64": 64, "bf16": 16}
 
@@ -61,7 +68,7 @@ class GemmSchedule:
 
 
 @dataclass(frozen=True)
-class GemmKernel:
+class GemmKernel(Kernel):
     """One product, or a batch of equal ones; arguments are out, left, right, the epilogue's inputs, begin, end."""
 
     name: str
@@ -111,6 +118,60 @@ class GemmKernel:
         """Count the tiles; any split of them over calls gives the same bits."""
         return self.walk.tile_count
 
+    @property
+    def tile_sizes(self) -> tuple[Sizes, Sizes]:
+        """Give the rows of tiles above each other and the vectors of those side by side."""
+        return self.walk.tile_sizes
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of its register blocks, or of its dots."""
+        epilogue = body_cycles(self.epilogue.body)
+        if self.schedule.along_sum:
+            panel = dot_cycles(self.inner, self.schedule.lanes) + BLOCK_CYCLES + epilogue
+            return self.walk.matrices * self.rows * self.walk.panels.count * panel
+        return self.walk.cycles(self.inner, epilogue)
+
+    @property
+    def summary(self) -> str:
+        """Say the batch, rows, columns and steps of the sum."""
+        return by(*self.batch, self.rows, self.columns, self.inner)
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give the rows and columns written, what of both operands they are made of, and the epilogue's operands there.
+
+        A packed operand may be read anywhere.
+        """
+        part = self.walk.covered(begin, end)
+        rows, columns, inner = part.rows, part.columns, (0, self.inner)
+        element = DTYPE_BYTES[self.element]
+
+        def matrix(where: Matrix | Operand, sides: tuple[Range, Range], item: int) -> Box | None:
+            offset, steps = cut_range(self.batch, where.batch, *part.matrices) if self.batch else (0, [])
+            for stride, (first, last) in zip((where.row, where.column), sides, strict=True):
+                offset += first * stride
+                steps = [*steps, (stride, last - first)]
+            return box(offset, steps, item)
+
+        right = None if isinstance(self.right, PackedMatrix) else matrix(self.right, (inner, columns), element)
+        return (
+            matrix(self.out, (rows, columns), self.epilogue.stored_bytes(self.element)),
+            matrix(self.left, (rows, inner), element),
+            right,
+            *(matrix(line, (rows, columns), element) for line in self.epilogue.inputs),
+        )
+
+    def renamed(self, name: str) -> GemmKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> GemmKernel | None:
+        """Give the same kernel for an epilogue's operand that lies as the output, unless partial sums wait there."""
+        operand = self.epilogue.operand_stored_alike(read - 2, self.element)
+        if operand is None or self.accumulate or self.walk.parts.count > 1:
+            return None
+        return self if operand == Operand(self.out.batch, self.out.row, self.out.column) else None
+
 
 def panels(columns: int, schedule: GemmSchedule) -> Blocks:
     """Cut columns, counted in vectors, into panels."""
@@ -120,36 +181,3 @@ def panels(columns: int, schedule: GemmSchedule) -> Blocks:
 def packed_size(columns: int, inner: int, schedule: GemmSchedule) -> int:
     """Count the numbers of one packed matrix."""
     return panels(columns, schedule).total * schedule.lanes * inner
-
-
-@dataclass(frozen=True)
-class PackKernel:
-    """The packing of a right operand, from any strides; arguments are packed, source, begin, end.
-
-    The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each, which
-    may be negative; `offset` elements of the source come before the first. With `scale_batch` there is another argument
-    behind the source: numbers side by side that the columns are multiplied with, so many steps on for each matrix.
-    """
-
-    name: str
-    element: str
-    batch: tuple[int, ...]
-    inner: int
-    columns: int
-    source: Matrix
-    packed_batch: tuple[int, ...]
-    lanes: int
-    panels: Blocks
-    outer: tuple[tuple[int, int], ...] = ()
-    offset: int = 0
-    scale_batch: tuple[int, ...] | None = None
-
-    @property
-    def depth(self) -> int:
-        """Count the steps of the whole sum."""
-        return prod(size for size, _ in self.outer) * self.inner
-
-    @property
-    def tile_count(self) -> int:
-        """Count the panels of all matrices."""
-        return prod(self.batch) * self.panels.count

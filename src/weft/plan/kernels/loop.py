@@ -1,10 +1,16 @@
 """Elementwise expressions over views of buffers -> loop kernels with their tiles, vectors and order of dimensions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from weft.plan.kernels.blocks import whole_cut
+from weft.plan.kernels.box import Box, box, cut_range
+from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, STRIDED, body_cycles, vectors_of
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of, value_dtypes, with_strides
+from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
 from weft.target import Target
 
 # A tile is large enough that its start costs nothing, small enough that a processor's cores share any real work.
@@ -53,7 +59,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopKernel(Space):
+class LoopKernel(Space, Kernel):
     """An elementwise expression for every point of a space; the last dimension is the one that vectors run along.
 
     `results` are the numbers of the values that the outputs store. `in_place` lists (output, input) pairs that may be
@@ -90,6 +96,72 @@ class LoopKernel(Space):
     def tile_count(self) -> int:
         """Count the tiles; a space without points has none."""
         return self.rows // max(self.line, 1) * self.row_tiles * self.column_tiles
+
+    @property
+    def tile_sizes(self) -> tuple[Sizes, Sizes]:
+        """Give the rows and columns of tiles, of one line."""
+        return whole_cut(self.line, self.schedule.row_tile), whole_cut(self.columns, self.schedule.column_tile)
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of its vectors, loaded, computed and stored, and of its rows."""
+        schedule = self.schedule
+        views = (*self.outputs, *self.inputs)
+        memory = sum(
+            0.0 if view.strides[-1] == 0 else 1.0 if view.strides[-1] == 1 or number in schedule.turned else STRIDED
+            for number, view in enumerate(views, -len(self.outputs))
+        )
+        vectors = vectors_of(self.columns, schedule.lanes, masked=schedule.masked)
+        return self.rows * (vectors * (body_cycles(self.body) + memory * MEMORY_CYCLES) + ROW_CYCLES)
+
+    @property
+    def summary(self) -> str:
+        """Say the sizes and how much is computed for each element."""
+        return f"{by(*self.sizes)}, {len(self.body)} ops"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give what views see of the tiles' rows and columns; tables may be read anywhere."""
+        across, down, schedule = self.column_tiles, self.row_tiles, self.schedule
+        first, last = begin // across, (end - 1) // across
+        columns = (0, self.columns)
+        if first == last:
+            width = schedule.column_tile
+            columns = (begin % across * width, min(((end - 1) % across + 1) * width, self.columns))
+        top = first // down * self.line + first % down * schedule.row_tile
+        bottom = last // down * self.line + min((last % down + 1) * schedule.row_tile, self.line)
+
+        def seen(view: View) -> Box | None:
+            offset, steps = cut_range(self.sizes[:-1], view.strides[:-1], top, bottom)
+            offset += view.offset + columns[0] * view.strides[-1]
+            return box(offset, [*steps, (view.strides[-1], columns[1] - columns[0])], DTYPE_BYTES[view.dtype])
+
+        return (*map(seen, self.outputs), *map(seen, self.inputs), *(None for _ in self.tables))
+
+    def renamed(self, name: str) -> LoopKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> Kernel | None:
+        """Give the loop planned again for an input that is seen as the output is, neither of them paired with another.
+
+        An input that is read across the output is read before it is written: such a pair is planned without.
+        """
+        taken = {entry for pair in self.in_place for entry in (("output", pair[0]), ("input", pair[1]))}
+        if read >= len(self.inputs) or {("output", output), ("input", read)} & taken:
+            return None
+        if self.outputs[output] != self.inputs[read]:
+            return None
+        again = LoopExpression(
+            self.name,
+            self.sizes,
+            self.outputs,
+            self.inputs,
+            self.body,
+            self.results,
+            (*self.in_place, (output, read)),
+            self.tables,
+        )
+        return plan_loop(again, target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,22 @@
 """A pooling of windows -> the kernel that computes it, with every scheduling choice as a field."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
-from weft.plan.kernels.conv import Images, Window
+from weft.plan.kernels.box import Box, Range, box, cut_range
+from weft.plan.kernels.cycles import MEMORY_CYCLES
+from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.kernels.gemm import ELEMENT_BITS
+from weft.plan.kernels.images import Images, Window
+from weft.plan.kernels.kernel import Boxes, Kernel, by
 from weft.target import Target
 
 TILE_NUMBERS = 32 * 1024  # numbers that the windows of a tile see, about
 MOST_VECTORS = 4
+INDEX_BYTES = DTYPE_BYTES["i64"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +31,27 @@ class PoolSchedule:
     along: Literal["channels", "columns"]
     tile_lines: int
 
+    def written(
+        self, places: Images, sizes: tuple[int, int, int, int], tiles: Range
+    ) -> tuple[int, list[tuple[int, int]], Range]:
+        """Say where some tiles of lines write, as an offset and steps, and of which images they are.
+
+        Sizes are of images, channels, rows and columns; lines are cut to those that there are.
+        """
+        images, channels, height, width = sizes
+        per_image = height if self.along == "channels" else channels * height
+        first, last = tiles[0] * self.tile_lines, min(tiles[1] * self.tile_lines, images * per_image)
+        if self.along == "channels":
+            offset, steps = cut_range((images, height), (places.image, places.row), first, last)
+            steps = [*steps, (places.channel, channels)]
+        else:
+            strides = (places.image, places.channel, places.row)
+            offset, steps = cut_range((images, channels, height), strides, first, last)
+        return places.offset + offset, [*steps, (places.column, width)], (first // per_image, -(-last // per_image))
+
 
 @dataclass(frozen=True)
-class PoolKernel:
+class PoolKernel(Kernel):
     """One pooling; arguments are out, the indices if wanted, input, begin, end.
 
     A mean divides by what its window covers of the image, or with `count_padding` also of the padding, or by
@@ -61,6 +87,36 @@ class PoolKernel:
         numbers = self.images * self.channels * self.out_size[0] * self.out_size[1]
         return -(-self.lines // self.schedule.tile_lines) if numbers else 0
 
+    @property
+    def tile_sizes(self) -> None:
+        """All tiles are as many lines but the last."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles to load what windows see."""
+        seen = prod(self.in_size) / max(prod(self.out_size), 1) if self.adaptive else prod(self.window.size)
+        numbers = self.images * self.channels * prod(self.out_size)
+        return numbers * seen * MEMORY_CYCLES * (2 if self.indices else 1) / self.schedule.lanes
+
+    @property
+    def summary(self) -> str:
+        """Say what is taken of windows, and the images that come out."""
+        return f"{self.kind} of {self.images}x{self.channels} images of {by(*self.out_size)}"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give the lines written, and the whole images that they are made of."""
+        element, sizes = DTYPE_BYTES[self.element], (self.images, self.channels, *self.out_size)
+        offset, steps, images = self.schedule.written(self.output, sizes, (begin, end))
+        written = [box(offset, steps, item) for item in (element, *([INDEX_BYTES] if self.indices else []))]
+        return (*written, whole_images(self.input, images, (self.channels, *self.in_size), element))
+
+    def renamed(self, name: str) -> PoolKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: a window is read again for the next output."""
+
 
 def choose_pool_schedule(
     element: str, channels: int, sizes: tuple[tuple[int, int], tuple[int, int]], layout: Images, target: Target
@@ -72,3 +128,9 @@ def choose_pool_schedule(
     lanes = target.lanes(ELEMENT_BITS[element])
     vectors = max(1, min(MOST_VECTORS, channels // lanes)) if along == "channels" else 1
     return PoolSchedule(lanes, vectors, along, max(1, TILE_NUMBERS // max(seen, 1)))
+
+
+def whole_images(where: Images, images: Range, sizes: tuple[int, int, int], item: int) -> Box | None:
+    """Give the box of some images, of so many channels, rows and columns each."""
+    channels, rows, columns = sizes
+    return where.part((images, (0, rows), (0, columns)), (0, channels), item)

@@ -8,11 +8,17 @@ Values in a stage are numbered: the kernel's inputs, its outputs (what an earlie
 earlier stages gave, in order, then the stage's own instructions. A Finish reads inputs and outputs at the first column.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.kernels.expression import Instruction, View, strides_of, with_strides
+from weft.plan.kernels.blocks import whole_cut
+from weft.plan.kernels.box import Box, box, cut_range
+from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, SIMPLE, body_cycles, vectors_of
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of, with_strides
+from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
 from weft.plan.kernels.loop import vector_bits
 from weft.target import Target
 
@@ -99,7 +105,7 @@ class RowExpression:
 
 
 @dataclass(frozen=True, slots=True)
-class RowKernel:
+class RowKernel(Kernel):
     """A row expression with a schedule.
 
     `in_place` lists (output, input) pairs that may be one buffer with equal views: the input must not be read after
@@ -133,6 +139,64 @@ class RowKernel:
     def tile_count(self) -> int:
         """Count the tiles; a space without rows has none."""
         return ceil(prod(self.outer_rows) / self.schedule.row_tile) * self.lane_tiles
+
+    @property
+    def tile_sizes(self) -> tuple[Sizes, Sizes]:
+        """Give the rows of tiles above each other and the neighbouring rows of those side by side."""
+        down = whole_cut(prod(self.outer_rows), self.schedule.row_tile)
+        return down, whole_cut(self.lane_rows, self.schedule.lane_tile)
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of its stages, of their vectors and rows."""
+        expression, schedule = self.expression, self.schedule
+        rows, columns = prod(expression.rows), prod(expression.columns)
+        per_vector = per_row = 0.0
+        for stage in expression.stages:
+            if isinstance(stage, Pass):
+                reads = sum(number < len(expression.inputs) for line in stage.body for number in line.operands)
+                work = body_cycles(stage.body) + SIMPLE * len(stage.reductions)
+                per_vector += work + MEMORY_CYCLES * (max(reads, 1) + len(stage.stores))
+                per_row += ROW_CYCLES
+            else:
+                per_row += body_cycles(stage.body) + ROW_CYCLES
+        if schedule.along_rows:
+            groups = rows // max(self.lane_rows, 1) * vectors_of(self.lane_rows, schedule.lanes, masked=False)
+            return groups * (columns * per_vector + per_row)
+        return rows * (vectors_of(columns, schedule.lanes, masked=schedule.masked) * per_vector + per_row)
+
+    @property
+    def summary(self) -> str:
+        """Say how many rows there are of what length."""
+        return f"{by(*self.expression.rows)} rows of {by(*self.expression.columns)}"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give what views see of the tiles' rows, all columns of them."""
+        expression, schedule, across = self.expression, self.schedule, self.lane_tiles
+        kept, outer = len(expression.rows), self.outer_rows
+        first, last = begin // across, (end - 1) // across
+        lanes = (0, self.lane_rows)
+        if first == last:
+            width = schedule.lane_tile
+            lanes = (begin % across * width, min(((end - 1) % across + 1) * width, self.lane_rows))
+        top, bottom = first * schedule.row_tile, min((last + 1) * schedule.row_tile, prod(outer))
+
+        def seen(view: View) -> Box | None:
+            offset, steps = cut_range(outer, view.strides[: len(outer)], top, bottom)
+            if schedule.along_rows:
+                stride = view.strides[kept - 1]
+                offset, steps = offset + lanes[0] * stride, [*steps, (stride, lanes[1] - lanes[0])]
+            steps += zip(view.strides[kept:], expression.columns, strict=True)
+            return box(offset + view.offset, steps, DTYPE_BYTES[view.dtype])
+
+        return (*map(seen, expression.outputs), *map(seen, expression.inputs))
+
+    def renamed(self, name: str) -> RowKernel:
+        """Give the same kernel under another name, which its expression has."""
+        return replace(self, expression=replace(self.expression, name=name))
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: a later stage may read the input again; pairs that may share a buffer are in the expression."""
 
 
 def plan_rows(expression: RowExpression, target: Target) -> RowKernel:

@@ -1,14 +1,19 @@
 """Elements that go to numbered places of an output -> scatter kernels with their tiles and vectors."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from weft.plan.kernels.cycles import body_cycles, vectors_of
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
+from weft.plan.kernels.kernel import Boxes, Kernel, by
 from weft.plan.kernels.loop import steady_values, vector_bits
 from weft.target import Target
 
 WIDEST_MASKED_VECTOR = 64
 TILE_VECTORS = 2
+SCATTER_CYCLES = 4.0  # per vector that goes to a place found at run time
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class ScatterExpression:
 
 
 @dataclass(frozen=True, slots=True)
-class ScatterKernel:
+class ScatterKernel(Kernel):
     """A scatter expression with a schedule: elements a vector, columns a tile, and how the rest of a row is done.
 
     Only columns are shared out, and only where a row's places follow each other, so that what meets in one element is
@@ -65,6 +70,32 @@ class ScatterKernel:
     def tile_count(self) -> int:
         """Count the tiles; a space without points has none."""
         return ceil(self.columns / self.column_tile) if self.rows else 0
+
+    @property
+    def tile_sizes(self) -> None:
+        """All tiles are as many columns but the last."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of its vectors, computed and joined with what is there."""
+        vectors = vectors_of(self.columns, self.lanes, masked=self.masked)
+        return self.rows * vectors * (body_cycles(self.expression.body) + SCATTER_CYCLES)
+
+    @property
+    def summary(self) -> str:
+        """Say how elements are joined, and how many there are."""
+        return f"{self.expression.join} of {by(*self.expression.sizes)}"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give nothing narrower than all of it: where elements go is known when they are read."""
+        return (None,) * (1 + len(self.expression.inputs) + len(self.expression.tables))
+
+    def renamed(self, name: str) -> ScatterKernel:
+        """Give the same kernel under another name, which its expression has."""
+        return replace(self, expression=replace(self.expression, name=name))
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: the output already holds what the elements start from."""
 
 
 def plan_scatter(expression: ScatterExpression, target: Target) -> ScatterKernel:

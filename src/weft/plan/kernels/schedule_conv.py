@@ -4,10 +4,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.kernels.blocks import cut
-from weft.plan.kernels.conv import ConvKernel, ConvSchedule, ConvSizes, seen_places
-from weft.plan.kernels.gemm import ELEMENT_BITS, Matrix, PackKernel
+from weft.plan.kernels.conv import ConvKernel, ConvSchedule, ConvSizes
+from weft.plan.kernels.cycles import BLOCK_CYCLES
+from weft.plan.kernels.gemm import ELEMENT_BITS, Matrix
+from weft.plan.kernels.images import seen_places
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.schedule_gemm import (
-    BLOCK_CYCLES,
     LEAST_TILE_ROWS,
     MOST_ROWS,
     TILE_CYCLES,

@@ -8,6 +8,7 @@ from functools import lru_cache
 from math import gcd
 
 from weft.plan.kernels.blocks import cut
+from weft.plan.kernels.cycles import BLOCK_CYCLES, dot_cycles
 from weft.plan.kernels.gemm import ELEMENT_BITS, GemmSchedule, Matrix
 from weft.target import Target
 
@@ -17,7 +18,6 @@ MOST_ROWS, MOST_VECTORS = 10, 8
 FUSED_IN_FLIGHT = 8  # multiply-adds that must not wait for each other to keep two units busy
 STEP_CYCLES = 0.4  # per step, the turn of the loop
 ROW_CYCLES, VECTOR_CYCLES = 0.13, 0.3  # per number and per vector loaded, although loads have units of their own
-BLOCK_CYCLES = 40.0  # per register block, to begin and end it
 FEW_ROWS = 15  # up to which eager's vectors run along the sum: its chains are a vector's lanes shorter
 # Steps in one chain of additions by whether rows are few, and whether weights fill the second cache, so that shorter
 # chains cost time: longer ones round worse than what eager does.
@@ -31,7 +31,6 @@ FAR_BYTES = 1024  # from one row of a right operand to the next
 SAME_PLACE_BYTES, FEW_PLACES = 4096, 8
 SIZES_KNOWN = 1024  # sizes of products whose register blocks are kept: a step of a recurrent layer is like the next
 MOST_DOT_ROWS, LEAST_DOT = 8, 4  # rows, and numbers of a sum, for which vectors run along the sum
-DOT_CYCLES, LANE_SUM_CYCLES = 0.6, 2.5  # per vector of a column multiplied, and per column to add up its lanes
 TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
 
@@ -104,11 +103,6 @@ def choose_dots(element: str, sizes: tuple[int, int, int], target: Target) -> Ge
         unroll=lanes,
         along_sum=True,
     )
-
-
-def dot_cycles(inner: int, lanes: int) -> float:
-    """Estimate the cycles of one row and as many columns as a vector has lanes, with vectors along the sum."""
-    return -(-inner // lanes) * lanes * DOT_CYCLES + lanes * LANE_SUM_CYCLES
 
 
 def _tile_panels(panels: int, most: int, most_down: int, cores: int) -> int:

@@ -5,14 +5,20 @@ Patches and weights are transformed, multiplied as 16 matrix products, and the p
 squares would save more, but their error is several times eager's.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.conv import ConvSizes, Images, seen_places
-from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.box import Box, box
+from weft.plan.kernels.conv import ConvSizes
+from weft.plan.kernels.epilogue import Epilogue, Operand
+from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.kernels.gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.images import Images, seen_places
+from weft.plan.kernels.kernel import Boxes, Kernel, by
 from weft.plan.kernels.schedule_conv import LEAST_IMAGES
 from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import Target
@@ -35,7 +41,7 @@ Way = Literal["direct", "blocks", "stages"]
 
 
 @dataclass(frozen=True)
-class WinogradKernel:
+class WinogradKernel(Kernel):
     """One convolution; arguments are out, input, packed transformed weights, the epilogue's inputs, begin, end.
 
     `block` patches are transformed at a time, and then multiplied; a tile is one such block. Both layouts have channels
@@ -86,9 +92,61 @@ class WinogradKernel:
         number_bytes = ELEMENT_BITS[self.element] // 8
         return PRODUCTS * self.blocks.size * (self.in_channels + self.out_channels) * number_bytes
 
+    @property
+    def tile_sizes(self) -> None:
+        """All tiles are a block of patches, which are as even as possible."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of both transforms and of the products between them."""
+        patches, lanes = self.images * prod(self.squares), self.product.schedule.lanes
+        transforms = patches * PRODUCTS * 3 * (self.in_channels + self.out_channels) / lanes
+        return self.blocks.count * self.product.cycles + transforms
+
+    @property
+    def summary(self) -> str:
+        """Say the channels and the images."""
+        return f"{self.in_channels} to {self.out_channels}, {self.images} images"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give the whole images that some of the patches are of; packed weights may be read anywhere."""
+        out, image, *inputs = self.boxes_of_patches(self.blocks.start(begin), self.blocks.start(end))
+        return out, image, None, *inputs
+
+    def boxes_of_patches(self, first: int, last: int) -> list[Box | None]:
+        """Give the images that patches are of: of the output, of the input, and of the epilogue's operands."""
+        patches, (height, width), element = prod(self.squares), self.out_size, DTYPE_BYTES[self.element]
+        images = first // patches, -(-last // patches)
+        pixels = images[0] * height * width, images[1] * height * width
+
+        def operand(where: Operand) -> Box | None:
+            steps = [(where.row, pixels[1] - pixels[0]), (where.column, self.out_channels)]
+            return box(pixels[0] * where.row, steps, element)
+
+        ranges = (images, (0, self.in_size[0]), (0, self.in_size[1]))
+        stored = self.epilogue.stored_bytes(self.element)
+        return [
+            self.output.pixels((self.images, height, width), pixels, (0, self.out_channels), stored),
+            self.input.part(ranges, (0, self.in_channels), element),
+            *map(operand, self.epilogue.inputs),
+        ]
+
+    def renamed(self, name: str) -> WinogradKernel:
+        """Give the same kernel under another name, and one made from it to the product inside it."""
+        return replace(self, name=name, product=self.product.renamed(f"{name}.product"))
+
+    def written_over(self, output: int, read: int, target: Target) -> WinogradKernel | None:
+        """Give the same kernel for an operand of its epilogue whose rows are the output's pixels."""
+        return self if self.reads_pixels_written(read - 2) else None
+
+    def reads_pixels_written(self, number: int) -> bool:
+        """Tell whether the rows of an input of the epilogue, by its number, are the output's pixels."""
+        operand = self.epilogue.operand_stored_alike(number, self.element)
+        return operand is not None and self.output.has_pixels_of(operand, (self.images, *self.out_size))
+
 
 @dataclass(frozen=True)
-class WinogradStage:
+class WinogradStage(Kernel):
     """One end of a convolution whose patches and products lie in memory, all in one block.
 
     Arguments to make patches are patches, input, begin, end; to make pixels out, products, the epilogue's inputs,
@@ -109,9 +167,46 @@ class WinogradStage:
         """Count the tiles; any split of them over calls gives the same bits."""
         return self.tiles.count
 
+    @property
+    def tile_sizes(self) -> None:
+        """All tiles are as many patches but the last ones."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of one of the transforms."""
+        kernel = self.of
+        return kernel.images * prod(kernel.squares) * PRODUCTS * 3 * self.channels / kernel.product.schedule.lanes
+
+    @property
+    def channels(self) -> int:
+        """Count the channels of what lies between the stages."""
+        return self.of.in_channels if self.makes == "patches" else self.of.out_channels
+
+    @property
+    def summary(self) -> str:
+        """Say what it makes of how many channels."""
+        return f"{self.makes} of {by(self.of.in_channels, self.of.out_channels)}"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give some rows of each matrix of patches or products, and the whole images that they are of."""
+        kernel, first, last = self.of, self.tiles.start(begin), self.tiles.start(end)
+        out, image, *inputs = kernel.boxes_of_patches(first, last)
+        channels = self.channels
+        steps = [(kernel.blocks.size * channels, PRODUCTS), (channels, last - first), (1, channels)]
+        between = box(first * channels, steps, DTYPE_BYTES[kernel.element])
+        return (between, image) if self.makes == "patches" else (out, between, *inputs)
+
+    def renamed(self, name: str) -> WinogradStage:
+        """Give the same stage under another name; what it is a stage of has none of its own."""
+        return replace(self, name=name, of=self.of.renamed(""))
+
+    def written_over(self, output: int, read: int, target: Target) -> WinogradStage | None:
+        """Give the same stage, if it makes pixels, for an epilogue's operand whose rows are those of the output."""
+        return self if self.makes == "pixels" and self.of.reads_pixels_written(read - 1) else None
+
 
 @dataclass(frozen=True)
-class WinogradWeightKernel:
+class WinogradWeightKernel(Kernel):
     """The transform of weights; arguments are packed, weight, begin, end.
 
     `weight` has the strides of output and input channel, row and column, and `offset` the elements before the first:
@@ -145,6 +240,32 @@ class WinogradWeightKernel:
     def tile_count(self) -> int:
         """Count the tiles."""
         return self.panels.total * self.parts
+
+    @property
+    def tile_sizes(self) -> None:
+        """A tile is as much as another, but for the last."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles of the transform."""
+        # Nine numbers are copied one by one; the rest is vectors.
+        return self.out_channels * self.in_channels * (9.0 + 7.0 * PRODUCTS / self.lanes)
+
+    @property
+    def summary(self) -> str:
+        """Say the channels."""
+        return f"{self.in_channels} to {self.out_channels}"
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give nothing narrower than all of it: whoever reads packed weights reads all of them."""
+        return (None,) * (3 if self.scaled else 2)
+
+    def renamed(self, name: str) -> WinogradWeightKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: sixteen numbers come of nine."""
 
 
 def choose_winograd(conv: ConvSizes, target: Target) -> tuple[Way, int]:

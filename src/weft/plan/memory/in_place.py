@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from weft.plan.form.access import boxes
 from weft.plan.form.plan import KernelCall, Location, Plan
 from weft.plan.kernels.box import Box, disjoint
-from weft.plan.kernels.gemm import GemmKernel
-from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
-from weft.plan.memory.over_operands import read_where_written
+from weft.plan.kernels.loop import LoopKernel
 from weft.target import Target
 
 Pair = tuple[int, int]
@@ -121,40 +118,20 @@ def _may_meet(one: KernelCall, other: KernelCall, buffer: int) -> bool:
 
 
 def _written(call: KernelCall, buffer: int) -> list[Box | None]:
-    found = boxes(call.kernel, 0, call.kernel.tile_count) or (None,) * len(call.writes)
+    tiles = call.kernel.tile_count
+    found = call.kernel.boxes(0, tiles) if tiles else (None,) * len(call.writes)
     places = zip(call.writes, found, strict=False)
     return [None if one is None else one.moved(place.offset) for place, one in places if place.buffer == buffer]
 
 
 def _over_its_input(call: KernelCall, output: Location, source: Location, target: Target) -> KernelCall | None:
     """The call with its output in the place of its input, if each element is made of the same one of the input."""
-    kernel = call.kernel
     if output not in call.writes or call.reads.count(source) != 1:
         return None
-    place, number = call.writes.index(output), call.reads.index(source)
-    alone = sum(read.buffer == source.buffer for read in call.reads) == 1
-    if not alone:
+    if sum(read.buffer == source.buffer for read in call.reads) != 1:
         return None
-    if isinstance(kernel, GemmKernel):
-        return call if read_where_written(kernel, number) else None
-    if not isinstance(kernel, LoopKernel):
-        return None
-    taken = {entry for pair in kernel.in_place for entry in (("output", pair[0]), ("input", pair[1]))}
-    if number >= len(kernel.inputs) or {("output", place), ("input", number)} & taken:
-        return None
-    if kernel.outputs[place] != kernel.inputs[number]:
-        return None
-    again = LoopExpression(
-        kernel.name,
-        kernel.sizes,
-        kernel.outputs,
-        kernel.inputs,
-        kernel.body,
-        kernel.results,
-        (*kernel.in_place, (place, number)),
-        kernel.tables,
-    )
-    return replace(call, kernel=plan_loop(again, target))
+    kernel = call.kernel.written_over(call.writes.index(output), call.reads.index(source), target)
+    return None if kernel is None else replace(call, kernel=kernel)
 
 
 def _moved(call: KernelCall, output: int, source: int) -> KernelCall:

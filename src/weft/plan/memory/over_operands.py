@@ -9,29 +9,24 @@ other more often: with several of them it is done for much memory alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
-from typing import Any
 
 from weft.plan.form.dependencies import Footprints, predecessors
-from weft.plan.form.plan import Kernel, KernelCall, Location, Plan
-from weft.plan.kernels.conv import ConvKernel, Images
-from weft.plan.kernels.epilogue import Operand
-from weft.plan.kernels.gemm import GemmKernel
-from weft.plan.kernels.winograd import WinogradKernel, WinogradStage
+from weft.plan.form.plan import KernelCall, Location, Plan
+from weft.target import Target
 
 WORTH_WAITING = 1 << 20  # bytes, which take so long to compute that a wait of a lane does not count
 
 
-def write_over_operands(plan: Plan, lanes: int) -> Plan:
+def write_over_operands(plan: Plan, lanes: int, target: Target) -> Plan:
     """Let the results of products and convolutions take the places of operands that nobody reads afterwards."""
     users: dict[int, list[int]] = defaultdict(list)
     for number, call in enumerate(plan.calls):
         for buffer in {place.buffer for place in call.arguments}:
             users[buffer].append(number)
     least = WORTH_WAITING if lanes > 1 else 0
-    pairs = (_pair(plan, number, users) for number in range(len(plan.calls)))
+    pairs = (_pair(plan, number, users, target) for number in range(len(plan.calls)))
     found = [pair for pair in pairs if pair is not None and plan.buffers[pair[1]].bytes >= least]
     if not found:
         return plan
@@ -44,16 +39,10 @@ def write_over_operands(plan: Plan, lanes: int) -> Plan:
     return replace(plan, calls=tuple(_moved(call, instead) for call in plan.calls)) if instead else plan
 
 
-def read_where_written(kernel: Kernel, number: int) -> bool:
-    """Whether a kernel reads an argument only where it writes an element of the same kind, when the sum is complete."""
-    find = RULES.get(type(kernel))
-    return find is not None and find(kernel, number)
-
-
-def _pair(plan: Plan, number: int, users: dict[int, list[int]]) -> tuple[int, int, int] | None:
+def _pair(plan: Plan, number: int, users: dict[int, list[int]], target: Target) -> tuple[int, int, int] | None:
     """A call, the intermediate that it alone writes, and one that it reads last and at the very same places."""
     call = plan.calls[number]
-    if type(call.kernel) not in RULES or len(call.writes) != 1:
+    if len(call.writes) != 1:
         return None
     [out] = call.writes
     whole, touched = plan.buffers[out.buffer], [place.buffer for place in call.arguments]
@@ -65,7 +54,8 @@ def _pair(plan: Plan, number: int, users: dict[int, list[int]]) -> tuple[int, in
         buffer = plan.buffers[place.buffer]
         alike = (buffer.kind, buffer.bytes, place.offset) == ("arena", whole.bytes, out.offset)
         last = users[place.buffer][-1] == number and touched.count(place.buffer) == 1
-        if alike and last and read_where_written(call.kernel, position):
+        # A loop would have to be planned again: that is for outputs alone, in `in_place`.
+        if alike and last and call.kernel.written_over(0, position, target) is call.kernel:
             return number, out.buffer, place.buffer
     return None
 
@@ -80,45 +70,6 @@ def _ancestors(before: list[list[int]], number: int, first: int) -> set[int]:
     return found
 
 
-def _product(kernel: GemmKernel, number: int) -> bool:
-    operand = _operand(kernel, number, factors=2)
-    if operand is None or kernel.accumulate or kernel.walk.parts.count > 1:
-        return False  # partial sums wait in the output
-    return operand == Operand(kernel.out.batch, kernel.out.row, kernel.out.column)
-
-
-def _convolution(kernel: ConvKernel, number: int) -> bool:
-    operand = _operand(kernel, number, factors=2)
-    if operand is None or kernel.walk.parts.count > 1:
-        return False  # partial sums wait in the output
-    return _same_pixels(operand, kernel.output, (kernel.images, *kernel.out_size))
-
-
-def _winograd(kernel: WinogradKernel, number: int) -> bool:
-    operand = _operand(kernel, number, factors=2)
-    return operand is not None and _same_pixels(operand, kernel.output, (kernel.images, *kernel.out_size))
-
-
-def _winograd_stage(stage: WinogradStage, number: int) -> bool:
-    operand = _operand(stage.of, number, factors=1) if stage.makes == "pixels" else None
-    return operand is not None and _same_pixels(operand, stage.of.output, (stage.of.images, *stage.of.out_size))
-
-
-def _operand(kernel: GemmKernel | ConvKernel | WinogradKernel, number: int, *, factors: int) -> Operand | None:
-    """The operand that an argument behind the factors is, if what is stored is of its kind."""
-    inputs, body = kernel.epilogue.inputs, kernel.epilogue.body
-    stored = body[-1].dtype if body else kernel.element
-    return inputs[number - factors] if 0 <= number - factors < len(inputs) and stored == kernel.element else None
-
-
-def _same_pixels(operand: Operand, output: Images, sizes: tuple[int, int, int]) -> bool:
-    """Whether an operand's rows, counted through all images, are where the output's pixels are."""
-    strides = (output.image, output.row, output.column)
-    counted = (operand.row * prod(sizes[place + 1 :]) for place in range(len(sizes)))
-    same = all(size == 1 or one == other for size, one, other in zip(sizes, strides, counted, strict=True))
-    return same and output.offset == 0 and operand.column == output.channel == 1
-
-
 def _writes(call: KernelCall, buffer: int) -> bool:
     return any(place.buffer == buffer for place in call.writes)
 
@@ -128,11 +79,3 @@ def _moved(call: KernelCall, instead: dict[int, int]) -> KernelCall:
         return tuple(replace(place, buffer=instead.get(place.buffer, place.buffer)) for place in places)
 
     return replace(call, writes=moved(call.writes), reads=moved(call.reads))
-
-
-RULES: dict[type, Callable[[Any, int], bool]] = {
-    GemmKernel: _product,
-    ConvKernel: _convolution,
-    WinogradKernel: _winograd,
-    WinogradStage: _winograd_stage,
-}

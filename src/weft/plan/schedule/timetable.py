@@ -13,9 +13,8 @@ from itertools import accumulate
 
 from weft.plan.form.dependencies import Footprints, History, Touch
 from weft.plan.form.plan import Plan, Run, Wait
-from weft.plan.schedule.cost import PlanCosts
+from weft.plan.schedule.cost import PlanCosts, work_before
 from weft.plan.schedule.machine_model import MachineModel
-from weft.plan.schedule.tile_shares import work_before
 
 LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
 

@@ -4,18 +4,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.plan.form.test_access import kernels_of
+from tests.plan.kernels.test_boxes import kernels_of
 from tests.plan.plan_runner import TARGET
 
-from weft.plan.form.access import boxes
-from weft.plan.form.plan import Buffer, Kernel, KernelCall, Location, Plan, Run
+from weft.plan.form.plan import Buffer, KernelCall, Location, Plan, Run
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.gemm import GemmKernel, Matrix
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.plan.schedule.cost import MOST_TILES, work_before
 from weft.plan.schedule.lanes import Scheduling
 from weft.plan.schedule.machine_model import default_model
-from weft.plan.schedule.tile_shares import MOST_TILES, work_before
 
 GRAPHS = {
     "product": """graph m(%x: f32[37,40], %w: f32[40,96]) {
@@ -73,7 +73,7 @@ def test_the_work_of_a_tile_is_its_part_of_what_is_written(name: str) -> None:
     (kernel,) = (kernel for kernel in kernels_of(GRAPHS[name]) if kernel.tile_count > 1)
     before = work_before(kernel)
     assert before is not None
-    written = [boxes(kernel, tile, tile + 1)[0].bytes for tile in range(kernel.tile_count)]
+    written = [kernel.boxes(tile, tile + 1)[0].bytes for tile in range(kernel.tile_count)]
     parts = [after - first for first, after in pairwise(before)]
     assert parts == pytest.approx([size / sum(written) for size in written])
     assert before[0] == 0.0

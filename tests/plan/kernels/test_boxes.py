@@ -2,29 +2,20 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.plan.kernels.examples import finely
 
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
 from weft.codegen.plan_kernels import EMIT
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
-from weft.plan.form.access import boxes, cut_range
-from weft.plan.form.plan import Kernel
 from weft.plan.fuse.fuse import fuse
-from weft.plan.kernels.attention import AttentionKernel
-from weft.plan.kernels.box import Box
-from weft.plan.kernels.conv import ConvKernel, ConvSizes, Window
-from weft.plan.kernels.gemm import GemmKernel
-from weft.plan.kernels.loop import LoopKernel
-from weft.plan.kernels.pool import PoolKernel
-from weft.plan.kernels.pool_gradient import PoolGradientKernel
-from weft.plan.kernels.reduce import RowKernel
-from weft.plan.kernels.winograd import WinogradKernel, winograd_product
+from weft.plan.kernels.box import Box, cut_range
+from weft.plan.kernels.kernel import Kernel
 from weft.plan.regions.region import find_regions
 from weft.target import host_target
 
@@ -108,29 +99,6 @@ def kernels_of(text: str) -> list[Kernel]:
     return [finely(call.kernel) for call in fuse(region, host_target()).plan.calls]
 
 
-def finely(kernel: Kernel) -> Kernel:
-    """Cut a kernel into small tiles."""
-    if isinstance(kernel, LoopKernel):
-        return replace(
-            kernel, schedule=replace(kernel.schedule, row_tile=16 if kernel.schedule.turned else 3, column_tile=16)
-        )
-    if isinstance(kernel, RowKernel):
-        return replace(kernel, schedule=replace(kernel.schedule, row_tile=3))
-    if isinstance(kernel, GemmKernel):
-        return replace(kernel, schedule=replace(kernel.schedule, tile_row_blocks=1, tile_panels=1))
-    if isinstance(kernel, ConvKernel):
-        return replace(kernel, schedule=replace(kernel.schedule, tile_pixel_blocks=1, tile_panels=1))
-    if isinstance(kernel, WinogradKernel):
-        window = Window((3, 3), padding=kernel.padding)
-        conv = ConvSizes("f32", kernel.images, kernel.in_channels, kernel.out_channels, kernel.in_size, window)
-        return replace(kernel, block=7, product=winograd_product(kernel.product.name, conv, 7, host_target()))
-    if isinstance(kernel, AttentionKernel):
-        return replace(kernel, schedule=replace(kernel.schedule, row_block=7))
-    if isinstance(kernel, (PoolKernel, PoolGradientKernel)):
-        return replace(kernel, schedule=replace(kernel.schedule, tile_lines=1))
-    return kernel
-
-
 def inside(found: Box | None, size: int) -> NDArray[np.bool_]:
     """Mark the numbers of a buffer that a box covers."""
     if found is None:
@@ -150,8 +118,7 @@ def touches_only_its_boxes(kernel: Kernel, outputs: int = 1) -> None:
     name = kernel.name
     library = compile_native(str(module), host_target())
     tiles = kernel.tile_count
-    whole = boxes(kernel, 0, tiles)
-    assert whole is not None
+    whole = kernel.boxes(0, tiles)
     # A view that runs backwards lies before its argument.
     starts = [min(one.low, 0) // 4 if one else 0 for one in whole]
     sizes = [one.high // 4 - start if one else 1 << 16 for one, start in zip(whole, starts, strict=True)]
@@ -168,8 +135,7 @@ def touches_only_its_boxes(kernel: Kernel, outputs: int = 1) -> None:
     run(wanted, 0, tiles)
     ranges = {(begin, end) for begin in range(0, tiles, max(1, tiles // 5)) for end in (begin + 1, begin + 4, tiles)}
     for begin, end in sorted((begin, min(end, tiles)) for begin, end in ranges):
-        found = boxes(kernel, begin, end)
-        assert found is not None
+        found = kernel.boxes(begin, end)
         marks = [
             inside(one and one.moved(-4 * start), size) for one, start, size in zip(found, starts, sizes, strict=True)
         ]

@@ -1,0 +1,73 @@
+"""Pack right operands of products panel by panel, so that a product reads each of them in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from weft.plan.kernels.blocks import Blocks
+from weft.plan.kernels.gemm import Matrix
+from weft.plan.kernels.kernel import Boxes, Kernel, by
+from weft.target import Target
+
+# Per vector packed: what is packed at a call has just been written, often by another core, and its rows lie far apart.
+PACK_CYCLES, PACK_ACROSS_CYCLES = 10.0, 20.0
+
+
+@dataclass(frozen=True)
+class PackKernel(Kernel):
+    """The packing of a right operand, from any strides; arguments are packed, source, begin, end.
+
+    The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each, which
+    may be negative; `offset` elements of the source come before the first. With `scale_batch` there is another argument
+    behind the source: numbers side by side that the columns are multiplied with, so many steps on for each matrix.
+    """
+
+    name: str
+    element: str
+    batch: tuple[int, ...]
+    inner: int
+    columns: int
+    source: Matrix
+    packed_batch: tuple[int, ...]
+    lanes: int
+    panels: Blocks
+    outer: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+    scale_batch: tuple[int, ...] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Count the steps of the whole sum."""
+        return prod(size for size, _ in self.outer) * self.inner
+
+    @property
+    def tile_count(self) -> int:
+        """Count the panels of all matrices."""
+        return prod(self.batch) * self.panels.count
+
+    @property
+    def tile_sizes(self) -> None:
+        """A panel is as much as another, but for the last."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimate the cycles to fetch and store its vectors."""
+        each = PACK_CYCLES if self.source.column == 1 else PACK_ACROSS_CYCLES
+        return prod(self.batch) * self.depth * self.columns * each / self.lanes
+
+    @property
+    def summary(self) -> str:
+        """Say the batch, rows and columns that are packed."""
+        return by(*self.batch, self.depth, self.columns)
+
+    def boxes(self, begin: int, end: int) -> Boxes:
+        """Give nothing narrower than all of it: whoever reads a packed operand reads all of it."""
+        return (None,) * (2 if self.scale_batch is None else 3)
+
+    def renamed(self, name: str) -> PackKernel:
+        """Give the same kernel under another name."""
+        return replace(self, name=name)
+
+    def written_over(self, output: int, read: int, target: Target) -> None:
+        """Never: a panel is written in another order than it is read."""
