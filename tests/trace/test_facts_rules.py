@@ -12,12 +12,15 @@ import pytest
 import torch
 from torch import nn
 
+from weft.trace import facts
 from weft.trace.containers import MISSING, Touched
 from weft.trace.facts import (
     DEEPEST_CONTAINER,
-    LARGEST_BUFFER,
+    LARGEST_KEPT,
+    LONG,
     LONGEST_CONTAINERS,
     brief,
+    buffer_of,
     can_change,
     changed,
     container_kind,
@@ -26,7 +29,6 @@ from weft.trace.facts import (
     module_facts,
     name_fact,
     plain,
-    small_buffer,
 )
 
 
@@ -170,9 +172,9 @@ CHANGED: dict[str, tuple[Callable[[], Any], Change]] = {
     "bytes": (lambda: bytearray(b"ab"), lambda x: x.__setitem__(0, 0)),
     "numbers": (lambda: array("i", [1, 2]), lambda x: x.__setitem__(0, 0)),
     "an array": (lambda: np.zeros(3), lambda x: x.__setitem__(2, 1)),
-    "the largest buffer": (lambda: bytearray(LARGEST_BUFFER), lambda x: x.__setitem__(0, 1)),
-    "the largest array": (lambda: np.zeros(LARGEST_BUFFER, np.uint8), lambda x: x.__setitem__(0, 1)),
-    "the longest list": (lambda: [0] * LONGEST_CONTAINERS[0], lambda x: x.__setitem__(0, 1)),
+    "the largest buffer": (lambda: bytearray(LARGEST_KEPT), lambda x: x.__setitem__(0, 1)),
+    "the largest array": (lambda: np.zeros(LARGEST_KEPT, np.uint8), lambda x: x.__setitem__(0, 1)),
+    "a long list": (lambda: [0] * 999, lambda x: x.__setitem__(0, 1)),
     "the longest list inside": (
         lambda: nested(DEEPEST_CONTAINER - 2, [0] * LONGEST_CONTAINERS[-2]),
         lambda x: x[0][0][0].__setitem__(0, 1),
@@ -194,43 +196,55 @@ def test_a_change_in_place_is_noticed_and_said(name: str) -> None:
     assert fact.change().startswith("here.x ")
     module = nn.Module()
     module.thing = make()
-    facts = module_facts(module, "net")
+    facts = module_facts(module, "net", mentioned={"thing"})
     assert facts.change() is None
     change(module.thing)
     assert facts.change().startswith("net.thing ")
 
 
 UNCHANGING = [1, 1.5, "a", None, (), (1, (2, "b")), frozenset({1}), TENSOR, MODULE, content, Odd(3), MISSING]
-TOO_LARGE: list[Any] = [
-    bytearray(LARGEST_BUFFER + 1),
-    np.zeros(LARGEST_BUFFER + 1, np.uint8),
-    [0] * (LONGEST_CONTAINERS[0] + 1),
-]
 
 
-@pytest.mark.parametrize("number", range(len(UNCHANGING) + len(TOO_LARGE)))
-def test_what_cannot_change_or_is_too_large_is_compared_by_who_it_is(number: int) -> None:
-    thing = (UNCHANGING + TOO_LARGE)[number]
+@pytest.mark.parametrize("number", range(len(UNCHANGING)))
+def test_what_cannot_change_is_compared_by_who_it_is(number: int) -> None:
+    thing = UNCHANGING[number]
     assert not can_change(thing)
     assert name_fact(({"x": thing}, "x", "x", thing)).change() is None
 
 
-def test_containers_are_looked_into_as_deep_and_as_far_as_the_bounds_say() -> None:
+def test_containers_are_looked_into_as_deep_and_as_far_as_the_bounds_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "LONGEST_CONTAINERS", (9, 8, 7, 6, 5))
     for depth in range(DEEPEST_CONTAINER):
-        for length in (LONGEST_CONTAINERS[depth], LONGEST_CONTAINERS[depth] + 1):
-            one, other = nested(depth, [0] * length), nested(depth, [0] * length)
-            assert (content(one) == content(other)) is (length == LONGEST_CONTAINERS[depth])
+        for length in (facts.LONGEST_CONTAINERS[depth], facts.LONGEST_CONTAINERS[depth] + 1):
+            one, other = nested(depth, [[]] * length), nested(depth, [[] for _ in range(length)])
+            looked_into = length == facts.LONGEST_CONTAINERS[depth] and depth + 1 < DEEPEST_CONTAINER
+            assert (content(one) == content(other)) is looked_into
+            # Beyond them it is still seen which things there are, and plain values are compared.
+            assert content(nested(depth, [0.5] * length)) == content(nested(depth, [float("0.5")] * length))
+            assert content(nested(depth, [0.5] * length)) != content(nested(depth, [0.5] * (length - 1) + [0.0]))
     assert content(nested(DEEPEST_CONTAINER, 0)) == content(nested(DEEPEST_CONTAINER, 0))
     assert content(nested(DEEPEST_CONTAINER + 1, 0)) != content(nested(DEEPEST_CONTAINER + 1, 0))
 
 
-def test_buffers_are_compared_up_to_a_size() -> None:
-    for size, seen in ((LARGEST_BUFFER, True), (LARGEST_BUFFER + 1, False)):
-        assert (small_buffer(bytearray(size)) is not None) is seen
-        assert (small_buffer(np.zeros(size, np.int8)) is not None) is seen
-        assert (small_buffer(array("b", bytes(size))) is not None) is seen
-    assert small_buffer(np.zeros((2, 3), np.float64)) == ((2, 3), bytes(48))
-    assert small_buffer(array("i", [1])) == (None, array("i", [1]).tobytes())
+def test_buffers_are_compared_however_large() -> None:
+    for size in (LARGEST_KEPT, LARGEST_KEPT + 1):
+        for make in (bytearray, lambda length: np.zeros(length, np.int8), lambda length: array("b", bytes(length))):
+            one, other = make(size), make(size)
+            assert content(one) == content(other)
+            other[-1] = 1
+            assert content(one) != content(other)
+    assert buffer_of(np.zeros((2, 3), np.float64)) == ((2, 3), bytes(48))
+    assert buffer_of(array("i", [1])) == (None, array("i", [1]).tobytes())
+
+
+@pytest.mark.parametrize("make", [lambda: [0] * (LONG + 1), lambda: np.zeros((LONG + 1) << 10, np.int8)])
+def test_long_attributes_of_modules_are_compared_where_code_mentions_them(make: Callable[[], Any]) -> None:
+    module = nn.Module()
+    module.thing = make()
+    mentioned, other = (module_facts(module, "net", mentioned=names) for names in ({"thing"}, {"things"}))
+    module.thing[5] = 1
+    assert mentioned.change().startswith("net.thing ")
+    assert other.change() is None
 
 
 KINDS = [(Own(), list), ([], list), (Pair(1, 2), tuple), (OrderedDict(), dict), ({1}, set), (deque(), deque)]

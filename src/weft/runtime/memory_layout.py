@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
+from weft.trace.containers import OfFunction
 from weft.worker_threads import in_a_thread
 
 LONGEST_OBJECT = 64
@@ -300,6 +301,8 @@ FIRST_NODE, NEXT_NODE = 48, 16  # the order of an ordered dictionary: nodes, eac
 KEYS_KIND, KIND_BITS = 8, 0xFFFFFF  # of a dictionary's keys: their size and kind
 CELL_CONTENTS = 16
 LIST_SIZE, LIST_ITEMS = 16, 24
+FUNCTION_PLACES = (48, 56, 64) if sys.version_info >= (3, 11) else (16, 32, 40)
+FUNCTION_PARTS = dict(zip(("__code__", "__defaults__", "__kwdefaults__"), FUNCTION_PLACES, strict=True))
 SET_MASK, SET_TABLE, SET_ENTRY = 32, 40, 16
 LEAST_POINTER, MOST_POINTER = 1 << 20, 1 << 48
 LAST_WITH_VERSIONS = (3, 13)
@@ -319,6 +322,8 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
         return [(id(container) + CELL_CONTENTS, EVERY_BIT, id(value))]
     if kind is tuple:
         return []
+    if kind is OfFunction and _functions_are_known():
+        return [_row(id(container.thing) + FUNCTION_PARTS[key])]
     if kind is list and _lists_are_known():
         return _list_rows(container, range(key, key + 1))
     if kind is dict:
@@ -500,6 +505,25 @@ def _lists_are_known() -> bool:
     things = [object(), object(), object()]
     items = word(id(things) + LIST_ITEMS)
     return word(id(things) + LIST_SIZE) == len(things) and word(items + WORD) == id(things[1])
+
+
+@cache
+def _functions_are_known() -> bool:
+    """Whether functions have their code and the defaults of their arguments where they are expected."""
+
+    def probe(first: object = WORD, *, second: object = EVERY_BIT) -> None:
+        del first, second
+
+    def bare() -> None:
+        pass
+
+    def agrees(function: Any) -> bool:
+        parts = ((at, getattr(function, name)) for name, at in FUNCTION_PARTS.items())
+        return all(word(id(function) + at) == (0 if part is None else id(part)) for at, part in parts)
+
+    before = agrees(probe) and agrees(bare)
+    bare.__code__, probe.__defaults__, probe.__kwdefaults__ = (lambda: None).__code__, (KEYS,), {"second": VALUES}
+    return before and agrees(probe) and agrees(bare)
 
 
 @cache

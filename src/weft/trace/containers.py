@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from threading import local
-from types import CellType
+from types import CellType, MappingProxyType
 from typing import Any
 
 MISSING = object()
@@ -115,6 +116,13 @@ class OfContext(Slotted):
         pass  # a variable that was set cannot be unset: it is set to what it was
 
 
+class OfFunction(Slotted):
+    """What a function is made of, which others may replace."""
+
+    def _names(self) -> list[str]:
+        return ["__code__", "__defaults__", "__kwdefaults__"]
+
+
 def attributes(thing: Any) -> MutableMapping[str, Any]:
     """The attributes of an object of a Python class."""
     if isinstance(thing, local):
@@ -147,6 +155,15 @@ def identity(container: Any) -> int:
     A list of a class with `__slots__` is two: its items, and its attributes.
     """
     return -id(container.thing) if isinstance(container, Slotted) else id(container)
+
+
+def behind(thing: Any) -> Any:
+    """What a proxy or a container of the library keeps its items in; None of any other thing."""
+    if isinstance(thing, MappingProxyType):
+        return next(iter(gc.get_referents(thing)))
+    if isinstance(thing, weakref.WeakSet):
+        return vars(thing)["data"]
+    return None
 
 
 class Touched:

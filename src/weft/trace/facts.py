@@ -7,33 +7,37 @@ code itself changed while it was traced (`calls.append(1)`) is none: several pro
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.containers import MISSING, Keys, Touched, attributes, has_attributes, look
+from weft.trace.containers import MISSING, NOTHING, Keys, Touched, attributes, has_attributes, look
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 WHOLE = (nn.Module, torch.Generator, type, ModuleType)
 FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 BUFFERS = (bytearray, array, np.ndarray)
+Buffer: TypeAlias = Union[bytearray, "array[Any]", "np.ndarray[Any, Any]"]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 REGISTRIES = ("_parameters", "_buffers")
 # Entries of every module's __dict__ that are compared in another way, or that are about copies and saving.
 APART = frozenset({*vars(nn.Module()), "forward"} - {"training"})
 DEEPEST_CONTAINER = 5
-LONGEST_CONTAINERS = (256, 256, 256, 32, 32)  # from the outermost in
-LARGEST_BUFFER = 1 << 16
+LONGEST_CONTAINERS = (1 << 16, 1 << 12, 256, 32, 32)  # from the outermost in
+LONG = 256  # items of a container, or kilobytes of an array, that are compared though no code mentions where they are
+LARGEST_KEPT = 1 << 16  # bytes of an array; of a larger one a digest is compared
 UNTOUCHED = Touched()
 
 
@@ -49,28 +53,14 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
         return (kind, thing.real.hex(), thing.imag.hex())
     if kind in SIMPLE:
         return (kind, thing)
-    if _is_compared(base, thing, depth):
-        left_out = touched.keys(thing)
-        if left_out is None:
+    if base is not None and depth < DEEPEST_CONTAINER:
+        if touched.keys(thing) is None:
             return kind
-        inner = partial(content, depth=depth + 1, other=other, touched=touched)
-        given, numbers = touched.given(thing), touched.numbers(thing)
-        outer = partial(inner, other=_outlined(touched)) if given else inner
-        # Of a copy, made at once: another thread may change the thing meanwhile.
-        if base is dict:
-            pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
-            return (
-                kind,
-                [
-                    (_of_key(key, inner), _any(item) if key in numbers else (outer if key in given else inner)(item))
-                    for key, item in pairs
-                ],
-            )
-        items = list(base.__iter__(thing))
-        items = sorted(items, key=repr) if base in (set, frozenset) else items
-        return (kind, [_any(item) if place in numbers else outer(item) for place, item in enumerate(items)])
-    if isinstance(thing, BUFFERS) and (found := small_buffer(thing)) is not None:
-        return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), found)
+        if not _is_compared(base, thing, depth):
+            return (kind, _items_of(thing, base, touched))
+        return (kind, _contents(thing, depth, other, touched))
+    if isinstance(thing, BUFFERS):
+        return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), _image_of(thing))
     return Same(thing) if other is None else other(thing)
 
 
@@ -88,12 +78,54 @@ def _is_compared(base: Any, thing: Any, depth: int) -> bool:
     return base is not None and depth < DEEPEST_CONTAINER and base.__len__(thing) <= LONGEST_CONTAINERS[depth]
 
 
-def small_buffer(thing: bytearray | array[Any] | np.ndarray[Any, Any]) -> tuple[Any, bytes] | None:
-    """The shape and the bytes of an array of numbers, unless it is large."""
-    if isinstance(thing, bytearray):
-        return (None, bytes(thing)) if len(thing) <= LARGEST_BUFFER else None
-    shape, size = (thing.shape, thing.nbytes) if isinstance(thing, np.ndarray) else (None, len(thing) * thing.itemsize)
-    return (shape, thing.tobytes()) if size <= LARGEST_BUFFER else None
+def _contents(thing: Any, depth: int, other: Callable[[Any], Any] | None, touched: Touched) -> list[Any]:
+    """What is compared of each item of a container."""
+    base, left_out = container_kind(thing), touched.keys(thing) or NOTHING
+    inner = partial(content, depth=depth + 1, other=other, touched=touched)
+    given, numbers = touched.given(thing), touched.numbers(thing)
+    outer = partial(inner, other=_outlined(touched)) if given else inner
+    # Of a copy, made at once: another thread may change the thing meanwhile.
+    if base is dict:
+        pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
+        return [
+            (_of_key(key, inner), _any(item) if key in numbers else (outer if key in given else inner)(item))
+            for key, item in pairs
+        ]
+    items = list(base.__iter__(thing))
+    items = sorted(items, key=repr) if base in (set, frozenset) else items
+    return [_any(item) if place in numbers else outer(item) for place, item in enumerate(items)]
+
+
+def _items_of(thing: Any, base: Any, touched: Touched) -> Items:
+    """The items of a container that has too many of them to look into each."""
+    left_out = (touched.keys(thing) or NOTHING) | touched.given(thing) | touched.numbers(thing)
+    if base is dict:
+        pairs = [pair for pair in list(dict.items(thing)) if pair[0] not in left_out]
+        return Items([part for pair in pairs for part in pair])
+    found = list(base.__iter__(thing))
+    return Items(sorted(found, key=id) if base in (set, frozenset) else found)
+
+
+def buffer_of(thing: Buffer) -> tuple[Any, bytes]:
+    """The shape and the bytes of an array of numbers."""
+    shape = thing.shape if isinstance(thing, np.ndarray) else None
+    return shape, bytes(thing) if isinstance(thing, bytearray) else thing.tobytes()
+
+
+def _image_of(thing: Buffer) -> tuple[Any, bytes]:
+    """What is compared of an array of numbers: its shape and bytes, or a digest of these."""
+    shape, found = buffer_of(thing)
+    return shape, found if len(found) <= LARGEST_KEPT else hashlib.sha1(found, usedforsecurity=False).digest()
+
+
+def is_long(thing: Any) -> bool:
+    """Whether comparing what is in a thing takes long."""
+    base = container_kind(thing)
+    if base is not None:
+        return bool(base.__len__(thing) > LONG)
+    if isinstance(thing, np.ndarray):
+        return bool(thing.nbytes > LONG << 10)
+    return isinstance(thing, (bytearray, array)) and len(thing) * getattr(thing, "itemsize", 1) > LONG << 10
 
 
 def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
@@ -102,7 +134,7 @@ def trimmed(compared: Any, thing: Any, touched: Touched) -> Any:
     keys = touched.keys(thing) if isinstance(compared, tuple) and has_parts else frozenset()
     if keys is None:
         return compared[0]
-    if not keys or container_kind(thing) is not dict:
+    if not keys or container_kind(thing) is not dict or isinstance(compared[1], Items):
         return compared
     left_out = [content(key, 1) for key in keys]
     return (compared[0], [pair for pair in compared[1] if pair[0] not in left_out])
@@ -150,8 +182,10 @@ def moves(thing: Any, touched: Touched, depth: int = 0) -> bool:
 def can_change(thing: Any, depth: int = 0) -> bool:
     """Whether what is compared of a thing can change while it stays the same object."""
     base = container_kind(thing)
+    if base is None:
+        return isinstance(thing, BUFFERS)
     if not _is_compared(base, thing, depth):
-        return isinstance(thing, BUFFERS) and small_buffer(thing) is not None
+        return depth < DEEPEST_CONTAINER and base not in (tuple, frozenset)
     return base not in (tuple, frozenset) or any(can_change(item, depth + 1) for item in base.__iter__(thing))
 
 
@@ -174,6 +208,22 @@ class Same:
 
     def __hash__(self) -> int:
         return id(self.thing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Things in a row, equal to as many others that are the same objects or equal plain values."""
+
+    things: list[Any]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Items) or len(self.things) != len(other.things):
+            return False
+        pairs = zip(self.things, other.things, strict=True)
+        return all(one is two or (type(one) in SIMPLE and content(one) == content(two)) for one, two in pairs)
+
+    def __hash__(self) -> int:
+        return len(self.things)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +298,15 @@ class ModuleFacts:
     rebound: frozenset[str]  # attributes that runs give new tensors
     touched: Touched
     moves: bool  # each run changes attributes, or what is in them
+    mentioned: AbstractSet[str]
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
         now = self.module.__dict__
         if len(now) != len(self.attributes) or not all(map(is_, now.values(), self.attributes)):
-            found = self._difference(self.contents, attribute_contents(self.module, self.rebound, self.touched))
+            found = self._difference(
+                self.contents, attribute_contents(self.module, self.rebound, self.touched, self.mentioned)
+            )
             if found:
                 return found
         for name, before in self.containers.items():
@@ -288,11 +341,20 @@ class ModuleFacts:
         return "; ".join(sentences) or None
 
 
-def module_facts(module: nn.Module, path: str, touched: Touched = UNTOUCHED) -> ModuleFacts:
-    """Remember what a module looks like now; of attributes that runs give new tensors, their outline alone."""
+def module_facts(
+    module: nn.Module, path: str, touched: Touched = UNTOUCHED, mentioned: AbstractSet[str] = frozenset()
+) -> ModuleFacts:
+    """Remember what a module looks like now; of attributes that runs give new tensors, their outline alone.
+
+    Of long ones only those that code has `mentioned` are looked into.
+    """
     rebound = touched.given(module.__dict__)
-    contents = attribute_contents(module, rebound, touched)
-    containers = {name: contents[name] for name in contents.keys() - rebound if can_change(module.__dict__[name])}
+    contents = attribute_contents(module, rebound, touched, mentioned)
+    containers = {
+        name: contents[name]
+        for name in contents.keys() - rebound
+        if can_change(module.__dict__[name]) and not isinstance(contents[name], Same)
+    }
     return ModuleFacts(
         module,
         path,
@@ -304,10 +366,13 @@ def module_facts(module: nn.Module, path: str, touched: Touched = UNTOUCHED) -> 
         touched,
         bool(rebound or touched.given(module.__dict__["_buffers"]))
         or any(moves(module.__dict__[name], touched) for name in containers),
+        mentioned,
     )
 
 
-def attribute_contents(module: nn.Module, rebound: frozenset[str], touched: Touched) -> dict[str, Any]:
+def attribute_contents(
+    module: nn.Module, rebound: frozenset[str], touched: Touched, mentioned: AbstractSet[str]
+) -> dict[str, Any]:
     """What is compared of the attributes that Python code of a module may read."""
     numbers = touched.numbers(module.__dict__)
     found = {
@@ -315,6 +380,8 @@ def attribute_contents(module: nn.Module, rebound: frozenset[str], touched: Touc
         if name in numbers
         else outline(value, touched)
         if name in rebound
+        else Same(value)
+        if name not in mentioned and is_long(value)
         else content(value, touched=touched)
         for name, value in module.__dict__.items()
         if name not in APART

@@ -13,7 +13,7 @@ import torch
 
 from weft.trace.capture import is_stand_in, tree_flatten
 from weft.trace.containers import MISSING, Slotted, Touched, class_dictionary, identity, look
-from weft.trace.facts import APART, BUFFERS, small_buffer
+from weft.trace.facts import APART, BUFFERS, buffer_of
 from weft.trace.opened import has_stand_in, opened
 from weft.trace.rebound import REFILLED, Change, Constant, Real, in_same_order, refill
 from weft.trace.refusals import refuse
@@ -147,7 +147,7 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
     if isinstance(container, CellType):
         return frozenset() if look(container, None) is look(before, None) else frozenset({None})
     if isinstance(container, BUFFERS):
-        return frozenset() if before is None or small_buffer(container) == before else None
+        return frozenset() if before is None or buffer_of(container) == before else None
     if isinstance(container, GROWING):
         same = len(container) == len(before) and all(map(is_, container, before))
         return frozenset() if same else None
@@ -185,5 +185,5 @@ def _copied(container: Any) -> Any:
     if isinstance(container, (dict, Slotted)):
         return {**container}
     if isinstance(container, BUFFERS):
-        return small_buffer(container)
+        return buffer_of(container)
     return [*container] if isinstance(container, GROWING) else container

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import getattr_static
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -26,8 +27,10 @@ from weft.trace.capture import is_stand_in
 from weft.trace.containers import (
     MISSING,
     OfContext,
+    OfFunction,
     Touched,
     attributes,
+    behind,
     class_dictionary,
     has_attributes,
     identity,
@@ -67,7 +70,8 @@ UNMENTIONED = """
     setitem delitem setattr delattr set delete missing next reversed and or xor rand ror rxor invert divmod round
     iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor str repr format complex
 """
-WRAPPED = (UserDict, UserList)  # containers that keep what is in them in an attribute
+# Containers that keep what is in them in an attribute.
+WRAPPED = (UserDict, UserList, WeakKeyDictionary, WeakValueDictionary)
 LISTED = (list, tuple, dict, deque)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
 # Methods that run without being mentioned.
@@ -170,7 +174,7 @@ class State:
 
     def facts(self, touched: Touched = UNTOUCHED) -> list[Fact]:
         """The facts as they are now; of what is `touched` none, or the outline alone."""
-        modules = (module_facts(module, path, touched) for module, path in self.modules.items())
+        modules = (module_facts(module, path, touched, self.mentioned) for module, path in self.modules.items())
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
         given = (fact.without(touched) for fact in (*names, *self._of_given(touched)))
         return [*modules, *given, *setting_facts(self.mentioned)]
@@ -337,7 +341,9 @@ def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | 
     elif isinstance(thing, WRAPPED):
         own = attributes(thing)
         _add_containers(state, own)
-        _visit_name(state, Slot(own, "data", join(path, "data"), parent=slot, is_attribute=True), thing.data, depth + 1)
+        _visit_name(
+            state, Slot(own, "data", join(path, "data"), parent=slot, is_attribute=True), own["data"], depth + 1
+        )
     elif _is_plain_object(thing):
         state.objects.append((thing, path, slot))
         own = attributes(thing)
@@ -433,6 +439,8 @@ def _visit_container(state: State, slot: Slot, value: Any, depth: int) -> None:
             _visit_items(state, slot, value, depth)
     elif kind is not None or isinstance(value, BUFFERS):
         _add_containers(state, value)
+    elif (inner := behind(value)) is not None:
+        _visit_name(state, Slot((inner,), 0, slot.path), inner, depth)
     elif isinstance(value, Iterator):
         state.iterators.append(slot)
     elif isinstance(value, ContextVar):
@@ -458,6 +466,11 @@ def _visit_function(state: State, function: types.FunctionType, depth: int) -> N
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
     state.asks_identity = state.asks_identity or compares_identity(function.__code__)
+    made_of = OfFunction(function)
+    for key, part in made_of.items():
+        place = (made_of, key, f"{function.__name__}.{key}", part)
+        state.names.setdefault((identity(made_of), key), name_fact(place))
+    _add_containers(state, made_of)
     for container, key, path, value in reached(function):
         _visit_name(state, Slot(container, key, path), value, depth)
     _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)
@@ -466,7 +479,7 @@ def _visit_function(state: State, function: types.FunctionType, depth: int) -> N
 def _visit_given(state: State, places: Iterable[Place], depth: int) -> None:
     """Visit what functions were given before they are called: always the same, but what it holds may change."""
     for container, key, path, value in places:
-        if can_change(value):
+        if can_change(value) or isinstance(container, dict):
             _visit_name(state, Slot(container, key, path), value, depth)
         else:
             _visit_container(state, Slot(container, key, path), value, depth)
@@ -474,12 +487,21 @@ def _visit_given(state: State, places: Iterable[Place], depth: int) -> None:
 
 def _visit_name(state: State, slot: Slot, value: Any, depth: int) -> None:
     if is_library(value):
+        if not isinstance(value, types.ModuleType) and not _is_usual_name(slot, value):
+            state.names.setdefault(
+                (identity(slot.container), slot.key), name_fact((slot.container, slot.key, slot.path, value))
+            )
         return
     _add_containers(state, slot.container)
     if not isinstance(value, torch.Tensor):
         place = (slot.container, slot.key, slot.path, value)
         state.names.setdefault((identity(slot.container), slot.key), name_fact(place))
     _visit_container(state, slot, value, depth)
+
+
+def _is_usual_name(slot: Slot, value: Any) -> bool:
+    """Whether a function or class of a library stands under its own name, as an import leaves it."""
+    return bool(slot.key == getattr(value, "__name__", ""))
 
 
 def _add_context(state: State, variable: ContextVar[Any], path: str) -> None:
