@@ -11,7 +11,7 @@ import weft
 from weft.api.programs.program import Program
 from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.compile import pipeline, plan_cache
-from weft.compile.kernels_ahead import KernelsAhead
+from weft.compile.ahead import KernelsAhead
 from weft.config import overrides
 from weft.plan.planned import PlannedGraph
 

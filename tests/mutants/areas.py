@@ -22,7 +22,7 @@ AREAS = {
             "runtime/weights.py",
             "runtime/watch.py",
             "runtime/content.py",
-            "runtime/same_content.py",
+            "runtime/content.py",
             "codegen/packing.py",
             "codegen/calls/same_content.py",
             "codegen/calls/content_hash.py",

@@ -12,7 +12,7 @@ from weft.codegen.measure_module import can_flush, measure_module
 from weft.config import overrides
 from weft.plan.schedule.machine_model import MachineModel, default_model, parse_model
 from weft.runtime import measure
-from weft.runtime.arena import Block
+from weft.runtime.arena import ArenaBlock
 from weft.runtime.measure import FOLDER, HANDED_BYTES, machine_model, measure_machine
 from weft.runtime.shared_code import shared_library
 from weft.target import cross_target, host_target
@@ -45,7 +45,7 @@ def test_a_machine_is_measured_in_under_a_second() -> None:
 @pytest.mark.skipif(not can_flush(host_target()), reason="programs cannot put memory out of this machine's caches")
 def test_what_was_flushed_is_in_no_cache() -> None:
     functions, size = measure._functions(shared_library(measure_module)), 512 * 1024
-    block = Block(size)
+    block = ArenaBlock(size)
     ctypes.memset(block.address, 1, size)  # memory that nobody has written is all one page
     read = measure._sweep(functions, block, size, 1)
     warm = measure._best(read)
@@ -110,7 +110,7 @@ def test_what_another_core_has_written_comes_as_fast_as_a_hand_over_with_it_take
 def test_where_handing_over_takes_long_only_one_round_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     spoken: list[tuple[int, int]] = []
     functions = {"ping": lambda _, __, first, last, *___: spoken.append((first, last)), "pong": lambda *_: None}
-    block = Block(HANDED_BYTES)
+    block = ArenaBlock(HANDED_BYTES)
     monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 60.0)
     measure._hand_over(functions, block, HANDED_BYTES)
     assert len(spoken) == measure.ROUNDS_OF_SPANS * measure.SPANS
@@ -126,7 +126,7 @@ def test_rounds_in_which_both_threads_had_one_core_tell_nothing_and_another_one_
 ) -> None:
     seconds = [0.002] * 4  # of spans: as long as a thread may keep a core
     functions = {"ping": lambda *_: sleep(seconds.pop() if seconds else 0.0), "pong": lambda *_: None}
-    block = Block(HANDED_BYTES)
+    block = ArenaBlock(HANDED_BYTES)
     monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 0.0)
     assert measure._hand_over(functions, block, HANDED_BYTES) < measure.ONE_CORE
     seconds += [0.002] * 100  # others keep the machine busy

@@ -16,7 +16,7 @@ from weft.codegen.threads.crew_module import PACE_SLOT
 from weft.codegen.threads.pace import USUAL, WORDS
 from weft.runtime import lanes
 from weft.runtime.executable import NativeExecutable
-from weft.runtime.openmp import openmp_functions
+from weft.runtime.lanes import openmp_functions
 
 SIZE = 7777
 WORKERS = 3

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 import weft
 from weft.codegen.threads.frame import TABLE_OFFSET
-from weft.runtime.arena import Block, BlockPool
+from weft.runtime.arena import ArenaBlock, BlockPool
 
 Function = Callable[..., Any]
 POISON = b"\xff"  # in every byte: NaN for floats, -1 for integers
@@ -141,7 +141,7 @@ def poisoned_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill every block of memory with poison whenever a call takes it, but for the flags, which lanes go on with."""
     take = BlockPool.take
 
-    def poisoned(self: BlockPool) -> Block:
+    def poisoned(self: BlockPool) -> ArenaBlock:
         block = take(self)
         block.memory[TABLE_OFFSET:] = POISON * (len(block.memory) - TABLE_OFFSET)
         return block

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from weft.api.programs.program import Program
-from weft.runtime.ever_fewer import EverFewer
+from weft.runtime.back_off import BackOff
 from weft.runtime.memory_layout import Images, Row, Rows, content_rows, dictionary_rows, held_rows, word
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.whole_call import Likeness, Whole, whole_call
@@ -66,7 +66,7 @@ class Guarded:
         self._flipped = tuple(index for index, tensor in enumerate(tensors) if has_lazy_bit(tensor))
         self._alarms = 0
         self._restless = frozenset(number for number, fact in enumerate(self._facts) if fact.moves)
-        self._pauses: EverFewer | None = None
+        self._pauses: BackOff | None = None
         self._settled = self._settle()
 
     def whole_call(self, arguments: Sequence[torch.Tensor], places: Sequence[int]) -> Whole | None:
@@ -234,7 +234,7 @@ class Guarded:
                 changed = settled.changed() - self._restless
                 self._restless |= changed
                 if not changed:  # tensors come and go: comparing natively costs more than it saves
-                    self._settled, self._pauses = None, EverFewer()
+                    self._settled, self._pauses = None, BackOff()
                     return
         elif self._pauses is not None and not self._pauses.is_due():
             return

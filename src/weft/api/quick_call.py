@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from weft.api.guarded import Guarded
-from weft.runtime.ever_fewer import EverFewer
+from weft.runtime.back_off import BackOff
 from weft.runtime.whole_call import Whole, identities, refuse_all
 from weft.trace.argument_containers import containers_of
 from weft.trace.capture import traced_elsewhere
@@ -41,7 +41,7 @@ class QuickCall:
         self._same = None if few else same_tensors(leaves)
         self._constants = tuple((place, leaf) for place, leaf in enumerate(leaves) if place not in tensors)
         self._modes = _modes()
-        self._attempts = EverFewer()
+        self._attempts = BackOff()
         self.whole: Whole = refuse_all  # the built-in function for such calls, if there is one
 
     @property

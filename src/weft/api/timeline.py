@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from weft.files import given_file, write_atomically
-from weft.runtime.clocked import Span
+from weft.runtime.clocked import LaneSpan
 from weft.runtime.compiled_graph import CompiledGraph
 
 WARM_CALLS, MEASURED_CALLS = 5, 20
@@ -28,7 +28,7 @@ class Timeline:
     """What each lane did in one call, in seconds from its start; `seconds` is what the call took."""
 
     seconds: float
-    spans: tuple[Span, ...]
+    spans: tuple[LaneSpan, ...]
 
     def __str__(self) -> str:
         lanes = sorted({span.lane for span in self.spans})
@@ -71,12 +71,12 @@ def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> Timeline:
     return best
 
 
-def _between(name: str, calls: list[tuple[float, float]]) -> Iterator[Span]:
+def _between(name: str, calls: list[tuple[float, float]]) -> Iterator[LaneSpan]:
     """The time of the call that is in no region."""
     for (_, begin), (finish, _) in pairwise(calls):
         if finish > begin:
-            yield Span(0, name, False, begin, finish)
+            yield LaneSpan(0, name, False, begin, finish)
 
 
-def _from(span: Span, start: float) -> Span:
-    return Span(span.lane, span.name, span.is_wait, span.start - start, span.end - start)
+def _from(span: LaneSpan, start: float) -> LaneSpan:
+    return LaneSpan(span.lane, span.name, span.is_wait, span.start - start, span.end - start)

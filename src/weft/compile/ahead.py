@@ -1,14 +1,22 @@
-"""Compile the machine code that every program needs on another core while the first trace goes on.
+"""Compile on other cores what will be needed, while this one goes on: what every program needs, and kernels.
 
-A trace is Python on one core; LLVM works on another one meanwhile. What is not ready when it is needed is waited for.
+A trace is Python on one core; LLVM works on another one meanwhile. Kernels stay the same whatever lanes and memory
+their plan is given. What is not ready when it is needed is waited for.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
+from typing import Self
 
 from weft.codegen.measure_module import measure_module
+from weft.codegen.objects.compiler import Compilation
+from weft.codegen.plan_module import KernelParts
 from weft.codegen.threads.crew_module import crew_module
 from weft.config import config
 from weft.devices import cpu_count
+from weft.plan.form.plan import Plan
+from weft.runtime.executable import Begun
 from weft.runtime.fast_call import python_calls
 from weft.runtime.measure import get_memory, is_measured
 from weft.runtime.shared_code import ahead
@@ -27,3 +35,36 @@ def _texts() -> Iterator[Callable[[Target], str]]:
         get_memory()
     yield crew_module
     yield python_calls
+
+
+class KernelsAhead:
+    """Compiles kernels for as long as it is open; what nobody has finished until then is dropped."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._begun: list[Begun] = []  # also what was taken: whoever took it may fail before it is finished
+        self._free: list[Begun] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._begun:
+            one.compilation.drop()
+
+    def begin(self, plan: Plan) -> None:
+        """Begin to compile the kernels of a plan, where another core can do it."""
+        if cpu_count() < 2:
+            return
+        parts, compilation = KernelParts(plan, self._target), Compilation(self._target)
+        self._begun.append(Begun(parts, compilation))
+        self._free.append(self._begun[-1])
+        for text in parts.texts():
+            compilation.add(text)
+
+    def take(self, plan: Plan) -> Begun | None:
+        """Give what was begun of a plan, if it was: the caller may finish it."""
+        found = next((one for one in self._free if one.parts.are_of(plan)), None)
+        if found is not None:
+            self._free.remove(found)
+        return found

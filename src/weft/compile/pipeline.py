@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
-from weft.compile.kernels_ahead import KernelsAhead
+from weft.compile.ahead import KernelsAhead
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.type_cache import keep_types, known_types
 from weft.config import config
@@ -22,11 +22,11 @@ from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph
 from weft.plan.regions.recompute import recompute
-from weft.runtime.border import PYTORCHS, Border, loose_in
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Keep, Tangents
 from weft.runtime.kept_memory import keep_freed_memory
 from weft.runtime.measure import machine_model
+from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 from weft.trace.outcome import TensorLeaf
@@ -95,20 +95,20 @@ def compile_graph(
     *,
     trusted: bool = True,
     forward: Collection[Value] = (),
-    border: Border = PYTORCHS,
+    strides: SavedStrides = PYTORCHS,
 ) -> CompiledGraph:
     """Compile a simplified graph: lift and plan it, or find its plan on disk, and generate its machine code.
 
     With `forward`, the values that end the forward of a step, the backward computes anew what saves memory. With
-    `border`, some tensors have other strides than the graph says. Strides of inputs are checked unless `trusted`.
+    `strides`, some tensors have other strides than the graph says. Strides of inputs are checked unless `trusted`.
     """
     if config().codegen != "native":
-        return CompiledGraph(graph, weights, PlannedGraph(graph, plan_library(graph), ()), (), border)
+        return CompiledGraph(graph, weights, PlannedGraph(graph, plan_library(graph), ()), (), strides)
     keep_freed_memory()
     underway(f"planning {graph.name}")
     target = host_target()
     machine = Machine(target, cpu_count(), machine_model(target))
-    question = Question(border.with_given(graph), weights, tuple(forward), border.loose, machine)
+    question = Question(strides.with_given(graph), weights, tuple(forward), strides.loose, machine)
     with KernelsAhead(target) as ahead:
         planned = kept_plan(question, lambda is_new: plan_graph(question, ahead if is_new else None))
         underway(f"compiling {graph.name}")
@@ -120,7 +120,7 @@ def compile_graph(
             )
             for region in planned.regions
         )
-    return CompiledGraph(graph, weights, planned, regions, border)
+    return CompiledGraph(graph, weights, planned, regions, strides)
 
 
 def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:

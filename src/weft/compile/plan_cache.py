@@ -33,7 +33,13 @@ PLAN_FOLDER = "plans"
 LARGEST_CACHE = 64 * 1024 * 1024
 CANNOT_BE_KEPT = b"made in each process"
 # What tracing and planning are made of beside the files that write machine code.
-SOURCES = ("passes/**/*.py", "trace/**/*.py", "compile/pipeline.py", "compile/plan_cache.py", "runtime/border.py")
+SOURCES = (
+    "passes/**/*.py",
+    "trace/**/*.py",
+    "compile/pipeline.py",
+    "compile/plan_cache.py",
+    "runtime/saved_strides.py",
+)
 
 log = logging.getLogger("weft.runtime")
 

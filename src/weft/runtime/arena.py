@@ -15,7 +15,7 @@ STEPS = 4  # sizes between two powers of two
 HUGE_PAGE = 2 * 1024 * 1024
 
 
-class Block:
+class ArenaBlock:
     """Memory that belongs to one call at a time."""
 
     __slots__ = ("__weakref__", "address", "memory")
@@ -43,18 +43,18 @@ class BlockPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.idle: list[Block] = []
+        self.idle: list[ArenaBlock] = []
         self.most_idle = usable_cores()
 
-    def take(self) -> Block:
+    def take(self) -> ArenaBlock:
         """Give an idle block, or a new one; it is the caller's until it is given back."""
         # Taking from a list is one step under Python's lock: concurrent callers never get the same block.
         try:
             return self.idle.pop()
         except IndexError:
-            return Block(self.size)
+            return ArenaBlock(self.size)
 
-    def give_back(self, block: Block) -> None:
+    def give_back(self, block: ArenaBlock) -> None:
         """Let other calls have a block."""
         if len(self.idle) < self.most_idle:
             self.idle.append(block)

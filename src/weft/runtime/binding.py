@@ -1,4 +1,4 @@
-"""The lasting inputs that a program was last called with -> their addresses, and whether they are still current.
+"""Bind a program to its lasting inputs: their addresses, and whether they are still current.
 
 Lasting inputs are parameters and buffers: the same tensors at nearly every call, some of them packed.
 """
@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 import torch
 
 from weft.codegen.library import version_of
+from weft.runtime.content import SameContent
 from weft.runtime.fast_call import Fast, FastCall, FastProgram, refuse
 from weft.runtime.memory_layout import EVERY_BIT, Row, object_layout, place_rows, tensor_layout, version_rows
-from weft.runtime.same_content import SameContent
 from weft.runtime.watch import Changes
 from weft.runtime.weights import Packing, address_of, current_forms, packed_weight, weight_of
 

@@ -1,4 +1,4 @@
-"""A Plan -> machine code that notes what each lane did in a call, from when to when."""
+"""Run a Plan with a clock: what each lane did in a call, from when to when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.codegen.threads.frame import CLOCK_OFFSET
 from weft.plan.form.order import lanes_of
 from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
-from weft.runtime.arena import Block
+from weft.runtime.arena import ArenaBlock
 from weft.runtime.executable import NativeExecutable
 from weft.target import Target
 
@@ -22,7 +22,7 @@ NANOSECOND = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class LaneSpan:
     """What a lane did, from when to when, in seconds of `perf_counter`."""
 
     lane: int
@@ -46,7 +46,7 @@ class ClockedExecutable(NativeExecutable):
         count = serial_tick(self._lanes) + first_ticks(self._serial)[-1]
         self._ticks = (ctypes.c_int64 * (TICK_WORDS * count))()
 
-    def _prepare(self, block: Block) -> None:
+    def _prepare(self, block: ArenaBlock) -> None:
         # SAFETY: the memory has room for all ticks of the plan, and is held by this object, whose call this is.
         pack_into("@Q", block.memory, CLOCK_OFFSET, ctypes.addressof(self._ticks))
 
@@ -59,19 +59,19 @@ class ClockedExecutable(NativeExecutable):
         self._pool.give_back(block)
         return done
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[LaneSpan]:
         """Give what each lane did in the last call; lane 0 has done all where no worker was free."""
         words = iter(self._ticks)
         ticks = [seconds + nanoseconds * NANOSECOND for seconds, nanoseconds in zip(words, words, strict=True)]
         return self._spans(self._lanes, ticks) or self._spans(self._serial, ticks[serial_tick(self._lanes) :])
 
-    def _spans(self, lanes: tuple[Lane, ...], ticks: list[float]) -> list[Span]:
+    def _spans(self, lanes: tuple[Lane, ...], ticks: list[float]) -> list[LaneSpan]:
         places, spans = first_ticks(lanes), []
         for lane, items in enumerate(lanes):
             times = ticks[places[lane] : places[lane + 1]]
             for item, start, end in zip(items, times, times[1:], strict=False):
                 if start and end:
-                    spans.append(Span(lane, self._name(item), isinstance(item, Wait), start, end))
+                    spans.append(LaneSpan(lane, self._name(item), isinstance(item, Wait), start, end))
         return spans
 
     def _name(self, item: Run | Wait) -> str:

@@ -16,12 +16,12 @@ from weft.ir.types import TensorType, Type
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.native_values import NATIVE
 from weft.plan.regions.region import Region
-from weft.runtime.border import PYTORCHS, Border
-from weft.runtime.clocked import ClockedExecutable, Span
+from weft.runtime.clocked import ClockedExecutable, LaneSpan
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import Begun, NativeExecutable
 from weft.runtime.new_tensors import NewTensors, OutputType
 from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
+from weft.runtime.saved_strides import PYTORCHS, SavedStrides
 from weft.runtime.whole_call import BoundProgram
 from weft.target import host_target
 
@@ -97,7 +97,7 @@ class ClockedRegion:
         self.calls.append((start, perf_counter()))
         return outputs
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[LaneSpan]:
         """Give what each lane did in the last call."""
         return self._clock.spans()
 
@@ -105,7 +105,7 @@ class ClockedRegion:
 class CompiledGraph:
     """Runs a graph: takes its inputs in order, gives its roots in order, each once.
 
-    With `border`, some tensors have other strides than the graph says.
+    With `strides`, some tensors have other strides than the graph says.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class CompiledGraph:
         weights: frozenset[Value],
         planned: PlannedGraph,
         regions: tuple[NativeRegion, ...],
-        border: Border = PYTORCHS,
+        strides: SavedStrides = PYTORCHS,
     ) -> None:
         self._graph = graph
-        self._given = border.given
+        self._given = strides.given
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions = regions
         compiled = planned.compiled

@@ -1,4 +1,4 @@
-"""A plan of library calls on one GPU -> whether a CUDA graph of it is safe, and the calls through that graph.
+"""Capture a plan of library calls on one GPU in a CUDA graph, where that is safe.
 
 A graph repeats what was recorded, with the addresses that were recorded. So a program is captured only if every
 operator is on a list of those that neither synchronise, draw random numbers nor depend on data, everything lies on one

@@ -17,8 +17,8 @@ from weft.codegen.library import version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
-from weft.runtime.border import Border
 from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.saved_strides import SavedStrides
 
 Tangents = tuple[TensorType | None, ...]
 AUTOCAST = ("cpu", "cuda")
@@ -65,10 +65,10 @@ class DifferentiableExecutable:
         visible = tuple(dict.fromkeys(self.graph.roots()))
         hidden = frozenset(result.value for result in graph.results[count:]) - {*visible, *graph.inputs}
         self._whole = graph
-        self._border = Border(loose=hidden)
+        self._strides = SavedStrides(loose=hidden)
         self._weights = forward.weights
         trained = {graph.inputs[index] for index in forward.wanted}
-        self._training = compile_graph(graph, forward.weights - trained, border=self._border)
+        self._training = compile_graph(graph, forward.weights - trained, strides=self._strides)
         self._resting = None if trained & forward.weights else self._training
         self._unanswered = 0
         position = {value: index for index, value in enumerate(self._training.roots)}
@@ -135,7 +135,7 @@ class DifferentiableExecutable:
         if self._unanswered <= MOST_UNANSWERED:
             return self._training
         if self._resting is None:  # two threads may both make it
-            self._resting = self._compile(self._whole, self._weights, border=self._border)
+            self._resting = self._compile(self._whole, self._weights, strides=self._strides)
         return self._resting
 
     def backward(
@@ -191,8 +191,10 @@ class DifferentiableExecutable:
 class _BackwardRun:
     def __init__(self, found: BackwardGraph, types: Sequence[Type], compile_graph: Compile) -> None:
         graph, saved, gradients, self._keep = found
-        border = Border(given=dict(zip(graph.inputs, types, strict=False)))  # behind the saved values come tangents
-        self._executable = compile_graph(graph, frozenset(), trusted=False, border=border)
+        strides = SavedStrides(
+            given=dict(zip(graph.inputs, types, strict=False))
+        )  # behind the saved values come tangents
+        self._executable = compile_graph(graph, frozenset(), trusted=False, strides=strides)
         order = {value: index for index, value in enumerate(self._executable.roots)}
         self._saved = saved
         self._results = tuple(order[result.value] for result in graph.results)

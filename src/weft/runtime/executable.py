@@ -16,7 +16,7 @@ from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.plan.form.plan import Plan
-from weft.runtime.arena import Block, block_pool
+from weft.runtime.arena import ArenaBlock, block_pool
 from weft.runtime.binding import Binding, PackingOf
 from weft.runtime.fast_call import FastProgram
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
@@ -128,7 +128,7 @@ class NativeExecutable:
             replace(binding.program, changing=changing), rows, binding.words, self._pool, kept=(self, binding)
         )
 
-    def _run_slowly(self, block: Block, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    def _run_slowly(self, block: ArenaBlock, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
         lasting = [inputs[index] for index in self.lasting]
         binding = self._binding
         if binding is None or not binding.is_current(lasting):
@@ -148,7 +148,7 @@ class NativeExecutable:
         self._run(block.address)
         return True
 
-    def _prepare(self, block: Block) -> None:
+    def _prepare(self, block: ArenaBlock) -> None:
         """Do what else a frame needs: nothing, but in clocked programs."""
 
     def _bind(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Binding:

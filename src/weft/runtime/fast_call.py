@@ -1,4 +1,4 @@
-"""A program and what must not have changed -> a built-in function that runs it; see weft.codegen.calls.fast_call."""
+"""Make the built-in function that runs a program for some lasting inputs; see weft.codegen.calls.fast_call."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 
 from weft.codegen.calls.fast_call import State
 from weft.codegen.calls.python_calls import python_calls_module
+from weft.runtime.content import SameContent
 from weft.runtime.memory_layout import Row, object_layout
-from weft.runtime.same_content import SameContent
 from weft.runtime.shared_code import shared_library
 from weft.target import Target
 

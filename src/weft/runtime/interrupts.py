@@ -1,4 +1,4 @@
-"""Ctrl-C, at any moment -> an exception at the end of a block whose changes belong together."""
+"""Defer Ctrl-C to the end of a block whose changes belong together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with several lanes -> run by the calling thread and a crew of worker threads that live in machine code.
+"""Run the lanes of programs on the calling thread and on worker threads that live in machine code.
 
 Workers are Python threads that enter native code once and stay there, without the interpreter's lock. They spin
 briefly, then sleep. There is one crew in a process, so there are never more spinning threads than cores.
@@ -11,6 +11,9 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+
+import torch
 
 from weft.codegen.objects.native import NativeLibrary
 from weft.codegen.threads.crew_layout import COUNT_OFFSET, CREW_BYTES, MAIN_THREAD_OFFSET, mailbox_offset
@@ -18,14 +21,15 @@ from weft.codegen.threads.crew_module import crew_module
 from weft.codegen.threads.frame import MOST_LANES
 from weft.config import config
 from weft.runtime.memory_layout import EVERY_BIT, Row, word
-from weft.runtime.openmp import openmp_functions
 from weft.runtime.shared_code import shared_library
 from weft.target import usable_cores
 
+# In the order in which a crew's block has them; see weft.codegen.threads.crew_layout.
+OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
 
 
-class Crew:
+class LaneWorkers:
     """The workers of this process. The block of their mailboxes lives at one address as long as the process does."""
 
     def __init__(self) -> None:
@@ -97,7 +101,7 @@ class Crew:
         self.memory[COUNT_OFFSET : COUNT_OFFSET + 8] = count.to_bytes(8, "little")
 
 
-_crew = Crew()
+_crew = LaneWorkers()
 os.register_at_fork(after_in_child=_crew.after_fork)
 
 
@@ -150,3 +154,19 @@ def _dispatch() -> Callable[[int], None]:
 
 # Before the interpreter ends, so that workers do not outlive what they run.
 atexit.register(stop_crew)
+
+
+@cache
+def openmp_functions() -> tuple[int, ...]:
+    """Give the addresses of the functions; none where PyTorch has no OpenMP library of this kind in the process."""
+    if not hasattr(os, "RTLD_NOLOAD"):
+        return ()
+    bundled = sorted(map(str, (Path(torch.__file__).parent / "lib").glob("libgomp*.so*")))
+    for name in (*bundled, "libgomp.so.1"):
+        try:
+            library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            found = [getattr(library, function) for function in OPENMP_FUNCTIONS]
+        except (OSError, AttributeError):
+            continue
+        return tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found)
+    return ()

@@ -1,4 +1,4 @@
-"""PyTorch's and Python's own functions -> built-in functions that lazy code calls at each operator.
+"""Replace PyTorch's and Python's own functions that lazy code calls at each operator by built-in ones.
 
 Where they cannot be had (another Python, another PyTorch) others in Python do the same, more slowly.
 """

@@ -1,4 +1,4 @@
-"""This machine -> its model: rates and waits, measured once in a fraction of a second and kept on disk as text."""
+"""Measure this machine once, in a fraction of a second: rates and waits, kept on disk as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.codegen.objects.native import NativeLibrary
 from weft.config import config
 from weft.errors import UsageError
 from weft.plan.schedule.machine_model import MachineModel, default_model, parse_model
-from weft.runtime.arena import Block
+from weft.runtime.arena import ArenaBlock
 from weft.runtime.shared_code import ahead, shared_library
 from weft.target import Target, host_target
 
@@ -51,7 +51,7 @@ CHECKS_PER_WAIT = 3.0
 
 Functions = dict[str, Callable[..., None]]
 
-_blocks: dict[int, Block] = {}  # by size, from when one is got ahead until it is measured in
+_blocks: dict[int, ArenaBlock] = {}  # by size, from when one is got ahead until it is measured in
 
 
 def machine_model(target: Target) -> MachineModel:
@@ -156,8 +156,8 @@ def _largest(target: Target) -> int:
     return max(_sizes(target).values()) if can_flush(target) else MOST_MEMORY_BYTES
 
 
-def _written(size: int) -> Block:
-    block = Block(size)
+def _written(size: int) -> ArenaBlock:
+    block = ArenaBlock(size)
     # Memory that nobody has written is all one page. SAFETY: the block is as long as this.
     ctypes.memset(block.address, 1, size)
     return block
@@ -183,14 +183,14 @@ def _multiply_adds(functions: Functions, target: Target) -> float:
     return ROUNDS * ACCUMULATORS * target.lanes(32) / seconds
 
 
-def _best_sweep(functions: Functions, block: Block, size: int) -> float:
+def _best_sweep(functions: Functions, block: ArenaBlock, size: int) -> float:
     """Give the bytes a second that are read of what stays in a cache."""
     size = _whole(size)
     times = max(1, SWEPT_BYTES // size)
     return size * times / _best(_sweep(functions, block, size, times))
 
 
-def _memory(functions: Functions, block: Block, size: int) -> float:
+def _memory(functions: Functions, block: ArenaBlock, size: int) -> float:
     """Give the bytes a second that are read of what is in no cache."""
     size, flush = _whole(size), functions.get("flush")
     # What is larger than all caches is never warm: its first run is as good as the others. SAFETY: as in `_sweep`.
@@ -202,13 +202,13 @@ def _whole(size: int) -> int:
     return max(size // SWEEP_BYTES, 1) * SWEEP_BYTES
 
 
-def _sweep(functions: Functions, block: Block, size: int, times: int) -> Callable[[], None]:
+def _sweep(functions: Functions, block: ArenaBlock, size: int, times: int) -> Callable[[], None]:
     out = ctypes.create_string_buffer(4096)
     # SAFETY: the block is as long as the largest size that is measured, and held by the caller.
     return partial(functions["sweep"], block.address, size, times, out)
 
 
-def _hand_over(functions: Functions, block: Block, size: int) -> float:
+def _hand_over(functions: Functions, block: ArenaBlock, size: int) -> float:
     """Give the seconds of a hand-over, half of there and back, with so many bytes that are written here."""
     memory = ctypes.create_string_buffer(4 * LINE_BYTES)
     base = -(-ctypes.addressof(memory) // LINE_BYTES) * LINE_BYTES

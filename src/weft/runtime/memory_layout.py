@@ -38,7 +38,7 @@ LOW_BITS = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """Byte offsets: of the storage, the offset in it and the version counter in a tensor; of what these two hold."""
 
     storage: int
@@ -67,7 +67,7 @@ def probed(find: Callable[[], Found]) -> Callable[[], Found]:
     return once
 
 
-def place_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
+def place_rows(tensor: torch.Tensor, layout: TensorLayout) -> list[Row]:
     """Give the words that say where a tensor's elements lie."""
     # SAFETY: whoever compares the rows holds the tensor, and Python's lock, so that nobody replaces its storage
     # meanwhile; the rows that lead to an object come before those in it.
@@ -77,7 +77,7 @@ def place_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
     return [(place, EVERY_BIT, word(place)) for place in places]
 
 
-def version_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
+def version_rows(tensor: torch.Tensor, layout: TensorLayout) -> list[Row]:
     """Give the words that say which version a tensor has."""
     # SAFETY: as above; a tensor holds its version counter.
     base = tensor._cdata
@@ -87,7 +87,7 @@ def version_rows(tensor: torch.Tensor, layout: Layout) -> list[Row]:
 
 
 @probed
-def tensor_layout() -> Layout | None:
+def tensor_layout() -> TensorLayout | None:
     """Find the words; None where they are not found beyond doubt."""
     # What lies behind a tensor's object is anything, also what is looked for: only what all probes show counts.
     probes = [torch.zeros(64 + number) for number in range(PROBES)]
@@ -104,7 +104,7 @@ def tensor_layout() -> Layout | None:
     if address is None or version is None:
         return None
     start = FIRST_BYTE
-    return Layout(start + WORD * storage, start + WORD * offset, start + WORD * counter, WORD * address, version)
+    return TensorLayout(start + WORD * storage, start + WORD * offset, start + WORD * counter, WORD * address, version)
 
 
 @probed

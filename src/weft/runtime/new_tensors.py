@@ -1,4 +1,4 @@
-"""What tensors look like -> a function that makes new ones, all at one call."""
+"""Make all tensors that a program gives in one native call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph that was not run because of data that its kernels rely on -> what PyTorch's operators make of that data.
+"""Run a graph by PyTorch's operators where its kernels refuse the data.
 
 For an index out of range that is their exception; for strange offsets of bags that they take, their result.
 """

@@ -1,4 +1,4 @@
-"""Native code that the whole process shares -> compiled once, however many threads ask first, and ahead of need."""
+"""Compile native code that the whole process shares once, however many threads ask first."""
 
 import logging
 import os

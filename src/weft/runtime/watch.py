@@ -1,4 +1,4 @@
-"""Who could write to a tensor without its version: other owners of its memory, and what is taken of it later.
+"""Detect writes that bypass the version counter: other owners of a tensor's memory, and what is taken of it later.
 
 Tensors have a version that in-place operators count up. Aliases that `.data`, `numpy()`, DLPack, `set_` and unsafe
 splits give write to the same memory and count nothing, or something else; fused optimizers count nothing either. From

@@ -1,4 +1,4 @@
-"""A weight tensor -> its packed form, made again when it has changed, shared by all programs that pack it alike.
+"""Keep the packed form of each weight, made again when the weight has changed, shared by all programs.
 
 What has changed is seen by the tensor's identity, address and version, and where others can write to its memory, by its
 bytes. See docs/decisions/0030-packed-weights.md.
@@ -18,7 +18,7 @@ import torch
 
 from weft.codegen.library import version_of
 from weft.devices import cpu_count
-from weft.runtime.arena import Block
+from weft.runtime.arena import ArenaBlock
 from weft.runtime.content import content_hash, held_memory
 from weft.runtime.watch import Changes, has_other_writers, is_of_file_alone, retire, watch
 from weft.worker_threads import WorkerThreads
@@ -122,7 +122,7 @@ def weight_of(tensor: torch.Tensor) -> Weight:
     return weight
 
 
-class Packed:
+class PackedForm:
     """Packed buffers with what one state of a weight gave; nothing writes to them while somebody holds this object."""
 
     __slots__ = ("addresses", "buffers", "spare")
@@ -159,19 +159,19 @@ class PackedWeight:
         self.weights = weights
         self._seen: tuple[int, ...] = ()
         self._stamps: tuple[int, ...] = ()
-        self.begun: tuple[tuple[int, ...], Future[Packed]] | None = None
-        self._packed: Packed | None = None
+        self.begun: tuple[tuple[int, ...], Future[PackedForm]] | None = None
+        self._packed: PackedForm | None = None
         self._spare: list[tuple[torch.Tensor, ...]] = []
         for weight in weights:
             weight.packed.add(self)
 
-    def look(self, tensors: Sequence[torch.Tensor]) -> Packed | None:
+    def look(self, tensors: Sequence[torch.Tensor]) -> PackedForm | None:
         """Give the packed form of the weights as they are now; None where they have to be packed."""
         # Looked at before they are packed: a write meanwhile is then seen by the next look.
         self._seen = tuple(weight.look(tensor) for weight, tensor in zip(self.weights, tensors, strict=True))
         return self._packed if self._seen == self._stamps else None
 
-    def pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
+    def pack(self, tensors: Sequence[torch.Tensor]) -> PackedForm:
         """Pack the weights as they were last looked at."""
         return self._now(self._pack(tensors))
 
@@ -188,7 +188,7 @@ class PackedWeight:
             self.begun = None
         return self.begun is not None
 
-    def finish(self) -> Packed:
+    def finish(self) -> PackedForm:
         """Wait for what is begun."""
         assert self.begun is not None
         (_, packed), self.begun = self.begun, None
@@ -199,11 +199,11 @@ class PackedWeight:
         self._packed = self.begun = None
         self._spare.clear()
 
-    def _now(self, packed: Packed) -> Packed:
+    def _now(self, packed: PackedForm) -> PackedForm:
         self._packed, self._stamps = packed, self._seen
         return packed
 
-    def _pack(self, tensors: Sequence[torch.Tensor]) -> Packed:
+    def _pack(self, tensors: Sequence[torch.Tensor]) -> PackedForm:
         try:
             buffers = self._spare.pop()  # in one step: another thread may still pack what was written since
         except IndexError:
@@ -214,7 +214,7 @@ class PackedWeight:
         # SAFETY: the sources are held; the buffers are as large as the packing says and
         # nobody reads them: they are new, or their last reader is gone.
         self.packing.code([*sources, *map(address_of, buffers), *map(address_of, scratch)])
-        return Packed(buffers, self._spare)
+        return PackedForm(buffers, self._spare)
 
 
 _packed_weights: weakref.WeakValueDictionary[tuple[str, tuple[int, ...]], PackedWeight] = weakref.WeakValueDictionary()
@@ -232,7 +232,7 @@ def packed_weight(packing: Packing, tensors: Sequence[torch.Tensor]) -> PackedWe
         return found
 
 
-def current_forms(packed: Sequence[PackedWeight], tensors: Sequence[Sequence[torch.Tensor]]) -> list[Packed]:
+def current_forms(packed: Sequence[PackedWeight], tensors: Sequence[Sequence[torch.Tensor]]) -> list[PackedForm]:
     """Give the packed forms of weights as they are now; all cores pack those that are not."""
     with _lock:
         pairs = dict(zip(packed, tensors, strict=True))
@@ -277,5 +277,5 @@ def _worth_threads(packed: Sequence[PackedWeight]) -> bool:
 
 def _buffer(size: int) -> torch.Tensor:
     # A page that is touched for the first time costs as much as packing what it holds: large ones are fewer.
-    memory = Block(size).memory if size >= LEAST_MAPPED else None
+    memory = ArenaBlock(size).memory if size >= LEAST_MAPPED else None
     return torch.empty(size, dtype=torch.uint8) if memory is None else torch.frombuffer(memory, dtype=torch.uint8)

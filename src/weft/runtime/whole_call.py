@@ -1,4 +1,4 @@
-"""A program, its binding and its guards -> a built-in function that stands for the hybridized one in the common case.
+"""Make the built-in function that stands for a hybridized one in the common case: guards, then the program.
 
 That case is a program of one region in machine code that makes new tensors of plain tensors, called in the same modes,
 with arguments that look as before, while no parameter, attribute or hook has changed. Whatever else comes gets False
@@ -18,7 +18,7 @@ import torch
 
 from weft.codegen.calls.fast_call import State
 from weft.codegen.library import mode_functions, tensor_functions
-from weft.runtime.arena import Block, BlockPool
+from weft.runtime.arena import ArenaBlock, BlockPool
 from weft.runtime.fast_call import (
     FastProgram,
     Method,
@@ -82,7 +82,7 @@ class Likeness:
 class WholeCall:
     """The built-in function, as `call`; what it reads lives as long as that."""
 
-    def __init__(self, bound: BoundProgram, likeness: Likeness, block: Block) -> None:
+    def __init__(self, bound: BoundProgram, likeness: Likeness, block: ArenaBlock) -> None:
         program, given, arguments = bound.program, likeness.given, likeness.arguments
         rows = [*likeness.guards, *bound.rows]
         modes = [(place, number, bits, _answer(place, number) & bits) for place, number, bits in mode_functions() or ()]

@@ -17,8 +17,8 @@ from weft.codegen.objects import room
 from weft.codegen.objects.compiler import object_code, object_codes
 from weft.codegen.objects.room import A_LETTER, A_THREAD, room_for
 from weft.errors import ExecutionError, OutOfMemoryError, memory_told
-from weft.runtime.arena import Block
-from weft.runtime.lanes import Crew
+from weft.runtime.arena import ArenaBlock
+from weft.runtime.lanes import LaneWorkers
 from weft.target import host_target
 from weft.train.devices import threads as device_threads
 from weft.worker_threads import WorkerThreads
@@ -111,13 +111,13 @@ def test_modules_are_compiled_by_as_many_threads_as_there_can_be(after: int, mon
 
 def test_the_memory_of_a_call_is_no_error_of_files(limited: Limited) -> None:
     with pytest.raises(OutOfMemoryError, match="what a program computes in between: 1,048,576 bytes"):
-        Block(2**20)
+        ArenaBlock(2**20)
 
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("after", [0, 2])
 def test_lanes_are_as_many_as_threads_can_be_started(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = Crew()
+    crew = LaneWorkers()
     no_threads(monkeypatch, after)
     crew.start(5)
     assert len(crew.threads) == after

@@ -13,7 +13,7 @@ import torch
 from weft.api.programs.parts import ProgramParts
 from weft.api.programs.running import LoadedGraph
 from weft.api.programs.structure import Port
-from weft.runtime.ever_fewer import EverFewer
+from weft.runtime.back_off import BackOff
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.whole_call import Given, Likeness, Whole, whole_call
 
@@ -26,7 +26,7 @@ class Shortcut:
         self._count = _plain_arguments(parts)
         self._tensors = [entry.tensor for entry in parts.state]
         self._steady = self._watched()
-        self._attempts = EverFewer()
+        self._attempts = BackOff()
 
     def state_is_as_before(self) -> bool:
         """Whether the program's own tensors surely have the sizes and types that they had when last looked at."""

@@ -1,7 +1,7 @@
-"""Calls, one after the other -> at which of them to try what is costly."""
+"""Exponential back-off: due at calls 2, 4, 8, ..."""
 
 
-class EverFewer:
+class BackOff:
     """The second call, as there may be many alike, and then ever fewer."""
 
     def __init__(self) -> None:

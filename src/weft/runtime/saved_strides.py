@@ -15,7 +15,7 @@ from weft.ir.types import TensorType, Type
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Border:
+class SavedStrides:
     """How a graph's tensors differ from what it says.
 
     `loose` are roots that are nothing else than saved: their strides are free. `given` are inputs with other strides.
@@ -47,7 +47,7 @@ class Border:
         return replace(graph, inputs=tuple(inputs), values=values, results=results, writes=writes)
 
 
-PYTORCHS = Border()
+PYTORCHS = SavedStrides()
 
 
 def loose_in(lifted: Graph, graph: Graph, loose: frozenset[Value]) -> frozenset[Value]:

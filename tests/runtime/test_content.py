@@ -10,11 +10,11 @@ from torch import nn
 
 import weft
 from weft.codegen.threads.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET
-from weft.runtime.arena import Block
+from weft.runtime.arena import ArenaBlock
+from weft.runtime.content import WORD, WORTH_LANES, SameContent, _parts
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.lanes import crew_address, ensure_crew, run_lanes
 from weft.runtime.memory_layout import object_layout
-from weft.runtime.same_content import WORD, WORTH_LANES, SameContent, _parts
 
 LARGE = WORTH_LANES // 4 + 5  # numbers
 PIECES = ([(0, 40)], [(0, 1000), (5000, 8), (9000, 0), (10000, 333)], [(0, 7), (10, 9)])
@@ -103,7 +103,7 @@ def test_lanes_mark_a_frame_whatever_piece_differs() -> None:
             large[place] ^= 1
 
 
-def _marked(frame: Block, content: SameContent) -> bool:
+def _marked(frame: ArenaBlock, content: SameContent) -> bool:
     for offset, word in ((MARK_OFFSET, 0), (PROGRAM_OFFSET, content.description), (CREW_OFFSET, crew_address())):
         frame.memory[offset : offset + 8] = word.to_bytes(8, "little")
     run_lanes(frame.address)

@@ -14,7 +14,7 @@ import weft
 from weft.compile.pipeline import compile_graph
 from weft.ir.parser import parse_graph
 from weft.ir.types import type_of
-from weft.runtime.border import PYTORCHS, Border, loose_in
+from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 
 IMAGES = (2, 5, 9, 8)
 GATHERED = """graph f(%x: f32[2,5,9,8], %i: i64[1]) {
@@ -90,7 +90,9 @@ def test_an_index_out_of_range_is_pytorchs_error_also_beside_tensors_of_other_st
     graph = parse_graph(GATHERED)
     x = torch.randn(IMAGES)
     turned = x.contiguous(memory_format=torch.channels_last)
-    run = compile_graph(graph, frozenset(), trusted=False, border=Border(given={graph.inputs[0]: type_of(turned)}))
+    run = compile_graph(
+        graph, frozenset(), trusted=False, strides=SavedStrides(given={graph.inputs[0]: type_of(turned)})
+    )
     (found,) = run([turned, torch.tensor([7])])
     assert torch.equal(found, x.view(10, 72)[7:8])
     with pytest.raises(IndexError, match="out of range"):
@@ -100,5 +102,5 @@ def test_an_index_out_of_range_is_pytorchs_error_also_beside_tensors_of_other_st
 def test_without_other_strides_a_graph_stays_as_it_is() -> None:
     graph = parse_graph(GATHERED)
     assert PYTORCHS.with_given(graph) is graph
-    assert Border(given={graph.inputs[0]: graph.inputs[0].type}).with_given(graph) is graph
+    assert SavedStrides(given={graph.inputs[0]: graph.inputs[0].type}).with_given(graph) is graph
     assert loose_in(graph, graph, frozenset()) == frozenset()
