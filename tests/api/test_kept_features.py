@@ -15,7 +15,7 @@ from tests.api.agreement import gradients
 from torch import nn
 
 import weft
-from weft.api.programs.program import _weights
+from weft.compile.pipeline import rarely_changing
 
 pytestmark = pytest.mark.usefixtures("by_library")
 Run = Callable[[torch.Tensor], list[torch.Tensor]]
@@ -524,7 +524,7 @@ def test_a_state_that_each_run_replaces_is_no_weight() -> None:
     states = {entry.value for entry in second.inputs if entry.value.name.startswith("kept")}
     assert len(states) == 2
     assert second.moving == states
-    assert not _weights(second) & states
+    assert not rarely_changing(second) & states
 
 
 class Conditioned(nn.Module):

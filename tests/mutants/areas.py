@@ -30,7 +30,7 @@ AREAS = {
         (
             "runtime/test_weights.py",
             "runtime/test_packed_ahead.py",
-            "runtime/test_same_content.py",
+            "runtime/test_content.py",
             "codegen/kernels/test_winograd_weights.py",
             "runtime/test_executable.py",
         ),

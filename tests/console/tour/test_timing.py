@@ -6,8 +6,8 @@ from itertools import chain, repeat
 
 import pytest
 
+from weft.console.tour import timing
 from weft.console.tour.timing import MOST_ROUNDS, ROUNDS, before_and_after, clear
-from weft.console.tour.tour import timing
 
 
 def taking(monkeypatch: pytest.MonkeyPatch, ratios) -> list[float]:
