@@ -11,7 +11,7 @@ from tests.error_examples import EXAMPLES
 
 import weft
 from weft.errors import UnsupportedError
-from weft.trace.refusals import REFUSALS
+from weft.trace.interception.refusals import REFUSALS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "errors"
 WRITTEN_BY_HAND = {

@@ -16,7 +16,12 @@ VAGUE_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 OPTIONAL = {"IPython", "jax", "onnx", "onnxruntime", "onnxscript", "openvino", "rich"}
 
 # Non-public parts of PyTorch, and the only files a new release of PyTorch can break through them.
-PRIVATE_TORCH_FILES = {"trace/capture.py", "trace/modes.py", "trace/tensor_facts.py", "codegen/library.py"}
+PRIVATE_TORCH_FILES = {
+    "trace/interception/capture.py",
+    "trace/interception/modes.py",
+    "trace/tensor_facts.py",
+    "codegen/library.py",
+}
 PRIVATE_TORCH_EVERYWHERE = {
     "torch.utils._pytree",  # how torch.export itself flattens arguments: stable for years, and without a public twin
     "torch._ops.OpOverload",  # the types of torch.ops.aten.*: PyTorch's guides for backends import them from here

@@ -23,7 +23,7 @@ from weft.api.lazy.session import SESSION
 from weft.api.lazy.tasks import engine, idle
 from weft.api.lazy.tensor import LazyTensor
 from weft.errors import ExecutionError
-from weft.trace.modes import function_mode_count
+from weft.trace.interception.modes import function_mode_count
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 

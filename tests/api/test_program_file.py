@@ -41,7 +41,7 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.same_graph import same_graph
-from weft.trace.capture import tree_flatten
+from weft.trace.interception.capture import tree_flatten
 from weft.trace.signature import memory_key
 
 X = torch.arange(6.0).reshape(2, 3)

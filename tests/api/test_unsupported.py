@@ -16,8 +16,8 @@ from torch import nn
 import weft
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
-from weft.trace import places, refusals
-from weft.trace.refusals import KEEP_EAGER, ONCE, REFUSALS
+from weft.trace.interception import places, refusals
+from weft.trace.interception.refusals import KEEP_EAGER, ONCE, REFUSALS
 
 
 def refused(thing: Any, *arguments: Any) -> UnsupportedError:

@@ -11,7 +11,7 @@ from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.compile import type_cache as kept_types
 from weft.compile.type_cache import TYPE_FOLDER
 from weft.config import overrides
-from weft.trace.capture import Interception
+from weft.trace.interception.capture import Interception
 
 
 @pytest.fixture(autouse=True)

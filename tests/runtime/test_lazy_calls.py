@@ -10,7 +10,7 @@ from torch.overrides import BaseTorchFunctionMode
 from weft.api.lazy.modes import MODE_COUNT, ONE_MODE, modes_by_questions
 from weft.codegen.library import dispatch_keys
 from weft.runtime.lazy_calls import native_keys, native_modes, native_strangers, placeholder_maker, usual_keys
-from weft.trace.capture import make_placeholder
+from weft.trace.interception.capture import make_placeholder
 
 
 class Dispatched(torch.Tensor):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from weft.ir.types import type_of
-from weft.trace.capture import Interception, storage_key
+from weft.trace.interception.capture import Interception, storage_key
 
 Tensors = list[torch.Tensor]
 

@@ -12,7 +12,7 @@ from tests.trace.lift_checks import inputs_of, remaining, traced_call
 from weft.ir import library
 from weft.ir.interpreter import interpret
 from weft.trace.lift.lift import lift
-from weft.trace.torch_ops import RULES
+from weft.trace.lift.torch_ops import RULES
 
 NUMBERS = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -3.0, 6.0, 25.0, -20.0, 1e-30, 3e38]
 WHOLE = [0, 1, -1, 2, 5, -7, 100, -128, 127]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from weft.errors import UnsupportedError
-from weft.trace.capture import tree_flatten
+from weft.trace.interception.capture import tree_flatten
 from weft.trace.signature import key_change, leaf_key, leaf_text, memory_key, modes_key, number_of, tensor_key
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from weft.errors import UnsupportedError
-from weft.trace.capture import tree_flatten
+from weft.trace.interception.capture import tree_flatten
 from weft.trace.signature import (
     ByIdentity,
     autocast_key,

@@ -5,7 +5,7 @@ import pytest
 from weft.errors import InternalError
 from weft.ir import library
 from weft.trace.lift.lift import rule_of
-from weft.trace.torch_ops import RULES, merged
+from weft.trace.lift.torch_ops import RULES, merged
 
 
 def test_every_rule_is_of_an_operator_that_exists() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from weft.ir.types import type_of
-from weft.trace.capture import Interception, storage_key
+from weft.trace.interception.capture import Interception, storage_key
 from weft.trace.view_shortcuts import VIEW_SHORTCUTS, window_of
 
 OPERATORS = {

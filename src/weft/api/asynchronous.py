@@ -17,7 +17,7 @@ from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound
 from weft.errors import UsageError
 from weft.files import given_file
-from weft.trace.capture import without_functions
+from weft.trace.interception.capture import without_functions
 
 
 def wait(thing: Any) -> Any:

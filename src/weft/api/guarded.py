@@ -16,9 +16,9 @@ from weft.runtime.steady import Steady, can_watch
 from weft.runtime.whole_call import Likeness, Whole, whole_call
 from weft.trace.argument_containers import containers_of
 from weft.trace.asked_settings import SettingFact
-from weft.trace.capture import PLAIN_TYPES
 from weft.trace.containers import MISSING, Touched
 from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
+from weft.trace.interception.capture import PLAIN_TYPES
 from weft.trace.place_numbers import number_at
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.state import Fact, Slot, State

@@ -38,13 +38,12 @@ from weft.runtime.collector import without_collection
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.argument_containers import aliases_of
 from weft.trace.asked_settings import OF_INFERENCE
-from weft.trace.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.containers import Touched
 from weft.trace.encoder import as_eager_computes, traced_form
-from weft.trace.failure import trace_failure
-from weft.trace.modes import is_differentiated_forward
-from weft.trace.places import user_place, user_stack_level
-from weft.trace.refusals import refuse
+from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_flatten
+from weft.trace.interception.modes import is_differentiated_forward
+from weft.trace.interception.places import user_place, user_stack_level
+from weft.trace.interception.refusals import refuse, trace_failure
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
 from weft.trace.state import State, find_state
 from weft.trace.traced import Traced

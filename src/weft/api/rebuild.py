@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from weft.trace.capture import TreeSpec, tree_unflatten
+from weft.trace.interception.capture import TreeSpec, tree_unflatten
 
 Build = Callable[[Sequence[Any]], Any]
 FLAT = (list, tuple)

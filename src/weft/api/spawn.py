@@ -25,7 +25,7 @@ from weft.codegen.library import version_of
 from weft.engine import Placement, Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError
-from weft.trace.capture import storage_key, tree_flatten, tree_map_only, without_functions
+from weft.trace.interception.capture import storage_key, tree_flatten, tree_map_only, without_functions
 from weft.trace.state import find_state
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from weft.ir.calls import Call, Operand
-from weft.trace.places import is_of_library, is_of_user
+from weft.trace.interception.places import is_of_library, is_of_user
 
 Names = Mapping[str, Any]
 

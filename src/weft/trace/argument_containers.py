@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.trace.capture import TreeSpec, tree_flatten, tree_unflatten
+from weft.trace.interception.capture import TreeSpec, tree_flatten, tree_unflatten
 
 LEAVES = frozenset({torch.Tensor, torch.nn.Parameter, bool, int, float, complex, str, bytes, type(None)})
 ROWS = (list, tuple, deque)

@@ -18,11 +18,11 @@ from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, type_of
 from weft.trace.containers import Touched
+from weft.trace.interception.places import user_place
+from weft.trace.interception.refusals import refuse
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf
-from weft.trace.places import user_place
 from weft.trace.rebound import Change, Rebound
-from weft.trace.refusals import refuse
 from weft.trace.state import State, find_state
 from weft.trace.taken_apart import TakenApart
 from weft.trace.tracer import Tracer

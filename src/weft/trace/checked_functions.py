@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from weft.trace.capture import is_plain_stand_in
+from weft.trace.interception.capture import is_plain_stand_in
 
 NOT_GIVEN = -1  # as many classes as the largest one says, which a program cannot know
 

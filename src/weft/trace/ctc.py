@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.ir.library import resolve
-from weft.trace.capture import Operator
+from weft.trace.interception.capture import Operator
 
 LOSS, BACKWARD = "aten._ctc_loss.Tensor", "aten._ctc_loss_backward.Tensor"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")

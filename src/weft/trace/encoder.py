@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.trace.modes import has_function_modes
+from weft.trace.interception.modes import has_function_modes
 
 FORWARD = nn.TransformerEncoder.forward
 DEVICES = ("cpu", "cuda", "xpu")

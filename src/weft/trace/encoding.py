@@ -9,8 +9,8 @@ import torch
 from weft.ir.calls import Argument, Operand, WrittenArgument, WrittenPlace
 from weft.ir.graph import Value
 from weft.ir.types import NumberType
+from weft.trace.interception.refusals import refusal
 from weft.trace.memory import Memory, TensorState, TensorTable
-from weft.trace.refusals import refusal
 
 LITERALS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 

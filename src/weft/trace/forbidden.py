@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.trace.capture import is_listing
+from weft.trace.interception.capture import is_listing
 
 FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
     {

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.ir.types import TensorType, type_of
-from weft.trace.capture import (
+from weft.trace.interception.capture import (
     holders_of_gradient,
     is_stand_in,
     number_of_holders,

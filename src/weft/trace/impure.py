@@ -21,8 +21,8 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from weft.owners import Owner, owner_of
-from weft.trace.places import user_place
-from weft.trace.refusals import refuse
+from weft.trace.interception.places import user_place
+from weft.trace.interception.refusals import refuse
 from weft.trace.state import State
 
 Found = TypeVar("Found")

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from weft.trace.capture import is_stand_in, tree_flatten
 from weft.trace.containers import MISSING, Slotted, Touched, class_dictionary, identity, look
 from weft.trace.facts import APART, BUFFERS, buffer_of
+from weft.trace.interception.capture import is_stand_in, tree_flatten
+from weft.trace.interception.refusals import refuse
 from weft.trace.opened import has_stand_in, opened
 from weft.trace.rebound import REFILLED, Change, Constant, Real, in_same_order, refill
-from weft.trace.refusals import refuse
 from weft.trace.state import Slot, State
 
 GROWING = (*REFILLED, set)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from weft.ir.library import has_effect, name_of
-from weft.trace.capture import Operator, outside_tracing, tree_flatten, tree_map_only
+from weft.trace.interception.capture import Operator, outside_tracing, tree_flatten, tree_map_only
 
 Elements = Callable[[torch.Tensor], torch.Tensor | None]
 INDEX, SELECT = "aten.index.Tensor", "aten.masked_select.default"

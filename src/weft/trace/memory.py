@@ -19,8 +19,8 @@ import torch
 from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep
 from weft.ir.graph import Place, Value, Write
 from weft.ir.types import TensorType, Type, type_of
-from weft.trace.capture import is_stand_in, storage_key
-from weft.trace.refusals import refuse
+from weft.trace.interception.capture import is_stand_in, storage_key
+from weft.trace.interception.refusals import refuse
 
 DETACHING = frozenset({"aten.detach.default", "aten.alias.default"})
 

@@ -14,10 +14,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from weft.trace.capture import is_stand_in, outside_tracing
 from weft.trace.forbidden import puts_data
-from weft.trace.places import MACHINERY, user_place
-from weft.trace.refusals import refuse
+from weft.trace.interception.capture import is_stand_in, outside_tracing
+from weft.trace.interception.places import MACHINERY, user_place
+from weft.trace.interception.refusals import refuse
 
 CONVERSIONS = frozenset({Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.cpu})
 GRADIENT = Tensor.grad.__get__  # type: ignore[union-attr]

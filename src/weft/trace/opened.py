@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.trace.capture import is_stand_in, register_node, tree_flatten, tree_unflatten
 from weft.trace.containers import look, slots
 from weft.trace.facts import SIMPLE
-from weft.trace.refusals import refuse
+from weft.trace.interception.capture import is_stand_in, register_node, tree_flatten, tree_unflatten
+from weft.trace.interception.refusals import refuse
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a number
 WHOLE = (*SIMPLE, *NUMBERS, torch.Tensor, torch.Size, nn.Module, torch.Generator, type, types.ModuleType)

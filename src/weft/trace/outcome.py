@@ -12,10 +12,10 @@ from torch.autograd.function import BackwardCFunction
 
 from weft.ir.calls import HOLE, ViewStep
 from weft.ir.graph import Result, Write
-from weft.trace.capture import has_gradient_hooks
+from weft.trace.interception.capture import has_gradient_hooks
+from weft.trace.interception.refusals import refuse
 from weft.trace.memory import Memory, TensorState
 from weft.trace.recorder import Recorder
-from weft.trace.refusals import refuse
 
 DETACH = "aten.detach.default"
 

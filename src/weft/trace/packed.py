@@ -18,9 +18,9 @@ from torch import Tensor
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
 from weft.ir.types import TensorType, contiguous
-from weft.trace.capture import outside_tracing, pack_padded, pad_packed
-from weft.trace.modes import open_blocks
-from weft.trace.places import user_place
+from weft.trace.interception.capture import outside_tracing, pack_padded, pad_packed
+from weft.trace.interception.modes import open_blocks
+from weft.trace.interception.places import user_place
 from weft.trace.recurrent import taken_whole
 
 LIBRARY = torch.library.Library("weft", "FRAGMENT")

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from weft.ir.graph import Place
-from weft.trace.places import user_place
-from weft.trace.refusals import refuse
+from weft.trace.interception.places import user_place
+from weft.trace.interception.refusals import refuse
 
 Found = TypeVar("Found")
 

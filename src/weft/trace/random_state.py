@@ -15,7 +15,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING, contiguous
-from weft.trace.capture import generator_key
+from weft.trace.interception.capture import generator_key
 
 Emit = Callable[..., Value]
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.trace.capture import TreeSpec, is_stand_in, tree_flatten
 from weft.trace.containers import EVERYTHING, MISSING, Keys, identity, look, put
 from weft.trace.facts import BUFFERS, SIMPLE
+from weft.trace.interception.capture import TreeSpec, is_stand_in, tree_flatten
+from weft.trace.interception.refusals import refuse
 from weft.trace.opened import has_stand_in
-from weft.trace.refusals import refuse
 from weft.trace.state import Slot
 from weft.trace.taken_apart import TakenApart
 

@@ -13,10 +13,10 @@ from weft.ir.calls import HOLE, Call, ViewStep, flat_results
 from weft.ir.graph import Place, Value
 from weft.ir.library import name_of, written_arguments
 from weft.ir.types import NOTHING, TupleType, Type, UnsizedType, type_of
-from weft.trace.capture import Operator, is_stand_in, storage_key
 from weft.trace.encoding import CallBuilder, literal
+from weft.trace.interception.capture import Operator, is_stand_in, storage_key
+from weft.trace.interception.refusals import refuse
 from weft.trace.memory import Memory, PathEntry, TensorState, TensorTable, fill
-from weft.trace.refusals import refuse
 
 AS_STRIDED = "aten.as_strided.default"
 # In-place changes of a tensor's sizes and strides are views that replace the tensor they were taken of.

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.trace import recurrent_layer
-from weft.trace.capture import is_plain_stand_in
-from weft.trace.modes import open_blocks
+from weft.trace.interception.capture import is_plain_stand_in
+from weft.trace.interception.modes import open_blocks
+from weft.trace.lift import recurrent_layer
 
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

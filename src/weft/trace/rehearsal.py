@@ -21,7 +21,15 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # documented
 
 from weft.ir.library import is_random, is_uninitialised, resolve, written_arguments
 from weft.ir.types import row_major
-from weft.trace.capture import Operator, hint_of, is_stand_in, outside_tracing, storage_key, tree_flatten, tree_map_only
+from weft.trace.interception.capture import (
+    Operator,
+    hint_of,
+    is_stand_in,
+    outside_tracing,
+    storage_key,
+    tree_flatten,
+    tree_map_only,
+)
 
 Key = tuple[Any, ...]
 

@@ -17,7 +17,7 @@ from weft.errors import UsageError
 from weft.ir.calls import Call
 from weft.ir.printer import call_text
 from weft.ir.types import CPU, DTYPES_BY_NAME, TensorType, type_of
-from weft.trace.capture import Interception, is_plain_stand_in, storage_key
+from weft.trace.interception.capture import Interception, is_plain_stand_in, storage_key
 
 # Their results lie where the memory of their argument says, of which its type tells nothing.
 NOT_BY_TYPE = ("aten.as_strided.", "aten.view.dtype", "aten.set_", "aten.resize")

@@ -14,15 +14,15 @@ from types import FrameType
 from typing import Any
 
 from weft.ir.graph import Place
-from weft.trace.capture import tree_unflatten
 from weft.trace.containers import Touched
 from weft.trace.facts import content
+from weft.trace.interception.capture import tree_unflatten
+from weft.trace.interception.places import is_of_user
+from weft.trace.interception.refusals import refuse
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf
 from weft.trace.place_numbers import NumberLeaf
-from weft.trace.places import is_of_user
 from weft.trace.rebound import Rebound
-from weft.trace.refusals import refuse
 from weft.trace.state import State
 from weft.trace.taken_apart import REFERENCES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.trace.capture import Interception
+from weft.trace.interception.capture import Interception
 from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
 from weft.trace.view_shortcuts import VIEW_SHORTCUTS, window_of
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from weft.errors import counted
-from weft.trace.capture import PLAIN_TYPES
-from weft.trace.modes import has_function_modes
-from weft.trace.refusals import refuse
+from weft.trace.interception.capture import PLAIN_TYPES
+from weft.trace.interception.modes import has_function_modes
+from weft.trace.interception.refusals import refuse
 
 PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 Key = tuple[Any, ...]

@@ -23,7 +23,6 @@ import torch
 from torch import nn
 
 from weft.trace.asked_settings import SettingFact, setting_facts
-from weft.trace.capture import is_stand_in
 from weft.trace.containers import (
     MISSING,
     OfContext,
@@ -52,6 +51,7 @@ from weft.trace.facts import (
     module_facts,
     name_fact,
 )
+from weft.trace.interception.capture import is_stand_in
 from weft.trace.mentioned import (
     Place,
     binds_globals,

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from weft.trace.argument_containers import children_of
-from weft.trace.capture import TreeSpec, tree_flatten
 from weft.trace.containers import attributes, has_attributes
 from weft.trace.facts import SIMPLE, WHOLE
+from weft.trace.interception.capture import TreeSpec, tree_flatten
 from weft.trace.opened import has_stand_in, opened
 from weft.trace.state import Slot, State
 

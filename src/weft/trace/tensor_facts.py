@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from weft.owners import TORCH
-from weft.trace.capture import is_stand_in, outside_tracing, storage_key
 from weft.trace.containers import MISSING
 from weft.trace.facts import brief, content
-from weft.trace.places import is_of_user, user_place
-from weft.trace.refusals import refuse
+from weft.trace.interception.capture import is_stand_in, outside_tracing, storage_key
+from weft.trace.interception.places import is_of_user, user_place
+from weft.trace.interception.refusals import refuse
 from weft.trace.state import Slot
 
 # Python functions of PyTorch between what is asked and who asks.

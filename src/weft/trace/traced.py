@@ -17,17 +17,17 @@ from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
-from weft.trace.capture import TreeSpec
 from weft.trace.containers import Touched, identity
 from weft.trace.facts import content
 from weft.trace.grown import Noting, NotingQueue, may_only_grow, only_grown
 from weft.trace.impure import without_impure_calls
+from weft.trace.interception.capture import TreeSpec
+from weft.trace.interception.refusals import refuse
 from weft.trace.kept import Kept
 from weft.trace.outcome import TensorLeaf, TracedResult, outcome, written_inputs
 from weft.trace.place_numbers import Condition, NumberLeaf, counted_places
 from weft.trace.python_draws import without_draws
 from weft.trace.rebound import OwnNumber, Rebound
-from weft.trace.refusals import refuse
 from weft.trace.settling import refuse_restless
 from weft.trace.state import Slot, find_state
 from weft.trace.taken_apart import GivenLeaf, TakenApart

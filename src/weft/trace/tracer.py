@@ -17,7 +17,15 @@ from weft.ir.types import NOTHING, NumberType, contiguous, type_of
 from weft.trace.answers import find_answer
 from weft.trace.argument_copies import ArgumentCopies
 from weft.trace.asked_settings import left_settings, put_back
-from weft.trace.capture import (
+from weft.trace.checked_functions import with_check
+from weft.trace.corrections import CORRECTIONS, correct_strides
+from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
+from weft.trace.encoding import CallBuilder
+from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
+from weft.trace.gradient_sums import SUM, GradientSums
+from weft.trace.grown import Noting
+from weft.trace.impure import Refusing
+from weft.trace.interception.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
     PLAIN_TYPES,
@@ -36,25 +44,17 @@ from weft.trace.capture import (
     tree_map_only,
     without_functions,
 )
-from weft.trace.checked_functions import with_check
-from weft.trace.corrections import CORRECTIONS, correct_strides
-from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
-from weft.trace.encoding import CallBuilder
-from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
-from weft.trace.gradient_sums import SUM, GradientSums
-from weft.trace.grown import Noting
-from weft.trace.impure import Refusing
+from weft.trace.interception.places import user_place
+from weft.trace.interception.refusals import refuse
 from weft.trace.known import Known
 from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
 from weft.trace.module_moves import stays
 from weft.trace.packed import PackedSequences
 from weft.trace.place_numbers import Condition, NumberLeaf, place_stand_in
-from weft.trace.places import user_place
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import Recorder
 from weft.trace.recurrent import taken_whole
-from weft.trace.refusals import refuse
 from weft.trace.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.result_types import ResultTypes
 from weft.trace.shortcuts import known_result

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.ir.types import TensorType, row_major, type_of
-from weft.trace.capture import is_plain_stand_in
+from weft.trace.interception.capture import is_plain_stand_in
 
 Window = tuple[TensorType, int] | None
 

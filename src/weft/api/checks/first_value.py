@@ -20,8 +20,8 @@ from weft.errors import WeftError, source_line
 from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.types import TensorType
-from weft.trace.capture import watching_operators
-from weft.trace.places import user_place
+from weft.trace.interception.capture import watching_operators
+from weft.trace.interception.places import user_place
 
 MOST_OPERATORS = 100_000
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from weft.owners import Owner, owner_of
-from weft.trace.capture import storage_key
+from weft.trace.interception.capture import storage_key
 from weft.trace.mentioned import global_names, reached
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, range, slice)

@@ -10,7 +10,7 @@ import torch
 from weft.api.lazy.learning import Form, Hole, Output
 from weft.api.lazy.values import Look
 from weft.runtime.memory_layout import probed
-from weft.trace.capture import storage_key
+from weft.trace.interception.capture import storage_key
 
 
 def gradients_of(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -19,7 +19,7 @@ from weft.api.lazy.transports import TRANSPORTS, Transport, target_of
 from weft.api.lazy.values import CPU, Look, Memories, Memory, Value, device_of, look_without_gradient
 from weft.engine import Var
 from weft.errors import InternalError
-from weft.trace.capture import traced_elsewhere
+from weft.trace.interception.capture import traced_elsewhere
 
 
 class Queue(Protocol):

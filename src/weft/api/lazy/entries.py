@@ -16,7 +16,7 @@ from weft.api.lazy.tensor import LazyTensor
 from weft.api.steps.step import Step
 from weft.errors import UnsupportedError
 from weft.trace.encoder import replace_forward
-from weft.trace.modes import TRANSFORMS, compile_nothing_under, has_function_modes, without_modes
+from weft.trace.interception.modes import TRANSFORMS, compile_nothing_under, has_function_modes, without_modes
 
 _REPLACED: list[Any] = []
 

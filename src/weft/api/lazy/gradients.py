@@ -21,7 +21,7 @@ from weft.api.lazy.values import EMPTY, Memories, Memory, Value, detached_look, 
 from weft.engine import Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError
-from weft.trace.capture import without_functions
+from weft.trace.interception.capture import without_functions
 
 MOST_NODES = 10_000
 # Of nodes whose gradients are sparse tensors.

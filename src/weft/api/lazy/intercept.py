@@ -26,7 +26,7 @@ from weft.api.lazy.table import EXPORTING, LOOKING, QUEUED, READING
 from weft.api.lazy.tensor import LazyTensor, lazy_tensor
 from weft.api.lazy.values import PLAIN, Value, look_of
 from weft.errors import UnsupportedError
-from weft.trace.modes import function_mode
+from weft.trace.interception.modes import function_mode
 
 _LOCK, _OWN = SESSION.lock, SESSION.own
 MISSED: Any = object()  # the call has to go the usual way

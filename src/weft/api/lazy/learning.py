@@ -15,7 +15,7 @@ import torch
 from weft.api.lazy.table import ARITHMETIC, MASKED_SIZES, does_more
 from weft.api.lazy.values import Look, look_of
 from weft.codegen.library import version_of
-from weft.trace.capture import storage_key
+from weft.trace.interception.capture import storage_key
 
 BYTES_A_SECOND = 5e9
 OPERATIONS_A_SECOND = 50e9

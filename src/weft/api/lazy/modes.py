@@ -6,8 +6,8 @@ import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
 from weft.runtime.lazy_calls import ONE_FUNCTION_MODE, STACK_PLACE, Modes, native_modes
-from weft.trace.capture import traced_elsewhere
-from weft.trace.modes import function_mode_count, functions_are_intercepted
+from weft.trace.interception.capture import traced_elsewhere
+from weft.trace.interception.modes import function_mode_count, functions_are_intercepted
 
 ONE_MODE = ONE_FUNCTION_MODE
 """What one more function mode adds to the number."""

@@ -16,7 +16,7 @@ from weft.api.lazy.tensor import LazyTensor
 from weft.engine.workers import WORKING
 from weft.owners import Owner, owner_of
 from weft.runtime.lazy_calls import native_strangers
-from weft.trace.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
+from weft.trace.interception.capture import running_autograd_number, traced_elsewhere, tree_map_only, without_functions
 
 strangers = native_strangers()
 

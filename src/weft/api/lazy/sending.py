@@ -19,7 +19,7 @@ from weft.api.lazy.tasks import after_readers, engine, idle, lane, push_segment,
 from weft.api.lazy.values import Memories
 from weft.engine import Engine, SerialEngine
 from weft.errors import ExecutionError
-from weft.trace.capture import without_functions
+from weft.trace.interception.capture import without_functions
 
 FIRST_SECONDS = 5e-3  # of work that is recorded before the first task of a series is pushed; doubled at each
 MOST_SECONDS = 1.0

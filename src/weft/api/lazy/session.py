@@ -33,8 +33,8 @@ from weft.api.lazy.tasks import engine
 from weft.api.lazy.tensor import LazyTensor, lazy_tensor
 from weft.api.lazy.values import CPU, Look, Memory, Value, device_of
 from weft.api.lazy.waits import Waits
-from weft.trace.capture import traced_elsewhere
-from weft.trace.modes import function_mode_count, others_intercept
+from weft.trace.interception.capture import traced_elsewhere
+from weft.trace.interception.modes import function_mode_count, others_intercept
 
 
 class Session(Waits):

@@ -15,7 +15,7 @@ import torch
 
 from weft.api.lazy.points import follow_paths_of
 from weft.api.lazy.questions import in_task
-from weft.trace.modes import BLOCKS, SETTERS, announce, open_blocks
+from weft.trace.interception.modes import BLOCKS, SETTERS, announce, open_blocks
 
 MOST_NUMBERS = 64
 _flush = torch.set_flush_denormal  # not the one that is announced: a worker's own thread is nobody's setting

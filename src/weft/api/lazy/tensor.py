@@ -10,7 +10,7 @@ import torch
 
 from weft.api.lazy.values import CPU, Look, Value
 from weft.runtime.lazy_calls import placeholder_maker
-from weft.trace.capture import (
+from weft.trace.interception.capture import (
     has_gradient_hooks,
     make_placeholder,
     references_of_pytorch,

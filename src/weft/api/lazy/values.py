@@ -12,7 +12,7 @@ import torch
 from weft.codegen.library import dispatch_keys
 from weft.engine import Var
 from weft.runtime.lazy_calls import native_keys, usual_keys
-from weft.trace.capture import without_functions
+from weft.trace.interception.capture import without_functions
 
 if TYPE_CHECKING:
     from weft.api.lazy.recording import Recording

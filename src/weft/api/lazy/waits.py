@@ -17,7 +17,7 @@ from weft.api.lazy.tensor import LazyTensor, become_ordinary
 from weft.api.lazy.values import Memory, Value
 from weft.engine import Var
 from weft.engine.failures import Failure
-from weft.trace.capture import storage_key
+from weft.trace.interception.capture import storage_key
 
 
 class Waits(Recordings):

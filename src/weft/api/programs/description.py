@@ -14,7 +14,7 @@ from weft.api.programs.parts import ProgramParts, StateTensor
 from weft.api.programs.structure import Branch, CallStructure, Fixed, Node, Port, describe, ports
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
-from weft.trace.capture import tree_flatten
+from weft.trace.interception.capture import tree_flatten
 from weft.trace.outcome import TensorLeaf
 from weft.trace.place_numbers import NumberLeaf
 from weft.trace.signature import memory_key

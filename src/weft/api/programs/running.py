@@ -27,7 +27,7 @@ from weft.plan.regions.indices import INDEXED
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.whole_call import BoundProgram
-from weft.trace.capture import PLAIN_TYPES, traced_elsewhere
+from weft.trace.interception.capture import PLAIN_TYPES, traced_elsewhere
 
 
 class LoadedGraph:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError, UsageError
-from weft.trace.refusals import KEEP_EAGER
+from weft.trace.interception.refusals import KEEP_EAGER
 
 MEMORY = ("normal", "low")
 ORDER = "weft.step(net, loss, optimizer)"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from weft.runtime.interrupts import interrupts_after
-from weft.trace.capture import copy_all
+from weft.trace.interception.capture import copy_all
 
 Result = TypeVar("Result")
 

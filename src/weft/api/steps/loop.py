@@ -10,7 +10,7 @@ import torch
 
 from weft.api.steps.library import by_library
 from weft.api.steps.training import Task, losses_of
-from weft.trace.capture import tree_flatten, tree_map_only
+from weft.trace.interception.capture import tree_flatten, tree_map_only
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.api.steps.optimizer_rule import Form, Group, Rule, Tensors
-from weft.trace.capture import count_up
+from weft.trace.interception.capture import count_up
 from weft.trace.state import Slot
 
 NARROW = (torch.float16, torch.bfloat16)

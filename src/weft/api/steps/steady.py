@@ -21,7 +21,7 @@ from weft.api.steps.state import Prepared
 from weft.runtime.interrupts import interrupts_after
 from weft.runtime.memory_layout import place_rows, tensor_layout
 from weft.runtime.steady import Steady, can_watch
-from weft.trace.capture import count_up, has_gradient_hooks, step_hooks
+from weft.trace.interception.capture import count_up, has_gradient_hooks, step_hooks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

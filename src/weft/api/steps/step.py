@@ -40,7 +40,7 @@ from weft.api.steps.training import (
 from weft.errors import UnsupportedError, UsageError, counted
 from weft.ir.graph import Graph
 from weft.runtime.interrupts import interrupts_after
-from weft.trace.capture import (
+from weft.trace.interception.capture import (
     has_gradient_hooks,
     has_own_step,
     note_step,
@@ -49,7 +49,7 @@ from weft.trace.capture import (
     tree_flatten,
     tree_map_only,
 )
-from weft.trace.failure import trace_failure
+from weft.trace.interception.refusals import trace_failure
 from weft.trace.state import Slot, State, find_state
 from weft.trace.traced import Traced
 from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised

@@ -12,7 +12,7 @@ from weft.api.steps.optimizer_rule import Rule, Tensors
 from weft.api.steps.state import NARROW, Prepared
 from weft.errors import UsageError
 from weft.trace.backward import refuse_reentrant
-from weft.trace.capture import real_stand_in, storage_key, tree_flatten, without_functions
+from weft.trace.interception.capture import real_stand_in, storage_key, tree_flatten, without_functions
 
 Gradients = list[torch.Tensor | None]
 

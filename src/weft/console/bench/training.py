@@ -14,7 +14,7 @@ from weft.api.lazy.block import lazy
 from weft.api.steps.step import Step, step
 from weft.api.steps.training import losses_of
 from weft.errors import UsageError
-from weft.trace.capture import tree_flatten, tree_map_only
+from weft.trace.interception.capture import tree_flatten, tree_map_only
 
 Run = Callable[[], Any]
 Losses = Callable[..., Any]

@@ -26,7 +26,7 @@ from weft.console.bench.rivals import RIVALS
 from weft.console.bench.settings import EAGER, LEAST_SECONDS, STEPS, Task
 from weft.console.bench.subject import SEED, Subject, load_subject
 from weft.console.bench.training import Run, eager_loop, in_double, parameters_of
-from weft.trace.capture import tree_flatten, tree_map_only
+from weft.trace.interception.capture import tree_flatten, tree_map_only
 from weft.train.processes.parent import end_with_parent
 
 

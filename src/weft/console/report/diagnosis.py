@@ -37,7 +37,7 @@ from weft.plan.schedule.machine_model import MachineModel
 from weft.runtime.measure import machine_model, measure_machine
 from weft.target import host_target
 from weft.trace.forbidden import kind_of_refusal
-from weft.trace.refusals import refusal
+from weft.trace.interception.refusals import refusal
 
 # Their results are as large as the values of a tensor say.
 DYNAMIC = frozenset(

@@ -25,7 +25,7 @@ from weft.document.blocks import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError, counted
 from weft.files import missing_file, open_regular, write_atomically
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
-from weft.trace.capture import tree_flatten
+from weft.trace.interception.capture import tree_flatten
 from weft.underway import underway
 
 NPY_START = b"\x93NUMPY"

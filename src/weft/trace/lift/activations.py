@@ -7,9 +7,9 @@ import math
 import torch
 
 from weft.errors import UsageError
-from weft.trace.expression import Expression, Term
 from weft.trace.lift.arguments import Arguments, Rules
 from weft.trace.lift.elementwise import Formula, inside, pointwise
+from weft.trace.lift.expression import Expression, Term
 
 ERF_SLOPE = 2 / math.sqrt(math.pi) * math.sqrt(0.5) * 0.5
 TANH_SCALE = math.sqrt(2) * 2 / math.sqrt(math.pi) * 0.5

@@ -13,7 +13,7 @@ from weft.ir import library
 from weft.ir.calls import HOLE, Argument, Call, Operand, WrittenArgument
 from weft.ir.graph import Place, Value
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, Type
-from weft.trace.expression import HALVES, Expression, Number, Term, constant, scalar
+from weft.trace.lift.expression import HALVES, Expression, Number, Term, constant, scalar
 
 Results: TypeAlias = Expression | tuple[Expression | None, ...]
 Rule: TypeAlias = Callable[["Arguments"], Results]

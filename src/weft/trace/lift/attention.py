@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from weft.trace.expression import Expression, positions
 from weft.trace.lift.arguments import Arguments, Results, Rules
+from weft.trace.lift.expression import Expression, positions
 
 
 def scores(arguments: Arguments, query: Expression, key: Expression) -> Expression:

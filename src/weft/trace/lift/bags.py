@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.trace.expression import Expression, positions
 from weft.trace.lift.arguments import Arguments, Rules
 from weft.trace.lift.checks import check_places
+from weft.trace.lift.expression import Expression, positions
 from weft.trace.lift.indexing import column, flat
 
 SUM, MEAN, MAX = 0, 1, 2

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Results, Rules
+from weft.trace.lift.expression import Expression
 from weft.trace.lift.recurrent import Layer, hidden_before, in_stretches, rows
-from weft.trace.recurrent_layer import BACKWARD, FORWARD, GATES, KEPT
+from weft.trace.lift.recurrent_layer import BACKWARD, FORWARD, GATES, KEPT
 
 Inside = tuple[Expression, ...]
 

@@ -13,8 +13,8 @@ import torch
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Value
 from weft.ir.types import NOTHING
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments
+from weft.trace.lift.expression import Expression
 
 CHECK_CLASSES = "weft.check_classes.default"
 CHECK_PLACES = "weft.check_places.default"

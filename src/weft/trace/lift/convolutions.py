@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rules
+from weft.trace.lift.expression import Expression
 from weft.trace.lift.volumes import convolve_volumes, convolve_volumes_back, weigh_volumes
 
 LINE, VOLUME = 1, 3  # the dimensions of a convolution over lines, and of one over volumes

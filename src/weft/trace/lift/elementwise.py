@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from weft.trace.expression import Expression, Term, broadcast_shape, wrapped
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.checks import check_data
+from weft.trace.lift.expression import Expression, Term, broadcast_shape, wrapped
 
 Formula = Callable[..., Expression]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.trace.expression import Expression, Number, broadcast_shape
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.expression import Expression, Number, broadcast_shape
 
 WHOLE = (torch.int32, torch.int64)
 OUT_OF_RANGE = torch.iinfo(torch.int64).max

@@ -18,10 +18,10 @@ from weft.ir.op_types import REAL
 from weft.ir.ops import may_refuse
 from weft.ir.sharing import SHARING_OPS, is_negated, looked_into, looks_elsewhere, sources
 from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rule, defaults
+from weft.trace.lift.expression import Expression
+from weft.trace.lift.torch_ops import RULES
 from weft.trace.lift.writes import put_back, view_at
-from weft.trace.torch_ops import RULES
 
 logger = logging.getLogger("weft.trace")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.elementwise import ELEMENTWISE
+from weft.trace.lift.expression import Expression
 from weft.trace.lift.reductions import REDUCTIONS
 
 ONE: Rules = {**ELEMENTWISE, **REDUCTIONS}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from weft.trace.expression import HALVES, Expression, positions
 from weft.trace.lift.arguments import Arguments, Results, Rule, Rules
 from weft.trace.lift.checks import check_classes, check_data, check_probabilities
+from weft.trace.lift.expression import HALVES, Expression, positions
 
 NONE, MEAN, SUM = range(3)
 LARGEST_LOG = 100.0  # binary cross entropy takes no logarithm for lower than minus this

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from weft.ir.types import TensorType
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Results, Rules
 from weft.trace.lift.convolutions import channels
+from weft.trace.lift.expression import Expression
 
 
 def variance(x: Expression, middle: Expression, dimensions: tuple[int, ...]) -> Expression:

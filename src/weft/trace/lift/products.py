@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.expression import Expression
 
 
 def product(arguments: Arguments, first: str, second: str) -> Expression:

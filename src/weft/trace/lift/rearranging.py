@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from weft.trace.expression import Expression, table
 from weft.trace.lift.arguments import Arguments, Rules
+from weft.trace.lift.expression import Expression, table
 from weft.trace.lift.resampling import gathered_back
 from weft.trace.lift.writes import diagonal_put, region, slice_range
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Results, Rules
+from weft.trace.lift.expression import Expression
 
 LSTM = 2
 GATES = 4

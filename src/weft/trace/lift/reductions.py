@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.expression import Expression
 from weft.trace.lift.writes import diagonal_places
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from weft.trace.expression import Expression, table
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.expression import Expression, table
 
 
 def factors(arguments: Arguments, rank: int) -> list[float | None]:

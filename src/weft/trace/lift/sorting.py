@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from weft.trace.expression import Expression
 from weft.trace.lift.arguments import Arguments, Rules
+from weft.trace.lift.expression import Expression
 
 MOST_SORTED = 17
 MOST_OF_ONE = 64

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import torch
 
-from weft.trace.expression import Expression, Term, positions, table
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.expression import Expression, Term, positions, table
 from weft.trace.lift.writes import diagonal_places, region, slice_range
 
 MOST_TABLE_ELEMENTS = 1 << 16

@@ -13,7 +13,7 @@ from math import prod
 from operator import add
 from typing import Any
 
-from weft.trace.expression import Expression
+from weft.trace.lift.expression import Expression
 
 DEPTH = 2  # the dimension of a volume's layers
 LAYERS_FIRST = (0, 2, 1, 3, 4)  # of a batch of volumes: exchanges layers and channels, either way

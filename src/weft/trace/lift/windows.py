@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from weft.errors import UsageError
-from weft.trace.expression import Expression, positions, several, table
 from weft.trace.lift.arguments import Arguments, Rule, Rules
+from weft.trace.lift.expression import Expression, positions, several, table
 from weft.trace.lift.resampling import column_of, gathered_back
 
 VOLUME = 3

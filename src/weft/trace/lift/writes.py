@@ -11,8 +11,8 @@ from weft.errors import UsageError
 from weft.ir import library
 from weft.ir.calls import HOLE, Call, Path, ViewStep, map_arguments
 from weft.ir.types import Type, contiguous
-from weft.trace.expression import Expression, positions
 from weft.trace.lift.arguments import Arguments, Rules
+from weft.trace.lift.expression import Expression, positions
 
 Inverse = Callable[[Arguments, Expression, Expression, int], Expression]
 """Gives, from a step's arguments, the tensor before the step, and the new elements of the view, the new tensor.

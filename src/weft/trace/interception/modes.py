@@ -1,4 +1,4 @@
-"""PyTorch's modes and settings, of a thread and of the process -> asked, left aside for a while, and heard of when set.
+"""Ask for PyTorch's modes and settings, of a thread and of the process, suspend them, and hear of their changes.
 
 Beside `capture.py`, which intercepts operators, the one place in tracing that uses private corners of PyTorch.
 """
@@ -6,6 +6,7 @@ Beside `capture.py`, which intercepts operators, the one place in tracing that u
 from __future__ import annotations
 
 import functools
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -178,3 +179,42 @@ def others_intercept() -> bool:
     return count > 0 and any(
         torch._C._get_function_stack_at(place).__class__ is not DeviceContext for place in range(count)
     )
+
+
+# A trace leaves nothing in what the rest of the process keeps: the cache of casts, the log, the search for anomalies.
+
+
+@contextmanager
+def without_autocast_cache() -> Iterator[None]:
+    """A cast of a stand-in must not be kept where an eager call could find it."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def without_anomaly_search() -> Iterator[None]:
+    """Stand-ins of gradients have no elements to look for NaN in."""
+    if not torch.is_anomaly_enabled():
+        yield
+        return
+    with torch.autograd.set_detect_anomaly(False):
+        yield
+
+
+@contextmanager
+def without_error_log() -> Iterator[None]:
+    """PyTorch logs what an operator's shape rule raises; here the exception itself reaches the user."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        log.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False

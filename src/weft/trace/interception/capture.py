@@ -36,8 +36,13 @@ from torch.utils._sympy.printers import PythonPrinter
 from typing_extensions import Self
 
 from weft.ir.types import TensorType, type_of
-from weft.trace.modes import has_function_modes, without_saved_tensors_hooks
-from weft.trace.undisturbed import without_anomaly_search, without_autocast_cache, without_error_log
+from weft.trace.interception.modes import (
+    has_function_modes,
+    without_anomaly_search,
+    without_autocast_cache,
+    without_error_log,
+    without_saved_tensors_hooks,
+)
 
 tree_flatten = pytree.tree_flatten
 tree_unflatten = pytree.tree_unflatten

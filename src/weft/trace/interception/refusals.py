@@ -1,4 +1,4 @@
-"""What cannot run as a whole program -> the error that says so: fact, reason and way out, a row each."""
+"""Raise the error of what cannot run as a whole program: a fact, a reason and a way out, a row each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NoReturn
 
-from weft.errors import UnsupportedError, source_line
+from weft.errors import InternalError, UnsupportedError, WeftError, source_line
 from weft.ir.graph import Place
-from weft.trace.places import library_place
+from weft.trace.interception.places import is_raised_by_weft, library_place, place_of
 
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
 SAME_SIZES = "an argument keeps its sizes over a call of a program"
@@ -271,3 +271,28 @@ def refusal(kind: str, place: Place | None, detail: str = "") -> UnsupportedErro
 def refuse(kind: str, place: Place | None, detail: str = "") -> NoReturn:
     """Raise the error for a row of the table."""
     raise refusal(kind, place, detail)
+
+
+# What a program cannot cause by what it does with stand-ins; raised by a line of Weft it is a mistake in Weft.
+MISTAKES = (NameError, AttributeError, AssertionError, KeyError, RecursionError)
+
+
+def trace_failure(name: str, error: Exception) -> WeftError:
+    """The error for a program that runs imperatively but raised this while it was traced."""
+    place = place_of(error)
+    where = source_line(place.filename, place.line) if place else None
+    first_line = str(error).strip().partition("\n")[0]
+    raised = f"{type(error).__name__}: {first_line}"
+    if isinstance(error, MISTAKES) and is_raised_by_weft(error):
+        return InternalError(
+            f"tracing {name} failed with {raised}",
+            where=where,
+            why="this is a mistake in Weft, not in your program, which runs imperatively",
+            fix='please report it; until then use hybridize(..., fallback="eager")',
+        )
+    return UnsupportedError(
+        f"{name} runs imperatively but cannot be traced",
+        where=where,
+        why=f"on tensors without elements it raised {raised}",
+        fix=KEEP_EAGER,
+    )
