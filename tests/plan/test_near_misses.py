@@ -28,7 +28,7 @@ CHANGES: dict[str, Change] = {
     "turned and back": lambda x: x.flip(-1).flip(-1),
     "of each its largest": lambda x: torch.maximum(x, x.mean()),
     "by itself": lambda x: x * (x - x.amax()),
-    "rounded": lambda x: x.to(torch.float16).to(torch.float32),
+    "rounded": lambda x: x.to(torch.float16).to(x.dtype),
 }
 
 
@@ -233,6 +233,35 @@ def near_miss(seed: int) -> tuple[dict[int, str], list[int], list[int]]:
     return changed, handed, [dice.randrange(INTERMEDIATES)] if dice.random() < 0.4 else []
 
 
+def assert_as_eager(found: Any, expected: Any, exact: Any) -> None:
+    """Compare each number with eager's, or with what eager makes of the same in float64.
+
+    Eager's own float32 is not one answer: its vectorised gelu makes NaN of infinity; that of one number alone, and that
+    in float64, leave it.
+    """
+    if not isinstance(expected, Tensor):
+        assert type(found) is type(expected)
+        pairs = zip(found, expected, exact, strict=True) if isinstance(expected, Sequence) else ()
+        for one in pairs:
+            assert_as_eager(*one)
+        assert pairs or found == expected
+        return
+    doubtful = expected.isnan() & ~exact.isnan()
+    expected = torch.where(doubtful & ~found.isnan(), exact.to(expected.dtype), expected)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3, equal_nan=True)
+
+
+def test_what_eager_calls_not_a_number_may_only_be_what_it_is_in_float64() -> None:
+    eager, exact = torch.tensor([torch.nan, 1.0]), torch.tensor([torch.inf, 1.0], dtype=torch.float64)
+    assert_as_eager((torch.tensor([torch.inf, 1.0]), 0.0), (eager, 0.0), (exact, 0.0))
+    assert_as_eager(eager, eager, exact)
+    for wrong in ([3.0, 1.0], [-torch.inf, 1.0], [torch.inf, torch.nan], [torch.nan, 2.0]):
+        with pytest.raises(AssertionError):
+            assert_as_eager(torch.tensor(wrong), eager, exact)
+    with pytest.raises(AssertionError):
+        assert_as_eager((eager, 1.0), (eager, 0.0), (exact, 0.0))
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_near_miss_is_what_eager_makes_of_it(name: str, seed: int) -> None:
@@ -262,5 +291,5 @@ def test_a_near_miss_is_what_eager_makes_of_it(name: str, seed: int) -> None:
             changed_values[place] = values
         variants.append(changed_values)
     for one in variants:
-        expected, found = run(*one), hybrid(*one)
-        torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3, equal_nan=True)
+        expected, exact, found = run(*one), run(*(given.double() for given in one)), hybrid(*one)
+        assert_as_eager(found, expected, exact)
