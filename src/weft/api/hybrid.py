@@ -74,6 +74,7 @@ class Hybrid:
     """Stands in the place of a function, or of a module's forward, and runs its programs."""
 
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
+    draws = True  # it may draw from generators that other threads draw from; not where it is traced beside such threads
 
     def __init__(
         self, function: Callable[..., Any], root: Any, name: str, fallback: str | None, check: int = 0
@@ -266,6 +267,7 @@ class Hybrid:
             tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
             around=around,
+            draws=self.draws,
             keeps_gradients=self.keeps_gradients,
             walk=self._state,
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.api.hybrid import hybridize
+from weft.api.hybrid import HybridFunction
 from weft.mx.operators.table import Rule
 from weft.mx.symbol import Entry, Symbol
 
@@ -30,6 +30,12 @@ class _Step:
         for place in range(self.count):
             places[node, place] = self.first + place
         self.aux = [self.inputs[place] for place in self.rule.aux]
+
+
+class _TracedBesideOthers(HybridFunction):
+    """Runs a graph's programs. It is traced by a task, while the user's thread draws random numbers and seeds them."""
+
+    draws = False
 
 
 class GraphFunction:
@@ -58,36 +64,40 @@ class GraphFunction:
             random=self.random,
             mixed=True,
         )
-        self._compiled: dict[bool, Callable[..., Any]] = {}
+        self._compiled: dict[tuple[bool, torch.Generator | None], Callable[..., Any]] = {}
         self.compiles = True
 
     def compute(self, p: Any, *tensors: Tensor) -> Any:
+        """Run the program of a graph that draws no random numbers."""
+        return self._compute_random(p, None, *tensors)
+
+    def _compute_random(self, p: Any, generator: torch.Generator | None, *tensors: Tensor) -> Any:
         """Run the program; tensors without elements only go through the operators."""
         given = [tensors[place] for place in self._given]
         if not self.compiles or not given or given[0].device.type == "meta":
-            return self._run(p.train, given)
-        compiled = self._compiled.get(p.train)
+            return self._run(p.train, generator, given)
+        compiled = self._compiled.get((p.train, generator))
         if compiled is None:
-            compiled = self._compiled[p.train] = hybridize(self._in_mode(p.train))
+            run = self._in_mode(p.train, generator)
+            compiled = self._compiled[p.train, generator] = _TracedBesideOthers(run, None)
         return compiled(*given)
 
-    def _compute_random(self, p: Any, _generator: torch.Generator | None, *tensors: Tensor) -> Any:
-        return self.compute(p, *tensors)
+    def _in_mode(self, train: bool, generator: torch.Generator | None) -> Callable[..., Any]:
+        """The graph as a function of tensors alone, which draws from the generator of a context."""
 
-    def _in_mode(self, train: bool) -> Callable[..., Any]:
         def run(*tensors: Tensor) -> Any:
-            return self._run(train, tensors)
+            return self._run(train, generator, tensors)
 
         return run
 
-    def _run(self, train: bool, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _run(self, train: bool, generator: torch.Generator | None, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         values = list(tensors)
         changed: dict[int, Tensor] = {}
         for step in self._steps:
             arguments = [values[place] for place in step.inputs]
             rule = step.rule
             p = step.p[train]
-            found = rule.compute(p, None, *arguments) if rule.random else rule.compute(p, *arguments)
+            found = rule.compute(p, generator, *arguments) if rule.random else rule.compute(p, *arguments)
             results = found if isinstance(found, tuple) else (found,)
             values += results[: step.count]
             changed.update(zip(step.aux, results[step.count :], strict=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from weft.runtime.kept_memory import keep_freed_memory
 _LANE = Placement("cpu")
 _generators: dict[Context, torch.Generator] = {}
 _base = [torch.initial_seed() % 2**62]
+_SEEDING = threading.Lock()  # On the other side: a thread that draws or seeds; it waits for nothing while it has this.
 _bulk = [15]
 NAIVE = [asks_for_naive_engine()]  # whether each operator runs at its call, and raises there
 
@@ -54,7 +56,12 @@ def waitall() -> None:
 
 
 def random_state(context: Context) -> Var:
-    """What orders the random operators of a context."""
+    """What orders the random operators of a context.
+
+    Its generator is made now, by the thread that queues: made by the task that first draws, it would not be there yet
+    when the next seed asks which generators there are.
+    """
+    generator_of(context)
     return engine().random_state(f"mx {context}")
 
 
@@ -62,19 +69,26 @@ def generator_of(context: Context) -> torch.Generator:
     """The random numbers of a context."""
     found = _generators.get(context)
     if found is None:
-        found = _generators[context] = torch.Generator(context.torch_device)
-        found.manual_seed(_base[0] + context.device_id)
+        with _SEEDING:
+            found = _generators.get(context)
+            if found is None:
+                found = torch.Generator(context.torch_device)
+                found.manual_seed(_base[0] + context.device_id)
+                _generators[context] = found
     return found
 
 
 def seed(number: int, context: Context | None = None) -> None:
-    """Begin the random numbers of a context, or of all, anew."""
+    """Begin the random numbers of a context, or of all, anew: a task, as draws that were queued before come first."""
     if context is None:
-        _base[0] = number
-        torch.manual_seed(number)  # for what programs draw
-    for known in [context] if context is not None else list(_generators):
-        task = partial(generator_of(known).manual_seed, number + known.device_id)
-        push(task, (), (random_state(known),), "seed")
+        with _SEEDING:
+            _base[0] = number
+            contexts = list(_generators)
+    else:
+        contexts = [context]
+    for one in contexts:
+        task = partial(generator_of(one).manual_seed, number + one.device_id)
+        push(task, (), (random_state(one),), "seed")
 
 
 def set_bulk_size(size: int) -> int:

@@ -30,9 +30,12 @@ class OwnGenerators:
 
     def may_draw(self, generator: torch.Generator | None) -> bool:
         """Whether a program can draw from it at every run: it is the default one, or there was one before tracing."""
-        if generator is None:
-            return True
-        return generator_key(generator) in (generator_key(torch.default_generator), *self._before)
+        return generator is None or self.is_default(generator) or generator_key(generator) in self._before
+
+    @staticmethod
+    def is_default(generator: torch.Generator | None) -> bool:
+        """Whether it is the one that the ledger follows: the CPU's default one."""
+        return generator is None or generator_key(generator) == generator_key(torch.default_generator)
 
     def restore(self) -> bool:
         """Leave them as tracing found them; says whether any had been seeded or set."""

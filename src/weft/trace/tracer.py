@@ -452,11 +452,12 @@ class Tracer:
             return self._read_value(operator, arguments)
         if target == "aten.lift_fresh.default" and not is_stand_in(arguments[0]):
             return self._constant(arguments[0])
-        if not self._generators.may_draw(keywords.get("generator")):
+        generator = keywords.get("generator")
+        if not self._generators.may_draw(generator):
             refuse("generator", place)
         if target == SUM and self._sums is not None and self._sums.is_in_place(arguments, keywords):
             return self._sum_in_place(*arguments)
-        random = self._random if is_random(target) else None
+        random = self._random if is_random(target) and self._generators.is_default(generator) else None
         if random is not None:
             with outside_tracing():
                 random.before_random_operator()
