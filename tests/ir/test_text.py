@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from tests.ir.random_graphs import graphs, random_inputs
 
-from weft.ir.constants import inline_elements
 from weft.ir.interpreter import interpret
+from weft.ir.literals import inline_elements
 from weft.ir.parser import parse_graph
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.same_graph import same_graph

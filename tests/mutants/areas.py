@@ -44,7 +44,7 @@ AREAS = {
         ("api/test_lazy*.py", "runtime/test_lazy_calls.py", "api/test_threads.py"),
     ),
     "check": Area(
-        ("plan/check.py", "plan/kernels/check.py", "ir/verifier.py", "ir/call_checks.py"),
+        ("plan/check.py", "plan/kernels/check.py", "ir/verifier.py"),
         (
             "plan/test_check*.py",
             "ir/test_verifier*.py",

@@ -20,8 +20,8 @@ from weft.codegen.objects.code_version import code_version, known_digest
 from weft.codegen.objects.object_cache import ObjectCache
 from weft.config import config
 from weft.errors import UsageError
-from weft.ir.constants import bytes_of
 from weft.ir.graph import Graph, Value
+from weft.ir.literals import bytes_of
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import type_of
 from weft.plan.planned import PlannedGraph

@@ -1,4 +1,4 @@
-"""A Graph with number inputs -> the same with these numbers written into it."""
+"""Write numbers into a Graph in the place of its number inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of PyTorch operators as immutable data: which overload, and what its arguments are.
+"""Describe calls of PyTorch operators as immutable data: which overload, and what its arguments are.
 
 A call keeps the nesting of its arguments (lists, keywords) and points to tensor values by position: `Operand(i)` stands
 for the i-th operand of the value that carries the call, `Written(k)` for its k-th written argument (see `Update` rules

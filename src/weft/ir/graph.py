@@ -1,4 +1,4 @@
-"""Values and Graphs: an immutable list of single results in the order they are computed."""
+"""Define values and Graphs: an immutable list of single results in the order they are computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Graph on given inputs -> its results, by plain PyTorch, slowly and obviously: the oracle of every test.
+"""Run a Graph by plain PyTorch, slowly and obviously: the oracle of every test.
 
 Values never change: what a rule gives may be a view of an operand, but nothing is written until all values are there.
 Then writes go into the inputs that were handed in, and results that are views are made, of the very tensors handed in
@@ -14,10 +14,8 @@ import torch
 
 from weft.errors import InternalError, UsageError, WeftError, source_line
 from weft.ir.graph import Graph, Value
-from weft.ir.interpreter_calls import private_copy, take_path
 from weft.ir.interpreter_rules import RULES as PLAIN_RULES
-from weft.ir.interpreter_rules import Rule
-from weft.ir.interpreter_windows import WINDOW_RULES
+from weft.ir.interpreter_rules import WINDOW_RULES, Rule, private_copy, take_path
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, TupleType, Type, type_of
 from weft.ir.verifier import agrees
 

@@ -1,20 +1,169 @@
-"""Each op -> the plain PyTorch code that says what it means: the table that the interpreter runs.
+"""Say what each op means in plain PyTorch code: the table that the interpreter runs.
 
 A rule takes a value and its operands' tensors; it may give a tensor of any layout, also a view of an operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from weft.ir.calls import map_arguments
+from weft.errors import UsageError
+from weft.ir import library
+from weft.ir.calls import HOLE, Argument, Call, Operand, Path, WrittenArgument, flat_results, map_arguments
 from weft.ir.graph import Value
-from weft.ir.interpreter_calls import filled, run_library, run_update
 from weft.ir.number_operators import NUMBER_OPERATORS
-from weft.ir.types import TensorType
+from weft.ir.types import TensorType, TupleType
+
+
+def filled(operands: Sequence[Any], written: Sequence[torch.Tensor] = ()) -> Callable[[Argument], Any]:
+    """Make the function that puts tensors and numbers in the place of what stands for them."""
+
+    def fill(leaf: Argument) -> Any:
+        if isinstance(leaf, Operand):
+            return operands[leaf.index]
+        return written[leaf.index] if isinstance(leaf, WrittenArgument) else leaf
+
+    return fill
+
+
+def _run(call: Call, fill: Callable[[Argument], Any]) -> Any:
+    operator = library.resolve(call.target)
+    arguments = map_arguments(call.arguments, fill)
+    keywords = {name: map_arguments(argument, fill) for name, argument in call.keywords}
+    return operator(*arguments, **keywords)
+
+
+def run_library(value: Value, *operands: Any) -> Any:
+    """What an operator that writes nothing gives."""
+    result = _run(value.attributes["call"], filled(operands))
+    return tuple(flat_results(result)) if isinstance(value.type, TupleType) else result
+
+
+def run_update(value: Value, *operands: Any) -> Any:
+    """Run an operator that writes on private copies: its fresh results, then the copies."""
+    call: Call = value.attributes["call"]
+    copies = {place.base: private_copy(operands[place.base]) for place in call.written}
+    written = [take_path(copies[place.base], place.path) for place in call.written]
+    result = _run(call, filled(operands, written))
+    fresh = [leaf for leaf in flat_results(result) if not any(_is_one_memory(leaf, tensor) for tensor in written)]
+    results = (*fresh, *copies.values())
+    return results if isinstance(value.type, TupleType) else results[0]
+
+
+def take_path(tensor: torch.Tensor, path: Path) -> torch.Tensor:
+    """The view of a tensor that a path leads to."""
+    for step in path:
+        arguments, keywords = _step_arguments(tensor, step.arguments), dict(_step_arguments(tensor, step.keywords))
+        whole = library.resolve(step.target)(*arguments, **keywords)
+        tensor = whole if step.item is None else flat_results(whole)[step.item]
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(f"the view step {step.target} gives {type(tensor).__name__}, not a tensor")
+    return tensor
+
+
+def _step_arguments(tensor: torch.Tensor, arguments: Any) -> Any:
+    return map_arguments(arguments, lambda leaf: tensor if leaf is HOLE or leaf == HOLE else leaf)
+
+
+def private_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in memory of its own that looks like the tensor in every way: sizes, strides, offset, gaps.
+
+    The whole storage is copied, because a view taken of the copy may reach what lies between or around the elements.
+    """
+    storage = tensor.untyped_storage().clone()
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    copy = copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    copy = copy.conj() if tensor.is_conj() else copy
+    return copy._neg_view() if tensor.is_neg() else copy
+
+
+def _is_one_memory(leaf: Any, tensor: torch.Tensor) -> bool:
+    if leaf is tensor:
+        return True
+    if not isinstance(leaf, torch.Tensor):
+        return False
+    address = leaf.untyped_storage().data_ptr()
+    return address != 0 and address == tensor.untyped_storage().data_ptr()
+
+
+aten = torch.ops.aten
+WINDOW = ("kernel_size", "stride", "padding")
+MAX_POOL = (*WINDOW, "dilation", "ceil_mode")
+AVERAGE_POOL = (*WINDOW, "ceil_mode", "count_include_pad", "divisor_override")
+# PyTorch pools one dimension as two, of which the first has one element: the number that each attribute has for it.
+FOR_ONE_ROW = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+
+
+def convolution(value: Value, data: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A convolution without bias."""
+    stride, padding, dilation, groups = _convolution_attributes(value)
+    none = (0,) * len(stride)
+    return torch.convolution(data, weight, None, stride, padding, dilation, False, none, groups)
+
+
+def convolution_input_gradient(value: Value, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """The gradient for the input; the input's elements do not matter, only its shape."""
+    data = gradient.new_zeros(value.attributes["shape"])
+    result: torch.Tensor = _convolution_backward(value, gradient, data, weight, wanted=(True, False, False))[0]
+    return result
+
+
+def convolution_weight_gradient(value: Value, data: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient for the weight; the weight's elements do not matter, only its shape."""
+    weight = gradient.new_zeros(value.attributes["shape"])
+    result: torch.Tensor = _convolution_backward(value, gradient, data, weight, wanted=(False, True, False))[1]
+    return result
+
+
+def _convolution_attributes(value: Value) -> tuple[Any, ...]:
+    return tuple(value.attributes[name] for name in ("stride", "padding", "dilation", "groups"))
+
+
+def _convolution_backward(
+    value: Value, gradient: torch.Tensor, data: torch.Tensor, weight: torch.Tensor, *, wanted: tuple[bool, ...]
+) -> Any:
+    stride, padding, dilation, groups = _convolution_attributes(value)
+    none = (0,) * len(stride)
+    return aten.convolution_backward(
+        gradient, data, weight, None, stride, padding, dilation, False, none, groups, list(wanted)
+    )
+
+
+def pooling(functions: Mapping[int, Callable[..., Any]], names: tuple[str, ...], extra: int = 0) -> Callable[..., Any]:
+    """Make a rule of functions for two and three dimensions; the last `extra` operands follow the attributes."""
+
+    def rule(value: Value, *operands: torch.Tensor) -> Any:
+        one_row = operands[0].dim() == 3
+        given = [_attribute(value, name, one_row=one_row) for name in names]
+        tensors = [operand.unsqueeze(2) if one_row else operand for operand in operands]
+        first = len(tensors) - extra
+        result = functions[tensors[0].dim() - 2](*tensors[:first], *given, *tensors[first:])
+        if not one_row:
+            return result
+        return tuple(part.squeeze(2) for part in result) if isinstance(result, tuple) else result.squeeze(2)
+
+    return rule
+
+
+def _attribute(value: Value, name: str, *, one_row: bool) -> Any:
+    given = value.attributes[name]
+    return (FOR_ONE_ROW[name], *given) if one_row and name in FOR_ONE_ROW else given
+
+
+WINDOW_RULES: Mapping[str, Callable[..., Any]] = {
+    "convolution": convolution,
+    "convolution_input_gradient": convolution_input_gradient,
+    "convolution_weight_gradient": convolution_weight_gradient,
+    "max_pool": pooling({2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices}, MAX_POOL),
+    "max_pool_gradient": pooling(
+        {2: aten.max_pool2d_with_indices_backward, 3: aten.max_pool3d_with_indices_backward}, MAX_POOL, extra=1
+    ),
+    "average_pool": pooling({2: aten.avg_pool2d, 3: aten.avg_pool3d}, AVERAGE_POOL),
+    "average_pool_gradient": pooling({2: aten.avg_pool2d_backward, 3: aten.avg_pool3d_backward}, AVERAGE_POOL),
+}
 
 Rule = Callable[..., Any]
 

@@ -1,4 +1,4 @@
-"""The text of a Graph -> words, numbers and signs, with the line and column of each; made for text of any origin."""
+"""Cut the text of a Graph into words, numbers and signs, with the line and column of each; it may be of any origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name of a PyTorch operator -> what may be done with a call of it: share it, drop it, reorder it, look it up.
+"""Ask what may be done with a call of a PyTorch operator: share it, drop it, reorder it, look it up.
 
 Nearly everything is read from the operator's own schema and tags. The tables name what schemas do not say.
 """

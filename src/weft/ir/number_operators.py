@@ -1,4 +1,4 @@
-"""The arithmetic of Python numbers that a Graph can do: what a number that changes from call to call goes through."""
+"""List the arithmetic of Python numbers that a Graph can do: what a number that changes between calls goes through."""
 
 from __future__ import annotations
 

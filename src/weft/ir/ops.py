@@ -1,4 +1,4 @@
-"""The op table: every operator of the Graph language is one row, and everything else is derived from it.
+"""List every operator of the Graph language as one row of the op table, from which everything else is derived.
 
 The meaning of an elementwise row is the PyTorch function of that name on operands of one shape and one dtype:
 broadcasting (`expand`) and promotion (`cast`) are values of their own. NaN, signed zero and integer wrap are PyTorch's.
@@ -6,18 +6,62 @@ broadcasting (`expand`) and promotion (`cast`) are values of their own. NaN, sig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from weft.errors import InternalError, UsageError
 from weft.ir import library
 from weft.ir import op_types as rules
-from weft.ir import op_types_windows as windows
-from weft.ir.attributes import Attribute, attributes
+from weft.ir.calls import Call
 from weft.ir.graph import Place, Value
 from weft.ir.op_types import ARITHMETIC, BITS, BOOLEAN, FLOATING, INTEGERS, REAL, Attributes, TypeRule
 from weft.ir.types import TensorType, Type
+
+
+def is_integer(value: Any) -> bool:
+    """Whether this is an integer; True and False are not."""
+    return type(value) is int
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a Python number."""
+    return type(value) in (bool, int, float, complex)
+
+
+KINDS: dict[str, Callable[[Any], bool]] = {
+    "integer": is_integer,
+    "integer or None": lambda value: value is None or is_integer(value),
+    "integers": lambda value: type(value) is tuple and all(map(is_integer, value)),
+    "number": is_number,
+    "truth": lambda value: type(value) is bool,
+    "text": lambda value: type(value) is str,
+    "arguments": lambda value: type(value) is tuple,
+    "dtype": lambda value: isinstance(value, torch.dtype),
+    "device": lambda value: isinstance(value, torch.device),
+    "tensor": lambda value: isinstance(value, torch.Tensor),
+    "call": lambda value: isinstance(value, Call),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of an op: its name and the kind of its value."""
+
+    name: str
+    kind: str
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value is of this attribute's kind."""
+        return KINDS[self.kind](value)
+
+
+def attributes(**kinds: str) -> tuple[Attribute, ...]:
+    """Describe attributes by keywords: the name and, with _ for spaces, the kind."""
+    return tuple(Attribute(name, kind.replace("_", " ")) for name, kind in kinds.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,35 +251,35 @@ OPS = table(
     Op("scatter_max", 3, rules.scatter_type, "as scatter_add, the larger of both instead; NaN if either is", ALONG),
     Op("take", 2, rules.take_type, "slices of x at the places of a list", ALONG),
     # Products, convolutions, pooling.
-    Op("matmul", 2, windows.matmul_type, "[..., m, k] times [..., k, n], leading dimensions in parallel"),
-    Op("convolution", 2, windows.convolution_type, "of input and weight, without bias", CONVOLUTION),
+    Op("matmul", 2, rules.matmul_type, "[..., m, k] times [..., k, n], leading dimensions in parallel"),
+    Op("convolution", 2, rules.convolution_type, "of input and weight, without bias", CONVOLUTION),
     Op(
         "convolution_input_gradient",
         2,
-        windows.convolution_input_gradient_type,
+        rules.convolution_input_gradient_type,
         "of output gradient and weight, for an input of `shape`",
         CONVOLUTION_GRADIENT,
     ),
     Op(
         "convolution_weight_gradient",
         2,
-        windows.convolution_weight_gradient_type,
+        rules.convolution_weight_gradient_type,
         "of input and output gradient, for a weight of `shape`",
         CONVOLUTION_GRADIENT,
     ),
-    Op("max_pool", 1, windows.max_pool_type, "the largest of each window, and its index in the plane", MAX_POOL),
+    Op("max_pool", 1, rules.max_pool_type, "the largest of each window, and its index in the plane", MAX_POOL),
     Op(
         "max_pool_gradient",
         3,
-        windows.max_pool_gradient_type,
+        rules.max_pool_gradient_type,
         "of output gradient, input and the indices of max_pool",
         MAX_POOL,
     ),
-    Op("average_pool", 1, windows.average_pool_type, "the mean of each window", AVERAGE_POOL),
+    Op("average_pool", 1, rules.average_pool_type, "the mean of each window", AVERAGE_POOL),
     Op(
         "average_pool_gradient",
         2,
-        windows.average_pool_gradient_type,
+        rules.average_pool_gradient_type,
         "of output gradient and input",
         AVERAGE_POOL,
     ),

@@ -1,4 +1,4 @@
-"""A Graph -> text that says everything and parses back.
+"""Print a Graph as text that says everything and parses back.
 
     graph mlp(%x: f32[1,512], %w: f32[256,512], %b: f32[256]) {
       %0: f32[512,256]{1,512} = library aten.t.default(%w)  # net.py:12
@@ -31,9 +31,8 @@ import torch
 
 from weft.errors import UsageError, short_path
 from weft.ir.calls import Call, Path
-from weft.ir.constants import inline_elements
 from weft.ir.graph import Graph, Place, Value
-from weft.ir.literals import argument_text
+from weft.ir.literals import argument_text, inline_elements
 from weft.ir.ops import OPS
 
 WIDEST_HEADER = 120

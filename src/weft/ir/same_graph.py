@@ -1,4 +1,4 @@
-"""Two Graphs -> whether they say the same: same types, ops, attributes, operands, writes and results.
+"""Compare two Graphs: same types, ops, attributes, operands, writes and results.
 
 Names and the user's lines do not count. A call's operands count by what the call does with them, not by how they are
 numbered: the text form does not keep an order that means nothing.
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from weft.ir.calls import Call, Operand, WrittenPlace, map_arguments
-from weft.ir.constants import same_constant
 from weft.ir.graph import Graph, Value
+from weft.ir.literals import same_constant
 
 
 def same_graph(left: Graph, right: Graph) -> bool:

@@ -1,4 +1,4 @@
-"""A value -> the operands whose memory it may share: what limits which values may stand for which."""
+"""Name the operands whose memory a value may share: that limits which values may stand for which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of values: what a tensor, a number, or several results together look like.
+"""Define the types of values: a tensor, a number, or several results together.
 
 Strides and device belong to a tensor's type: a Graph must give back what eager PyTorch gives, layout included. A stage
 that chooses its own inner layout is free to, as long as results and library calls see the strides written here.

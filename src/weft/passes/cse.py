@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from weft.ir.calls import Call
-from weft.ir.constants import bytes_of
 from weft.ir.graph import Graph, Value
+from weft.ir.literals import bytes_of
 from weft.ir.ops import OPS
 from weft.passes.effects import is_reproducible
 from weft.passes.memory import Groups

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.ir.constants import bytes_of
 from weft.ir.graph import Value
+from weft.ir.literals import bytes_of
 from weft.ir.ops import build
 from weft.ir.types import TensorType
 

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 
 from weft.errors import UsageError
-from weft.ir.argument_parser import read_type
 from weft.ir.calls import Call, Operand
-from weft.ir.constants import bytes_of
 from weft.ir.graph import Graph, Place, Result, Value, Write
 from weft.ir.lexer import Limits, Reader
-from weft.ir.parser import parse_graph
+from weft.ir.literals import bytes_of
+from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import CPU, TensorType, TupleType, row_major, type_of
 from weft.plan.form.plan_record import DAMAGE, read_plan, write_plan

@@ -13,10 +13,9 @@ from weft.api.programs.operators import check_operators
 from weft.api.programs.structure import CallStructure, Node, call_from_json, from_json, ports, to_json
 from weft.api.programs.tensors import StoredTensor, TensorBlock, store_tensors
 from weft.errors import UsageError
-from weft.ir.argument_parser import read_type
 from weft.ir.graph import Graph, Place, Value
 from weft.ir.lexer import Limits, Reader
-from weft.ir.parser import parse_graph
+from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import DTYPE_NAMES, DTYPES_BY_NAME, TensorType, type_of
 from weft.ir.verifier import problems_of

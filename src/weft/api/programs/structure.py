@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError, UsageError
-from weft.ir.argument_parser import read_literal
 from weft.ir.lexer import Limits, Reader
 from weft.ir.literals import LITERALS, argument_text
+from weft.ir.parser import read_literal
 from weft.trace.interception.capture import TreeSpec
 
 # What operators with several results return in Python, such as torch.return_types.max: tuples whose items have names.
