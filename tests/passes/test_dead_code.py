@@ -5,7 +5,7 @@ from tests.passes.runs import assert_same
 
 from weft.ir.parser import parse_graph
 from weft.passes.dead_code import remove_dead_code
-from weft.passes.effects import has_effect, is_reproducible
+from weft.passes.rewrite import has_effect, is_reproducible
 
 
 def test_random_numbers_drawn_for_nothing_still_advance_the_generator() -> None:

@@ -12,9 +12,7 @@ from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
 from weft.ir.literals import bytes_of
 from weft.ir.ops import OPS
-from weft.passes.effects import is_reproducible
-from weft.passes.memory import Groups
-from weft.passes.rewrite import rebuild
+from weft.passes.rewrite import Groups, is_reproducible, rebuild
 
 LARGEST_COMPARED = 1 << 16  # bytes: two larger constants are compared by identity, because compiling must stay fast
 

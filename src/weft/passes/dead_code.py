@@ -1,12 +1,16 @@
-"""Remove values that no result, no write and no effect needs."""
+"""Remove what nobody needs: values, and optional results of operators that compute more than is read."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from weft.ir.graph import Graph, Value
+from weft.ir.calls import Argument, Call
+from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.ops import may_refuse
-from weft.passes.effects import has_effect
+from weft.ir.types import TensorType, TupleType
+from weft.passes.rewrite import has_effect
 
 
 def remove_dead_code(graph: Graph) -> Graph:
@@ -18,3 +22,73 @@ def remove_dead_code(graph: Graph) -> Graph:
             needed.update(value.operands)
     values = tuple(value for value in graph.values if value in needed)
     return graph if len(values) == len(graph.values) else replace(graph, values=values)
+
+
+# `torch.linalg.svdvals` asks for singular vectors too when autograd might want them, and a trace cannot know earlier
+# than here that nobody does.
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """An operator whose results at `optional` positions are left out when `argument` is False."""
+
+    optional: frozenset[int]
+    argument: int
+    name: str
+
+
+NARROWINGS: Mapping[str, Narrowing] = MappingProxyType(
+    {
+        "aten._linalg_svd.default": Narrowing(frozenset({0, 2}), 2, "compute_uv"),
+        "aten._linalg_eigh.default": Narrowing(frozenset({1}), 2, "compute_v"),
+    }
+)
+
+
+def narrow(graph: Graph) -> Graph:
+    """Leave out the optional results that no value reads."""
+    users = graph.users()
+    roots = set(graph.roots())
+    replacements: dict[Value, Value] = {}
+    for value in graph.values:
+        narrowing = NARROWINGS.get(value.attributes["call"].target) if value.op == "library" else None
+        if narrowing is None or value in roots:
+            continue
+        items = {user.attributes["index"] for user in users[value] if user.op == "item"}
+        if not items & narrowing.optional and _asks(value.attributes["call"], narrowing):
+            replacements[value] = _narrowed(value, narrowing)
+    if not replacements:
+        return graph
+    values = replace_operands([replacements.get(value, value) for value in graph.values], replacements)
+    return replace(
+        graph,
+        values=values,
+        results=tuple(replace(result, value=replacements.get(result.value, result.value)) for result in graph.results),
+        writes=tuple(replace(write, value=replacements.get(write.value, write.value)) for write in graph.writes),
+    )
+
+
+def _asks(call: Call, narrowing: Narrowing) -> bool:
+    given = dict(call.keywords).get(narrowing.name, True)
+    return bool(call.arguments[narrowing.argument] if len(call.arguments) > narrowing.argument else given)
+
+
+def _narrowed(value: Value, narrowing: Narrowing) -> Value:
+    call: Call = value.attributes["call"]
+    keywords: list[tuple[str, Argument]] = [(name, item) for name, item in call.keywords if name != narrowing.name]
+    arguments = list(call.arguments)
+    if len(arguments) > narrowing.argument:
+        arguments[narrowing.argument] = False
+    else:
+        keywords.append((narrowing.name, False))
+    assert isinstance(value.type, TupleType)
+    kinds = tuple(
+        _empty(kind) if index in narrowing.optional and isinstance(kind, TensorType) else kind
+        for index, kind in enumerate(value.type.items)
+    )
+    narrower = replace(call, arguments=tuple(arguments), keywords=tuple(keywords))
+    return replace(value, type=TupleType(kinds), attributes=MappingProxyType({**value.attributes, "call": narrower}))
+
+
+def _empty(kind: TensorType) -> TensorType:
+    return TensorType(kind.dtype, (0,), (1,), kind.device)

@@ -14,10 +14,8 @@ from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.ops import build
 from weft.ir.types import TensorType, type_of
-from weft.passes.effects import is_reproducible
 from weft.passes.law import SAME_ELEMENTS, Number, rebuilt, tensor_type, uniform
-from weft.passes.memory import Groups
-from weft.passes.rewrite import rebuild
+from weft.passes.rewrite import Groups, is_reproducible, rebuild
 
 LARGEST = 1 << 16
 """Bytes of a folded constant; beyond, computing costs less than keeping and loading."""

@@ -1,4 +1,4 @@
-"""What a law of simplification is, and what laws look for in values."""
+"""Define a law of simplification, and ask what laws look for in values."""
 
 from __future__ import annotations
 

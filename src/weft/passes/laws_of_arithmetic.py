@@ -1,4 +1,4 @@
-"""Laws of numbers, element by element, that hold bit for bit: also for infinities, both zeros and integers that wrap.
+"""Simplify arithmetic, element by element, by laws that hold bit for bit, for infinities, both zeros and wrap.
 
 A NaN stays a NaN; its sign and payload are nobody's promise (PyTorch's own vector and scalar loops differ in them).
 """

@@ -1,4 +1,4 @@
-"""The table of passes, and the order in which a Graph goes through them.
+"""List the passes in their order, and send a Graph through them.
 
 The pipeline alone times, logs and verifies; a pass is a function from Graph to Graph that gives back the very same
 Graph where it finds nothing to do.
@@ -15,9 +15,8 @@ from weft.errors import InternalError, UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.verifier import verify
 from weft.passes.cse import share_common_subexpressions
-from weft.passes.dead_code import remove_dead_code
+from weft.passes.dead_code import narrow, remove_dead_code
 from weft.passes.fold import fold_constants
-from weft.passes.narrow import narrow
 from weft.passes.simplify import simplify
 
 logger = logging.getLogger("weft.passes")

@@ -5,7 +5,7 @@ import torch
 from weft.ir.graph import Graph
 from weft.ir.parser import parse_graph
 from weft.passes.cse import share_common_subexpressions
-from weft.passes.memory import Groups, sources
+from weft.passes.rewrite import Groups, sources
 from weft.passes.simplify import simplify
 
 
