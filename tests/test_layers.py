@@ -19,7 +19,7 @@ OPTIONAL = {"IPython", "jax", "onnx", "onnxruntime", "onnxscript", "openvino", "
 PRIVATE_TORCH_FILES = {
     "trace/interception/capture.py",
     "trace/interception/modes.py",
-    "trace/tensor_facts.py",
+    "trace/python_state/tensor_facts.py",
     "codegen/library.py",
 }
 PRIVATE_TORCH_EVERYWHERE = {

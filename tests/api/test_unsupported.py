@@ -16,7 +16,7 @@ from torch import nn
 import weft
 from weft.errors import UnsupportedError
 from weft.ir.graph import Place
-from weft.trace.interception import places, refusals
+from weft.trace.interception import refusals, user_lines
 from weft.trace.interception.refusals import KEEP_EAGER, ONCE, REFUSALS
 
 
@@ -341,7 +341,7 @@ def test_packed_sequences_say_how_to_go_on() -> None:
 
 
 def test_other_refusals_inside_distributions_keep_their_own_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(places.DISTRIBUTIONS[0] + "/normal.py", 1, "f")
+    place = Place(user_lines.DISTRIBUTIONS[0] + "/normal.py", 1, "f")
     monkeypatch.setattr(refusals, "library_place", lambda: place)
     assert "validate_args=False" in refusals.refusal("branch", None).fix
     assert refusals.refusal("layout", None).fix == REFUSALS["layout"][2]

@@ -66,8 +66,8 @@ AREAS = {
     ),
     "engine": Area(("engine/*.py",), ("engine/test_*.py",)),
     "facts": Area(
-        ("trace/facts.py", "trace/signature.py"),
-        ("trace/test_facts*.py", "trace/test_signature*.py", "trace/test_state.py", "api/test_guards.py"),
+        ("trace/python_state/facts.py", "trace/signature.py"),
+        ("trace/python_state/*.py", "trace/test_signature*.py", "api/test_guards.py"),
     ),
     "kernels": Area(
         ("codegen/kernels/*.py", "plan/kernels/*.py"),

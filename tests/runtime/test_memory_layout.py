@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weft.runtime.memory_layout import Rows, content_rows, held_rows, versions_count, word
-from weft.trace.facts import can_change
+from weft.trace.python_state.facts import can_change
 
 pytestmark = pytest.mark.skipif(not versions_count(), reason="this Python keeps no versions of dictionaries")
 

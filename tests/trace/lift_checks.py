@@ -12,8 +12,8 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.verifier import verify
 from weft.trace.lift.lift import lift
-from weft.trace.outcome import TensorLeaf
-from weft.trace.state import find_state
+from weft.trace.python_state.reachable import find_state
+from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 

@@ -11,7 +11,7 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.verifier import verify
 from weft.trace.lift.lift import lift
-from weft.trace.state import find_state
+from weft.trace.python_state.reachable import find_state
 from weft.trace.traced import trace_program
 from weft.trace.tracer import Request
 

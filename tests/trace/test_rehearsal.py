@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import weft
 from weft.trace import rehearsal
-from weft.trace.state import find_state
+from weft.trace.python_state.reachable import find_state
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 

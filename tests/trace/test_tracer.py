@@ -8,7 +8,7 @@ from tests.trace.traces import lines, traced
 from torch import nn
 
 from weft.errors import UnsupportedError
-from weft.trace.outcome import TensorLeaf
+from weft.trace.python_state.trees import TensorLeaf
 
 TABLE = torch.ones(3)
 

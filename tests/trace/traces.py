@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.ir.printer import print_graph
-from weft.trace.state import find_state
+from weft.trace.python_state.reachable import find_state
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 

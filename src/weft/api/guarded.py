@@ -14,15 +14,14 @@ from weft.runtime.back_off import BackOff
 from weft.runtime.memory_layout import Images, Row, Rows, content_rows, dictionary_rows, held_rows, word
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.whole_call import Likeness, Whole, whole_call
-from weft.trace.argument_containers import containers_of
-from weft.trace.asked_settings import SettingFact
-from weft.trace.containers import MISSING, Touched
-from weft.trace.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, can_change
 from weft.trace.interception.capture import PLAIN_TYPES
-from weft.trace.place_numbers import number_at
+from weft.trace.python_state.containers import MISSING, Touched
+from weft.trace.python_state.counters import number_at
+from weft.trace.python_state.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, SettingFact, can_change
+from weft.trace.python_state.reachable import Fact, Location, PythonState
+from weft.trace.python_state.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
+from weft.trace.python_state.trees import containers_of
 from weft.trace.signature import memory_key, tensor_change, tensor_key
-from weft.trace.state import Fact, Slot, State
-from weft.trace.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
 from weft.trace.traced import Traced
 
 DICTIONARIES = (dict, OrderedDict)
@@ -32,7 +31,7 @@ MOST_ALARMS = 8  # one after the other, until what gives them is compared in Pyt
 class Guarded:
     """A program, where its inputs come from at each call, and what else it relies on."""
 
-    def __init__(self, traced: Traced, program: Program, state: State, touched: Touched) -> None:
+    def __init__(self, traced: Traced, program: Program, state: PythonState, touched: Touched) -> None:
         captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
         touched = touched.of_program(traced.touched)
         relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
@@ -249,7 +248,7 @@ class Guarded:
 class Settled:
     """The facts as they held a moment ago, where a native comparison can tell that nothing has changed since."""
 
-    def __init__(self, facts: Sequence[Fact], slots: Sequence[Slot], restless: frozenset[int]) -> None:
+    def __init__(self, facts: Sequence[Fact], slots: Sequence[Location], restless: frozenset[int]) -> None:
         images: Images = {}
         self._facts = tuple(facts)  # they hold what the rows are about
         self._fact_rows = {
@@ -293,7 +292,7 @@ class Settled:
         )
 
 
-def _parted(pairs: Iterable[tuple[Slot, Slot]]) -> str | None:
+def _parted(pairs: Iterable[tuple[Location, Location]]) -> str | None:
     """A sentence on places that held the same thing and no longer do."""
     parted = (other for one, other in pairs if one.get() is not other.get())
     return next((f"{other.path} held the same as another place" for other in parted), None)

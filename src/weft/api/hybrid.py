@@ -36,24 +36,24 @@ from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, so
 from weft.ir.graph import Graph
 from weft.runtime.collector import without_collection
 from weft.runtime.whole_call import Whole, refuse_all
-from weft.trace.argument_containers import aliases_of
-from weft.trace.asked_settings import OF_INFERENCE
-from weft.trace.containers import Touched
 from weft.trace.encoder import as_eager_computes, traced_form
 from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.interception.modes import is_differentiated_forward
-from weft.trace.interception.places import user_place, user_stack_level
-from weft.trace.interception.refusals import refuse, trace_failure
+from weft.trace.interception.refusals import (
+    UnmaterialisedError,
+    refuse,
+    refuse_unmaterialised,
+    trace_failure,
+    unmaterialised,
+)
+from weft.trace.interception.user_lines import user_place, user_stack_level
+from weft.trace.python_state.containers import Touched
+from weft.trace.python_state.facts import OF_INFERENCE
+from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
+from weft.trace.python_state.trees import aliases_of
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
-from weft.trace.state import State, find_state
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
-from weft.trace.unmaterialised import (
-    UnmaterialisedError,
-    refuse_unmaterialised,
-    unmaterialised,
-    waits_for_sizes,
-)
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
@@ -293,7 +293,7 @@ class Hybrid:
     def _compiled(self, traced: Traced) -> Program:
         return Program(traced, self.lock)
 
-    def _state(self, *roots: Any) -> State:
+    def _state(self, *roots: Any) -> PythonState:
         """Where the tensors live that the function may reach."""
         return find_state(*roots)
 

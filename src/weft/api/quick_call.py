@@ -10,9 +10,9 @@ import torch
 from weft.api.guarded import Guarded
 from weft.runtime.back_off import BackOff
 from weft.runtime.whole_call import Whole, identities, refuse_all
-from weft.trace.argument_containers import containers_of
 from weft.trace.interception.capture import traced_elsewhere
 from weft.trace.interception.modes import forward_levels, has_function_modes
+from weft.trace.python_state.trees import containers_of
 from weft.trace.signature import autocast_key, same_tensors
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)

@@ -26,7 +26,7 @@ from weft.engine import Placement, Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError
 from weft.trace.interception.capture import storage_key, tree_flatten, tree_map_only, without_functions
-from weft.trace.state import find_state
+from weft.trace.python_state.reachable import find_state
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
 AS_GIVEN = frozenset((torch.Tensor, nn.Parameter, int, float, bool, str, type(None)))  # a function gets the very thing

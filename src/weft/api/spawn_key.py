@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from weft.trace.containers import look
+from weft.trace.python_state.containers import look
 
 BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 DEEPEST = 4  # functions in functions; a function that refers to itself has no end

@@ -29,7 +29,7 @@ from weft.runtime.measure import machine_model
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.target import host_target
 from weft.trace.lift.lift import lift
-from weft.trace.outcome import TensorLeaf
+from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 from weft.underway import underway

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
-from weft.trace.containers import OfFunction
+from weft.trace.python_state.containers import OfFunction
 from weft.worker_threads import in_a_thread
 
 LONGEST_OBJECT = 64

@@ -1,13 +1,15 @@
-"""Questions that library code asks of a tensor's values, to which one answer is right at every run.
+"""Answer questions about a tensor's values to which one answer is right at every run.
 
-PyTorch's own modules sometimes look at values only to choose a faster way, or to refuse bad data. The first kind is
-answered with the general way; the second with "all is well", and the check itself becomes part of the program.
+`torch.tensor(3).item()`, or a check that a library function makes on a tensor of its own making, has one answer for all
+runs; such code need not be refused. Nor need a mask or a table that it keeps in a dictionary for later calls. Other
+checks of library code become operators of the program.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -15,7 +17,51 @@ from typing import Any
 import torch
 
 from weft.ir.calls import Call, Operand
-from weft.trace.interception.places import is_of_library, is_of_user
+from weft.ir.graph import Value
+from weft.ir.interpreter import evaluate
+from weft.ir.library import has_effect, is_uninitialised
+from weft.trace.interception.user_lines import is_of_library, is_of_user
+
+LARGEST = 1 << 16
+PURE = frozenset({"constant", "library", "update", "item"})
+
+
+class Known:
+    """Computes values of a trace that are the same at every run."""
+
+    def __init__(self) -> None:
+        self._found: dict[Value, Any] = {}
+        self._unknown: set[Value] = set()
+
+    def elements(self, value: Value) -> torch.Tensor | None:
+        """The elements of a value, or nothing if they depend on an input or on chance."""
+        found = self._compute(value)
+        return found if isinstance(found, torch.Tensor) and found.numel() <= LARGEST else None
+
+    def copy(self, value: Value) -> torch.Tensor | None:
+        """A tensor of its own with the elements of a value, however many, or nothing if they are not known."""
+        found = self._compute(value)
+        return deepcopy(found) if isinstance(found, torch.Tensor) else None
+
+    def _compute(self, value: Value) -> Any:
+        if value in self._found:
+            return self._found[value]
+        if value in self._unknown or not self._is_pure(value):
+            self._unknown.add(value)
+            return None
+        operands = [self._compute(operand) for operand in value.operands]
+        if any(operand is None for operand in operands):
+            self._unknown.add(value)
+            return None
+        self._found[value] = found = evaluate(value, operands)
+        return found
+
+    def _is_pure(self, value: Value) -> bool:
+        if value.op not in PURE:
+            return False
+        call = value.attributes.get("call")
+        return call is None or not (has_effect(call.target) or is_uninitialised(call.target))
+
 
 Names = Mapping[str, Any]
 

@@ -17,14 +17,12 @@ import torch
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, type_of
-from weft.trace.containers import Touched
-from weft.trace.interception.places import user_place
 from weft.trace.interception.refusals import refuse
-from weft.trace.kept import Kept
-from weft.trace.outcome import TensorLeaf
-from weft.trace.rebound import Change, Rebound
-from weft.trace.state import State, find_state
-from weft.trace.taken_apart import TakenApart
+from weft.trace.interception.user_lines import user_place
+from weft.trace.python_state.containers import Touched
+from weft.trace.python_state.effects import Change, Kept, Rebound
+from weft.trace.python_state.reachable import PythonState, find_state
+from weft.trace.python_state.trees import TakenApart, TensorLeaf
 from weft.trace.tracer import Tracer
 
 REENTRANT = "CheckpointFunctionBackward"  # the node of torch.utils.checkpoint with use_reentrant=True
@@ -52,7 +50,7 @@ class Differentiator:
         self.roots = roots
         self.wanted = [entry for entry in tracer.trace.inputs if entry.tensor.requires_grad]
         self.touched = Touched()  # what backwards leave tensors in
-        self._state: State | None = tracer.request.state  # as it still is when the first backward is traced
+        self._state: PythonState | None = tracer.request.state  # as it still is when the first backward is traced
 
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""

@@ -12,8 +12,8 @@ import torch
 from weft.ir.library import is_fresh, name_of, split
 from weft.ir.types import row_major
 from weft.trace.interception.capture import Operator, is_stand_in, is_transformed, outside_tracing, tree_map_only
-from weft.trace.interception.places import user_place
 from weft.trace.interception.refusals import refuse
+from weft.trace.interception.user_lines import user_place
 
 NO_REDUCTION = 0
 PER_ROW = 11  # the place of the argument that says so

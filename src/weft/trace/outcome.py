@@ -20,14 +20,6 @@ from weft.trace.recorder import Recorder
 DETACH = "aten.detach.default"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorLeaf:
-    """A returned tensor: which result of the Graph, and whether it carries a gradient."""
-
-    index: int
-    requires_grad: bool
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedResult:
     """One returned tensor: its place in the Graph, whether it carries a gradient, the tensor to differentiate."""

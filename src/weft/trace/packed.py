@@ -20,7 +20,7 @@ from weft.ir.graph import Place
 from weft.ir.types import TensorType, contiguous
 from weft.trace.interception.capture import outside_tracing, pack_padded, pad_packed
 from weft.trace.interception.modes import open_blocks
-from weft.trace.interception.places import user_place
+from weft.trace.interception.user_lines import user_place
 from weft.trace.recurrent import taken_whole
 
 LIBRARY = torch.library.Library("weft", "FRAGMENT")

@@ -17,21 +17,18 @@ from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
-from weft.trace.containers import Touched, identity
-from weft.trace.facts import content
-from weft.trace.grown import Noting, NotingQueue, may_only_grow, only_grown
-from weft.trace.impure import without_impure_calls
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.refusals import refuse
-from weft.trace.kept import Kept
-from weft.trace.outcome import TensorLeaf, TracedResult, outcome, written_inputs
-from weft.trace.place_numbers import Condition, NumberLeaf, counted_places
-from weft.trace.python_draws import without_draws
-from weft.trace.rebound import OwnNumber, Rebound
-from weft.trace.settling import refuse_restless
-from weft.trace.state import Slot, find_state
-from weft.trace.taken_apart import GivenLeaf, TakenApart
-from weft.trace.tensor_facts import Asked
+from weft.trace.outcome import TracedResult, outcome, written_inputs
+from weft.trace.python_state.containers import Touched, identity
+from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
+from weft.trace.python_state.effects import Kept, OwnNumber, Rebound
+from weft.trace.python_state.facts import content
+from weft.trace.python_state.impurity import without_draws, without_impure_calls
+from weft.trace.python_state.reachable import Location, find_state
+from weft.trace.python_state.retracing import Noting, NotingQueue, may_only_grow, only_grown, refuse_restless
+from weft.trace.python_state.tensor_facts import Asked
+from weft.trace.python_state.trees import GivenLeaf, TakenApart, TensorLeaf
 from weft.trace.tracer import Around, Request, TracedInput, TracedNumber, Tracer
 
 
@@ -56,7 +53,7 @@ class Traced:
     moving: frozenset[Value] = frozenset()  # inputs from places that each run gives new tensors
     fixed_places: frozenset[int] = frozenset()  # as `fixed`, of the places that were requested
     conditions: tuple[Condition, ...] = ()  # what must hold of numbers in places
-    held: tuple[Slot, ...] = ()  # what HeldLeaf refers to
+    held: tuple[Location, ...] = ()  # what HeldLeaf refers to
     made: tuple[tuple[tuple[Any, ...], TreeSpec], ...] = ()  # what MadeLeaf refers to
     asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
     around: Around = field(default_factory=Around)
@@ -71,7 +68,7 @@ class Traced:
             isinstance(leaf, GivenLeaf) for leaf in (*leaves, *inside)
         )
 
-    def gives(self, slot: Slot) -> bool:
+    def gives(self, slot: Location) -> bool:
         """Whether each run puts something in this place, whatever was there."""
         return any(
             identity(entry.slot.container) == identity(slot.container) and slot.key in entry.keys

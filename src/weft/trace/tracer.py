@@ -14,17 +14,11 @@ from weft.ir.calls import Call
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
-from weft.trace.answers import find_answer
-from weft.trace.argument_copies import ArgumentCopies
-from weft.trace.asked_settings import left_settings, put_back
-from weft.trace.checked_functions import with_check
+from weft.trace.answers import Known, find_answer
 from weft.trace.corrections import CORRECTIONS, correct_strides
 from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
 from weft.trace.encoding import CallBuilder
-from weft.trace.forbidden import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal
 from weft.trace.gradient_sums import SUM, GradientSums
-from weft.trace.grown import Noting
-from weft.trace.impure import Refusing
 from weft.trace.interception.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
@@ -44,23 +38,19 @@ from weft.trace.interception.capture import (
     tree_map_only,
     without_functions,
 )
-from weft.trace.interception.places import user_place
-from weft.trace.interception.refusals import refuse
-from weft.trace.known import Known
+from weft.trace.interception.functions import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal, stays, with_check
+from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
+from weft.trace.interception.user_lines import user_place
 from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
-from weft.trace.module_moves import stays
 from weft.trace.packed import PackedSequences
-from weft.trace.place_numbers import Condition, NumberLeaf, place_stand_in
-from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
-from weft.trace.recorder import Recorder
-from weft.trace.recurrent import taken_whole
-from weft.trace.rehearsal import REFUSALS, as_kernel, result_of_kernel
-from weft.trace.result_types import ResultTypes
-from weft.trace.shortcuts import known_result
-from weft.trace.state import Slot, State, find_state
-from weft.trace.taken_apart import TakenApart
-from weft.trace.tensor_facts import (
+from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in
+from weft.trace.python_state.effects import ArgumentCopies
+from weft.trace.python_state.facts import left_settings, put_back
+from weft.trace.python_state.impurity import Refusing
+from weft.trace.python_state.reachable import Location, PythonState, find_state
+from weft.trace.python_state.retracing import Noting
+from weft.trace.python_state.tensor_facts import (
     ATTRIBUTES,
     TensorFacts,
     asked_by_user,
@@ -68,7 +58,13 @@ from weft.trace.tensor_facts import (
     missing_attribute,
     resolved,
 )
-from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
+from weft.trace.python_state.trees import TakenApart
+from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
+from weft.trace.recorder import Recorder
+from weft.trace.recurrent import taken_whole
+from weft.trace.rehearsal import REFUSALS, as_kernel, result_of_kernel
+from weft.trace.result_types import ResultTypes
+from weft.trace.shortcuts import known_result
 from weft.trace.unsized import UNSIZED, unsized_types
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
@@ -105,15 +101,15 @@ class Request:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     name: str
-    state: State
+    state: PythonState
     argument_names: tuple[str, ...] = ()
     numbers: frozenset[int] = frozenset()
     result_types: ResultTypes = field(default_factory=ResultTypes)
     draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
     around: Around = field(default_factory=Around)
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
-    walk: Callable[..., State] = find_state  # finds `state` again, where it may have changed
-    places: tuple[Slot, ...] = ()  # of whole numbers that the function reaches by itself, which may change too
+    walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
+    places: tuple[Location, ...] = ()  # of whole numbers that the function reaches by itself, which may change too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +124,7 @@ class TracedNumber:
     symbol: Any
     stand_in: Any
     argument: int | None = None
-    slot: Slot | None = None
+    slot: Location | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -285,7 +281,7 @@ class Tracer:
         self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, argument=argument))
         return stand_in
 
-    def _add_place(self, slot: Slot, name: str) -> Any:
+    def _add_place(self, slot: Location, name: str) -> Any:
         number = slot.get()
         stand_in, symbol = self.interception.symbol(number, name)
         value = Value("input", (), NumberType("int"), name=slot.path.replace(".", "_"))

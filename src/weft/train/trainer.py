@@ -13,7 +13,7 @@ from torch import nn
 
 from weft.api.hybrid import hybridize
 from weft.errors import UsageError
-from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
+from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
 from weft.train.checkpoints.folder import Checkpoints
 from weft.train.datasets.prefetch import Prefetched
 from weft.train.device_work import DeviceWork, Numbers

@@ -30,7 +30,7 @@ from weft.api.checks.first_value import FirstValue, first_lost_value, first_wron
 from weft.api.checks.snapshot import Snapshot, TensorContent
 from weft.errors import InternalError, MismatchError, UnsupportedError, UsageError
 from weft.ir.graph import Graph
-from weft.trace.interception.places import user_stack_level
+from weft.trace.interception.user_lines import user_stack_level
 
 RESULT = "the result"
 NEIGHBOURS = 4  # copies of what a call is given, moved by last bits: how far eager's own answer moves

@@ -21,7 +21,7 @@ from weft.ir.graph import Graph, Place, Result, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.types import TensorType
 from weft.trace.interception.capture import watching_operators
-from weft.trace.interception.places import user_place
+from weft.trace.interception.user_lines import user_place
 
 MOST_OPERATORS = 100_000
 

@@ -23,7 +23,7 @@ import torch
 
 from weft.owners import Owner, owner_of
 from weft.trace.interception.capture import storage_key
-from weft.trace.mentioned import global_names, reached
+from weft.trace.python_state.names import global_names, reached
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, range, slice)
 MISSING = object()

@@ -12,9 +12,9 @@ import torch
 from weft.api.programs.program import Program
 from weft.errors import UnsupportedError, WeftError
 from weft.runtime.differentiable import Replay
-from weft.trace.outcome import TensorLeaf
+from weft.trace.python_state.reachable import find_state
+from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import Key, memory_key
-from weft.trace.state import find_state
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 

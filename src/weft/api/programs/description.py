@@ -15,11 +15,10 @@ from weft.api.programs.structure import Branch, CallStructure, Fixed, Node, Port
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.trace.interception.capture import tree_flatten
-from weft.trace.outcome import TensorLeaf
-from weft.trace.place_numbers import NumberLeaf
+from weft.trace.python_state.counters import NumberLeaf
+from weft.trace.python_state.reachable import Location
+from weft.trace.python_state.trees import REFERENCES, GivenLeaf, TensorLeaf
 from weft.trace.signature import memory_key
-from weft.trace.state import Slot
-from weft.trace.taken_apart import REFERENCES, GivenLeaf
 from weft.trace.traced import Traced
 
 
@@ -30,7 +29,7 @@ class Example:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    slots: tuple[Slot, ...]
+    slots: tuple[Location, ...]
 
     def names(self) -> tuple[str, ...]:
         """A name of its own for each of these tensors: its path, numbered where that is taken."""

@@ -33,7 +33,7 @@ from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay
 from weft.runtime.whole_call import BoundProgram, Given
 from weft.trace.interception.capture import tree_flatten
-from weft.trace.outcome import TensorLeaf
+from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
 from weft.trace.tracer import TracedInput, TracedNumber

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.api.rebuild import Build, builder
-from weft.trace.outcome import TensorLeaf
-from weft.trace.place_numbers import NumberLeaf
-from weft.trace.rebound import Rebound
-from weft.trace.taken_apart import REFERENCES, GivenLeaf, HeldLeaf, MadeLeaf
+from weft.trace.python_state.counters import NumberLeaf
+from weft.trace.python_state.effects import Rebound
+from weft.trace.python_state.trees import REFERENCES, GivenLeaf, HeldLeaf, MadeLeaf, TensorLeaf
 from weft.trace.traced import Traced
 
 Places = list[tuple[Rebound, Build]]  # that a run puts tensors in, and what makes of its results what is put there

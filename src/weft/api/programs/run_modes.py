@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from weft.ir.graph import Graph
-from weft.trace.outcome import TensorLeaf
+from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.traced import Traced
 
 

@@ -15,7 +15,7 @@ import torch
 
 from weft.api.steps.optimizer_rule import Form, Group, Rule, Tensors
 from weft.trace.interception.capture import count_up
-from weft.trace.state import Slot
+from weft.trace.python_state.reachable import Location
 
 NARROW = (torch.float16, torch.bfloat16)
 
@@ -174,17 +174,17 @@ class OptimizerState:
         if counts:
             count_up(counts)  # all in one call, which no signal interrupts
 
-    def slots(self, prepared: Prepared) -> dict[int, Slot]:
+    def slots(self, prepared: Prepared) -> dict[int, Location]:
         """Where kept tensors live, so that programs read and write them there."""
         return {
-            id(tensor): Slot(_Kept(self, parameter), name, f"optimizer.state[{index}].{name}", registered=True)
+            id(tensor): Location(_Kept(self, parameter), name, f"optimizer.state[{index}].{name}", registered=True)
             for index, (parameter, kept) in enumerate(zip(prepared.parameters, prepared.kept, strict=True))
             for name, tensor in kept.items()
         }
 
 
 class _Kept:
-    """A place that a Slot can look into: what an optimizer keeps of one parameter, whichever dictionary holds it."""
+    """What an optimizer keeps of one parameter, whichever dictionary holds it: a container of locations."""
 
     def __init__(self, state: OptimizerState, parameter: torch.Tensor) -> None:
         self.state = state
@@ -195,7 +195,7 @@ class _Kept:
 
 
 class GradientPlace:
-    """A place that a Slot can look into: the gradient of one parameter."""
+    """A place that a Location can look into: the gradient of one parameter."""
 
     def __init__(self, parameter: torch.Tensor) -> None:
         self.parameter = parameter

@@ -49,10 +49,9 @@ from weft.trace.interception.capture import (
     tree_flatten,
     tree_map_only,
 )
-from weft.trace.interception.refusals import trace_failure
-from weft.trace.state import Slot, State, find_state
+from weft.trace.interception.refusals import refuse_unmaterialised, trace_failure, unmaterialised
+from weft.trace.python_state.reachable import Location, PythonState, find_state
 from weft.trace.traced import Traced
-from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
 
 MOST_QUICK_CALLS = 8
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
@@ -383,17 +382,19 @@ class Step(Hybrid):
                     update(self.task.rule, current.prepared, gradients, numbers)
         return gradients
 
-    def _state(self, *roots: Any) -> State:
+    def _state(self, *roots: Any) -> PythonState:
         """What module and loss reach, and what the optimizer keeps."""
         current = self._round
         state = find_state(*roots, self.task.loss)
         if current is None:
             return state  # before the first call
         for index, (parameter, gradient) in enumerate(zip(current.prepared.parameters, current.before, strict=True)):
-            state.slots.setdefault(id(parameter), Slot([parameter], 0, f"parameter {index}"))
+            state.slots.setdefault(id(parameter), Location([parameter], 0, f"parameter {index}"))
             state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
             if gradient is not None:
-                state.slots[id(gradient)] = Slot(GradientPlace(parameter), "grad", f"gradient {index}", registered=True)
+                state.slots[id(gradient)] = Location(
+                    GradientPlace(parameter), "grad", f"gradient {index}", registered=True
+                )
         if self._kept is not None:
             state.slots.update(self._kept.slots(current.prepared))
         return state

@@ -36,7 +36,7 @@ from weft.owners import Owner, owner_of
 from weft.plan.schedule.machine_model import MachineModel
 from weft.runtime.measure import machine_model, measure_machine
 from weft.target import host_target
-from weft.trace.forbidden import kind_of_refusal
+from weft.trace.interception.functions import kind_of_refusal
 from weft.trace.interception.refusals import refusal
 
 # Their results are as large as the values of a tensor say.

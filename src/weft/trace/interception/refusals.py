@@ -1,14 +1,17 @@
-"""Raise the error of what cannot run as a whole program: a fact, a reason and a way out, a row each."""
+"""Raise the error for what cannot run as a whole program: fact, reason and way out, a row each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from weft.errors import InternalError, UnsupportedError, WeftError, source_line
+import torch
+from torch.nn.parameter import is_lazy
+
+from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, source_line
 from weft.ir.graph import Place
-from weft.trace.interception.places import is_raised_by_weft, library_place, place_of
+from weft.trace.interception.user_lines import is_raised_by_weft, library_place, place_of
 
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
 SAME_SIZES = "an argument keeps its sizes over a call of a program"
@@ -295,4 +298,22 @@ def trace_failure(name: str, error: Exception) -> WeftError:
         where=where,
         why=f"on tensors without elements it raised {raised}",
         fix=KEEP_EAGER,
+    )
+
+
+class UnmaterialisedError(UsageError):
+    """A program is asked for of a module whose first call has not been made yet."""
+
+
+def unmaterialised(thing: Any) -> bool:
+    """Whether a thing is a tensor whose sizes the first call decides."""
+    return isinstance(thing, torch.Tensor) and bool(is_lazy(thing))
+
+
+def refuse_unmaterialised(name: str) -> UnmaterialisedError:
+    """The error for a program of such a module; whoever may run the call imperatively does so instead."""
+    return UnmaterialisedError(
+        f"{name} has parameters that are not materialised yet",
+        why="the first call makes the parameters of lazy modules (nn.LazyLinear, ...), by the sizes of what comes in",
+        fix="call it once before, as you would without Weft",
     )

@@ -15,7 +15,7 @@ from torch.autograd.function import FunctionCtx
 from weft.api.hybrid import hybridize as hybridize_module
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.interception.capture import graph_is_retained, traced_elsewhere
-from weft.trace.unmaterialised import refuse_unmaterialised, unmaterialised
+from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
 from weft.train.devices.choose_devices import find_devices
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.split import Shares, resolved_shares, training_sizes

@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.asked_settings import SettingFact, setting_facts
-from weft.trace.containers import (
+from weft.trace.interception.capture import is_stand_in
+from weft.trace.interception.refusals import unmaterialised
+from weft.trace.python_state.containers import (
     MISSING,
     OfContext,
     OfFunction,
@@ -36,7 +37,7 @@ from weft.trace.containers import (
     look,
     put,
 )
-from weft.trace.facts import (
+from weft.trace.python_state.facts import (
     APART,
     BUFFERS,
     HOOKS,
@@ -45,14 +46,15 @@ from weft.trace.facts import (
     UNTOUCHED,
     ModuleFacts,
     NameFact,
+    SettingFact,
     can_change,
     container_kind,
     join,
     module_facts,
     name_fact,
+    setting_facts,
 )
-from weft.trace.interception.capture import is_stand_in
-from weft.trace.mentioned import (
+from weft.trace.python_state.names import (
     Place,
     binds_globals,
     compares_identity,
@@ -88,7 +90,7 @@ Fact = ModuleFacts | NameFact | SettingFact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot:
+class Location:
     """A place that holds a tensor: an entry of a dictionary or list, or a closure's cell.
 
     One inside of what another place holds is looked for there: runs may put other things in that place.
@@ -99,7 +101,7 @@ class Slot:
     path: str
     registered: bool = False
     owner: type | None = None  # the class whose attributes the dictionary is
-    parent: Slot | None = None
+    parent: Location | None = None
     is_attribute: bool = False  # of what the parent holds, or was given; else an item of it
     given: int | None = None  # it is in a container among the arguments of each call, the one with this number
 
@@ -107,11 +109,11 @@ class Slot:
         """What is there now: a tensor, unless somebody put something else there."""
         return look(self.holder(), self.key)
 
-    def at(self, key: Any) -> Slot:
+    def at(self, key: Any) -> Location:
         """Another place in the same container."""
         return replace(self, key=key, path=f"{key!r} of {self.path}")
 
-    def is_at(self, other: Slot) -> bool:
+    def is_at(self, other: Location) -> bool:
         """Whether it is the same place."""
         return identity(self.container) == identity(other.container) and bool(self.key == other.key)
 
@@ -124,7 +126,7 @@ class Slot:
         held = self.parent.get()
         return attributes(held) if self.is_attribute and has_attributes(held) else held
 
-    def chain(self) -> list[Slot]:
+    def chain(self) -> list[Location]:
         """The places from this one out."""
         return [self, *(self.parent.chain() if self.parent is not None else ())]
 
@@ -132,7 +134,7 @@ class Slot:
         """Whether runs put other things here, or in a place that this one is inside of."""
         return any(slot.key in touched.given(slot.container) for slot in self.chain())
 
-    def let_go(self, touched: Touched) -> Slot:
+    def let_go(self, touched: Touched) -> Location:
         """The same without what is inside of places that runs give other things."""
         if self.parent is None or not self.parent.moves(touched):
             return self
@@ -150,27 +152,27 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class PythonState:
     """Everything found from some modules, functions and objects."""
 
     roots: tuple[Any, ...] = ()
-    slots: dict[int, Slot] = field(default_factory=dict)
-    places: dict[int, list[Slot]] = field(default_factory=lambda: defaultdict(list))  # of each thing, all of them
+    slots: dict[int, Location] = field(default_factory=dict)
+    places: dict[int, list[Location]] = field(default_factory=lambda: defaultdict(list))  # of each thing, all of them
     modules: dict[nn.Module, str] = field(default_factory=dict)
     names: dict[tuple[int, Any], NameFact] = field(default_factory=dict)
     generators: list[torch.Generator] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)  # of random numbers that Python or NumPy draw
-    iterators: list[Slot] = field(default_factory=list)
-    stand_ins: list[Slot] = field(default_factory=list)
+    iterators: list[Location] = field(default_factory=list)
+    stand_ins: list[Location] = field(default_factory=list)
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
     asks_identity: bool = False  # code compares things by `is`, which may be a tensor that it is given and its own
-    objects: list[tuple[Any, str, Slot | None]] = field(default_factory=list)
+    objects: list[tuple[Any, str, Location | None]] = field(default_factory=list)
     classes: dict[type, None] = field(default_factory=dict)
     visited: dict[int, Any] = field(default_factory=dict)
     looked_into: dict[int, Any] = field(default_factory=dict)
-    homes: dict[int, tuple[Slot, bool]] = field(default_factory=dict)  # of a container, where it or its object is
+    homes: dict[int, tuple[Location, bool]] = field(default_factory=dict)  # of a container, where it or its object is
 
     def facts(self, touched: Touched = UNTOUCHED) -> list[Fact]:
         """The facts as they are now; of what is `touched` none, or the outline alone."""
@@ -189,14 +191,14 @@ class State:
                     path = "a closed-over name" if key is None else str(key)
                     yield name_fact((container, key, path, look(container, key)))
 
-    def slot(self, tensor: torch.Tensor) -> Slot:
+    def slot(self, tensor: torch.Tensor) -> Location:
         """Where a tensor lives; one that was reached in a way that this walk does not know is held by itself."""
-        return self.slots.get(id(tensor)) or Slot([tensor], 0, "a captured tensor")
+        return self.slots.get(id(tensor)) or Location([tensor], 0, "a captured tensor")
 
-    def inside(self, container: Any, key: Any) -> Slot:
+    def inside(self, container: Any, key: Any) -> Location:
         """A place in a container, which is looked for where it was found, as far as that is known."""
         home, of_object = self.homes.get(identity(container), (None, False))
-        return Slot(container, key, self._path(container, key), parent=home, is_attribute=of_object)
+        return Location(container, key, self._path(container, key), parent=home, is_attribute=of_object)
 
     def _path(self, container: Any, key: Any) -> str:
         """What a place is called."""
@@ -210,7 +212,7 @@ class State:
         name = home.path if home is not None else ""
         return name if key is None else f"{name}[{key!r}]" if name else str(key)
 
-    def shared(self, slots: Iterable[Slot]) -> list[tuple[Slot, Slot]]:
+    def shared(self, slots: Iterable[Location]) -> list[tuple[Location, Location]]:
         """Places of the same tensor, and of what these slots are inside of, pair by pair."""
         outer = {id(place.get()): place.get() for slot in slots for place in slot.chain()[1:]}
         groups = [
@@ -225,14 +227,14 @@ class State:
         return id(tensor) in self.slots
 
 
-def find_state(*roots: Any) -> State:
+def find_state(*roots: Any) -> PythonState:
     """Walk what modules, functions and objects can reach by attribute, closure and global name."""
-    state = State(roots)
+    state = PythonState(roots)
     for root in roots:
         if container_kind(root) is not None or isinstance(root, (*BUFFERS, *WRAPPED)):
             # An argument of a class derived from a container is no node of a tree: what is in it is a place like any.
             name = f"a {type(root).__name__}"
-            _visit_name(state, Slot((root,), 0, name), root, 0)
+            _visit_name(state, Location((root,), 0, name), root, 0)
         else:
             _visit(state, root, "", 0)
     # Which attributes of objects and classes matter is known when all code has been seen; they may lead to more code.
@@ -241,7 +243,7 @@ def find_state(*roots: Any) -> State:
         for thing, path, slot in list(state.objects):
             own = attributes(thing)
             for name in sorted(state.mentioned & own.keys()):
-                place = Slot(own, name, join(path, name), parent=slot, is_attribute=True)
+                place = Location(own, name, join(path, name), parent=slot, is_attribute=True)
                 _visit_name(state, place, own[name], 1)
         for kind in list(state.classes):
             _visit_class(state, kind)
@@ -251,7 +253,12 @@ def find_state(*roots: Any) -> State:
     return state
 
 
-def _visit_tensor_attributes(state: State) -> None:
+def waits_for_sizes(state: PythonState) -> bool:
+    """Whether a first call would materialise parameters or buffers of lazy modules."""
+    return any(unmaterialised(slot.get()) for slot in state.slots.values())
+
+
+def _visit_tensor_attributes(state: PythonState) -> None:
     """Visit the Python attributes of tensors; where code may ask for some that are not there, of all tensors."""
     asks = not ATTRIBUTE_QUESTIONS.isdisjoint(state.mentioned)
     for slot in list(state.slots.values()):
@@ -261,7 +268,7 @@ def _visit_tensor_attributes(state: State) -> None:
             state.names.setdefault((id(own), 0), name_fact(place))
 
 
-def _visit_settings(state: State) -> None:
+def _visit_settings(state: PythonState) -> None:
     """Visit what all modules read: hooks that run at every module's call, and how attention is computed."""
     for module, name in (*((HOOKED, name) for name in GLOBAL_HOOKS), (torch.backends.mha, "_is_fastpath_enabled")):
         own = vars(module)
@@ -272,31 +279,31 @@ def _visit_settings(state: State) -> None:
                 _visit(state, hook, name, 1)
 
 
-def _add_class(state: State, kind: type) -> None:
+def _add_class(state: PythonState, kind: type) -> None:
     """Add a class, and those that it is derived from, of the user's; installed ones keep their attributes."""
     own = (base for base in kind.__mro__ if not (is_library(base) or is_installed(base.__module__)))
     state.classes.update((base, None) for base in own)
 
 
-def _visit_class(state: State, kind: type) -> None:
+def _visit_class(state: PythonState, kind: type) -> None:
     """Visit what code mentions of a class's attributes: values of any kind, and methods."""
     own = class_dictionary(kind)
     _add_containers(state, own)
     for name in sorted(state.mentioned & own.keys()):
         value, path = own[name], f"{kind.__name__}.{name}"
         if isinstance(value, torch.Tensor):
-            _visit_tensor(state, Slot(own, name, path, owner=kind), value)
+            _visit_tensor(state, Location(own, name, path, owner=kind), value)
             continue
         state.names.setdefault((id(own), name), name_fact((own, name, path, value), of_class=True))
         if type(value) in SIMPLE or container_kind(value):
-            _visit_container(state, Slot(own, name, path, owner=kind), value, 1)
+            _visit_container(state, Location(own, name, path, owner=kind), value, 1)
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
     for name in sorted(own.keys() & IMPLICIT):
         _visit_method(state, own[name], 1)
 
 
-def _visit(state: State, thing: Any, path: str, depth: int, slot: Slot | None = None) -> None:
+def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None = None) -> None:
     if depth > DEEPEST or id(thing) in state.visited:
         return
     if isinstance(thing, nn.Module):
@@ -318,14 +325,14 @@ def _visit(state: State, thing: Any, path: str, depth: int, slot: Slot | None = 
         _add_containers(state, vars(thing))
     elif isinstance(thing, OF_CONTAINERS):
         if container_kind(thing.__self__) is not None:
-            _visit_name(state, Slot((thing.__self__,), 0, f"{path}.__self__"), thing.__self__, depth)
+            _visit_name(state, Location((thing.__self__,), 0, f"{path}.__self__"), thing.__self__, depth)
     elif isinstance(thing, torch.Generator):
         state.generators.append(thing)
     else:
         _visit_object(state, thing, path, depth, slot)
 
 
-def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | None) -> None:
+def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None) -> None:
     """Visit a class, an instance of one, or what wraps a function."""
     wrapped = _wrapped(thing)
     if isinstance(thing, SOURCES):
@@ -342,7 +349,7 @@ def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | 
         own = attributes(thing)
         _add_containers(state, own)
         _visit_name(
-            state, Slot(own, "data", join(path, "data"), parent=slot, is_attribute=True), own["data"], depth + 1
+            state, Location(own, "data", join(path, "data"), parent=slot, is_attribute=True), own["data"], depth + 1
         )
     elif _is_plain_object(thing):
         state.objects.append((thing, path, slot))
@@ -354,7 +361,7 @@ def _visit_object(state: State, thing: Any, path: str, depth: int, slot: Slot | 
         _visit_code(state, type(thing), "__call__", depth)
 
 
-def _visit_module(state: State, root: nn.Module, path: str, depth: int) -> None:
+def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) -> None:
     for name, module in root.named_modules(prefix=path):
         if module in state.modules:
             continue
@@ -365,17 +372,19 @@ def _visit_module(state: State, root: nn.Module, path: str, depth: int) -> None:
         for registry in REGISTRIES:
             for key, tensor in module.__dict__[registry].items():
                 if tensor is not None:
-                    _visit_tensor(state, Slot(module.__dict__[registry], key, join(name, key), registered=True), tensor)
+                    _visit_tensor(
+                        state, Location(module.__dict__[registry], key, join(name, key), registered=True), tensor
+                    )
         for key, value in list(module.__dict__.items()):
             if key not in APART:
-                _visit_container(state, Slot(module.__dict__, key, join(name, key)), value, depth)
+                _visit_container(state, Location(module.__dict__, key, join(name, key)), value, depth)
         for hooks in HOOKS:
             for hook in list((module.__dict__.get(hooks) or {}).values()):
                 _visit(state, hook, name, depth + 1)
         _visit_code(state, type(module), "forward", depth)
 
 
-def _visit_code(state: State, kind: type, entry: str, depth: int) -> None:
+def _visit_code(state: PythonState, kind: type, entry: str, depth: int) -> None:
     """Visit a method that Weft runs, and the methods of the same class that it mentions."""
     waiting, seen = [entry], {entry}
     while waiting:
@@ -387,7 +396,7 @@ def _visit_code(state: State, kind: type, entry: str, depth: int) -> None:
         waiting += sorted(names)
 
 
-def _visit_method(state: State, found: Any, depth: int) -> types.FunctionType | None:
+def _visit_method(state: PythonState, found: Any, depth: int) -> types.FunctionType | None:
     """Visit what a class's attribute runs, if it is a method of the user's."""
     if isinstance(found, CACHED):
         state.caches.append(found)
@@ -414,11 +423,11 @@ def _function(found: Any) -> types.FunctionType | None:
     return found if isinstance(found, types.FunctionType) else None
 
 
-def _add_containers(state: State, *containers: Any) -> None:
+def _add_containers(state: PythonState, *containers: Any) -> None:
     state.containers.update((identity(container), container) for container in containers)
 
 
-def _visit_tensor(state: State, slot: Slot, tensor: torch.Tensor) -> None:
+def _visit_tensor(state: PythonState, slot: Location, tensor: torch.Tensor) -> None:
     if is_stand_in(tensor):
         state.stand_ins.append(slot)
     else:
@@ -426,7 +435,7 @@ def _visit_tensor(state: State, slot: Slot, tensor: torch.Tensor) -> None:
         state.places[id(tensor)].append(slot)
 
 
-def _visit_container(state: State, slot: Slot, value: Any, depth: int) -> None:
+def _visit_container(state: PythonState, slot: Location, value: Any, depth: int) -> None:
     """Visit what a place of any kind holds."""
     if isinstance(value, torch.Tensor):
         _visit_tensor(state, slot, value)
@@ -440,7 +449,7 @@ def _visit_container(state: State, slot: Slot, value: Any, depth: int) -> None:
     elif kind is not None or isinstance(value, BUFFERS):
         _add_containers(state, value)
     elif (inner := behind(value)) is not None:
-        _visit_name(state, Slot((inner,), 0, slot.path), inner, depth)
+        _visit_name(state, Location((inner,), 0, slot.path), inner, depth)
     elif isinstance(value, Iterator):
         state.iterators.append(slot)
     elif isinstance(value, ContextVar):
@@ -450,18 +459,18 @@ def _visit_container(state: State, slot: Slot, value: Any, depth: int) -> None:
         _visit(state, value, slot.path, depth, slot)
 
 
-def _visit_items(state: State, slot: Slot, value: Any, depth: int) -> None:
+def _visit_items(state: PythonState, slot: Location, value: Any, depth: int) -> None:
     kind = container_kind(value)
     if slot.parent is None or (depth <= DEEPEST and kind.__len__(value) <= LONGEST_INSIDE):
         for name, item in list(dict.items(value) if kind is dict else enumerate(kind.__iter__(value))):
             if type(item) not in SIMPLE:
-                place = Slot(value, name, f"{slot.path}[{name!r}]", parent=slot)
+                place = Location(value, name, f"{slot.path}[{name!r}]", parent=slot)
                 _visit_container(state, place, item, depth + 1)
     if type(value) is not kind:
         _visit(state, value, slot.path, depth + 1, slot)  # a class of the user's may have attributes too
 
 
-def _visit_function(state: State, function: types.FunctionType, depth: int) -> None:
+def _visit_function(state: PythonState, function: types.FunctionType, depth: int) -> None:
     state.mentioned.update(mentioned(function.__code__))
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
@@ -472,20 +481,20 @@ def _visit_function(state: State, function: types.FunctionType, depth: int) -> N
         state.names.setdefault((identity(made_of), key), name_fact(place))
     _add_containers(state, made_of)
     for container, key, path, value in reached(function):
-        _visit_name(state, Slot(container, key, path), value, depth)
+        _visit_name(state, Location(container, key, path), value, depth)
     _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)
 
 
-def _visit_given(state: State, places: Iterable[Place], depth: int) -> None:
+def _visit_given(state: PythonState, places: Iterable[Place], depth: int) -> None:
     """Visit what functions were given before they are called: always the same, but what it holds may change."""
     for container, key, path, value in places:
         if can_change(value) or isinstance(container, dict):
-            _visit_name(state, Slot(container, key, path), value, depth)
+            _visit_name(state, Location(container, key, path), value, depth)
         else:
-            _visit_container(state, Slot(container, key, path), value, depth)
+            _visit_container(state, Location(container, key, path), value, depth)
 
 
-def _visit_name(state: State, slot: Slot, value: Any, depth: int) -> None:
+def _visit_name(state: PythonState, slot: Location, value: Any, depth: int) -> None:
     if is_library(value):
         if not isinstance(value, types.ModuleType) and not _is_usual_name(slot, value):
             state.names.setdefault(
@@ -499,14 +508,14 @@ def _visit_name(state: State, slot: Slot, value: Any, depth: int) -> None:
     _visit_container(state, slot, value, depth)
 
 
-def _is_usual_name(slot: Slot, value: Any) -> bool:
+def _is_usual_name(slot: Location, value: Any) -> bool:
     """Whether a function or class of a library stands under its own name, as an import leaves it."""
     return bool(slot.key == getattr(value, "__name__", ""))
 
 
-def _add_context(state: State, variable: ContextVar[Any], path: str) -> None:
+def _add_context(state: PythonState, variable: ContextVar[Any], path: str) -> None:
     container = OfContext(variable)
-    _visit_name(state, Slot(container, "value", path), look(container, "value"), 1)
+    _visit_name(state, Location(container, "value", path), look(container, "value"), 1)
 
 
 def _is_plain_object(thing: Any) -> bool:

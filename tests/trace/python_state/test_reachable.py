@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.trace.containers import OfFunction
-from weft.trace.state import find_state
+from weft.trace.python_state.containers import OfFunction
+from weft.trace.python_state.reachable import find_state
 
 TABLE = torch.ones(2)
 RATE = 0.5

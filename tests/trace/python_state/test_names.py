@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import weft
-from weft.trace.mentioned import global_names, mentioned
+from weft.trace.python_state.names import global_names, mentioned
 
 
 @dataclass(slots=True)
@@ -272,6 +272,6 @@ def test_what_code_mentions_is_looked_for_once_and_code_that_changes_anew(monkey
     assert global_names(one.__code__) == ("unknown_one",)
     one.__code__ = other.__code__
     assert global_names(one.__code__) == ("unknown_other",)
-    monkeypatch.setattr("weft.trace.mentioned.MOST_CODE", 2)
+    monkeypatch.setattr("weft.trace.python_state.names.MOST_CODE", 2)
     made = [eval(f"lambda: name_{number}").__code__ for number in range(9)]
     assert [global_names(code) for code in made * 2] == [(f"name_{number}",) for number in range(9)] * 2

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from weft.owners import TORCH
-from weft.trace.containers import MISSING
-from weft.trace.facts import brief, content
 from weft.trace.interception.capture import is_stand_in, outside_tracing, storage_key
-from weft.trace.interception.places import is_of_user, user_place
 from weft.trace.interception.refusals import refuse
-from weft.trace.state import Slot
+from weft.trace.interception.user_lines import is_of_user, user_place
+from weft.trace.python_state.containers import MISSING
+from weft.trace.python_state.facts import brief, content
+from weft.trace.python_state.reachable import Location
 
 # Python functions of PyTorch between what is asked and who asks.
 BETWEEN = tuple(
@@ -43,7 +43,7 @@ class Asked:
 
     fact: Fact
     argument: int | None
-    slot: Slot | None
+    slot: Location | None
     path: str
     answer: Any
 
@@ -142,7 +142,7 @@ FACTS = frozenset({*PLAIN, *OTHERS})
 class TensorFacts:
     """Answers for one trace."""
 
-    def __init__(self, slot: Callable[[torch.Tensor], Slot], foreign: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, slot: Callable[[torch.Tensor], Location], foreign: Callable[[], torch.Tensor]) -> None:
         self._slot = slot
         self._foreign = foreign
         self._inputs: dict[int, tuple[torch.Tensor, torch.Tensor, int | None, str]] = {}

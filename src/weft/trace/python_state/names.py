@@ -10,7 +10,7 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 from weft.owners import Owner, owner_of
-from weft.trace.containers import MISSING, look
+from weft.trace.python_state.containers import MISSING, look
 
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
 NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})

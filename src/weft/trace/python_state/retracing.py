@@ -1,4 +1,7 @@
-"""Refuse programs that would never do for a second call, because each run changes what the program relies on.
+"""Trace again to tell which changes of Python objects would need another program at each call.
+
+A hook that appends each batch's features makes a list longer at every call. A program that does no more than append
+holds whatever the length; whether it does is seen by tracing it with lists that note what is done with them.
 
 A flag that is set once, a cache that is filled once, places that take turns: a few programs do for all calls. A number
 that is counted up and looked at, or a list that grows and is looked at, would need another program at each call. Which
@@ -8,23 +11,93 @@ of them it is is seen by tracing the next calls, as far as their effects are kno
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from types import FrameType
 from typing import Any
 
 from weft.ir.graph import Place
-from weft.trace.containers import Touched
-from weft.trace.facts import content
 from weft.trace.interception.capture import tree_unflatten
-from weft.trace.interception.places import is_of_user
 from weft.trace.interception.refusals import refuse
-from weft.trace.kept import Kept
-from weft.trace.outcome import TensorLeaf
-from weft.trace.place_numbers import NumberLeaf
-from weft.trace.rebound import Rebound
-from weft.trace.state import State
-from weft.trace.taken_apart import REFERENCES
+from weft.trace.interception.user_lines import is_of_user
+from weft.trace.python_state.containers import Touched
+from weft.trace.python_state.counters import NumberLeaf
+from weft.trace.python_state.effects import Kept, Rebound
+from weft.trace.python_state.facts import content
+from weft.trace.python_state.reachable import Location, PythonState
+from weft.trace.python_state.trees import REFERENCES, TensorLeaf
+
+READING = """
+    len iter getitem setitem delitem contains reversed add radd mul rmul imul eq ne lt le gt ge repr reduce_ex copy
+    deepcopy sizeof
+"""
+OWN = "weft."  # what Weft itself looks at while it traces tells nothing
+CHANGING = """
+    clear copy count index insert pop popleft appendleft extendleft rotate remove reverse sort
+"""
+
+
+class Noting(list[Any]):
+    """A list that notes whether anything was done with it but appending."""
+
+    looked_at = False
+
+
+class NotingQueue(deque[Any]):
+    """The same of a queue."""
+
+    looked_at = False
+
+
+def _noting(kind: type, name: str) -> Callable[..., Any]:
+    def noted(self: Noting | NotingQueue, *arguments: Any, **keywords: Any) -> Any:
+        self.looked_at = self.looked_at or not sys._getframe(1).f_globals.get("__name__", "").startswith(OWN)
+        return getattr(kind, name)(self, *arguments, **keywords)
+
+    return noted
+
+
+NOTING: dict[type, type] = {list: Noting, deque: NotingQueue}
+for _kind, _notes in NOTING.items():
+    for _name in (*(f"__{name}__" for name in READING.split()), *CHANGING.split()):
+        if hasattr(_kind, _name):
+            setattr(_notes, _name, _noting(_kind, _name))
+
+
+def may_only_grow(container: Any) -> bool:
+    """Whether a container is of a kind that can be watched for what is done with it."""
+    return type(container) in NOTING and getattr(container, "maxlen", None) is None
+
+
+def only_grown(lists: Sequence[Any], state: PythonState, again: Callable[[], bool]) -> list[Any]:
+    """The lists that the code only appends to; `again` traces it once more, and tells whether all was as before."""
+    notes = [(one, state.places.get(id(one), []), NOTING[type(one)](one), [*one]) for one in lists]
+    swapped = [entry for entry in notes if entry[1] and all(map(_may_swap, entry[1]))]
+    if not swapped:
+        return []
+    for _, places, note, _ in swapped:
+        for place in places:
+            place.put(note)
+    try:
+        same = again()
+    except Exception:  # noqa: BLE001 - whatever noting lists are in the way of; the first trace stands
+        same = False
+    finally:
+        for one, places, _, _ in swapped:
+            for place in places:
+                place.put(one)
+    return [
+        one
+        for one, _, note, before in swapped
+        if same and not note.looked_at and len(one) == len(before) and all(map(is_, one, before))
+    ]
+
+
+def _may_swap(place: Location) -> bool:
+    return not isinstance(place.container, tuple)
+
 
 MOST_NUMBERS = 24  # calls ahead, until a number that is counted has come again
 MOST_GROWN = 3  # the same of what gets longer
@@ -50,7 +123,7 @@ class _Restless:
 
 
 def refuse_restless(
-    effects: Effects, touched: Touched, state: State, again: Callable[[], Effects], run: Callable[[], object]
+    effects: Effects, touched: Touched, state: PythonState, again: Callable[[], Effects], run: Callable[[], object]
 ) -> None:
     """Refuse what would never settle; `again` traces the next call, `run` runs the function for its user's line."""
     waiting = [_Restless(entry, [_shown(entry)]) for entry in effects[0] if _may_go_on(entry, touched)]
@@ -108,7 +181,7 @@ def _apply(effects: Effects) -> None:
             entry.put(entry.slot.holder(), tree_unflatten(leaves, entry.structure))
 
 
-def _line_of_change(run: Callable[[], object], entry: Rebound, state: State) -> Place | None:
+def _line_of_change(run: Callable[[], object], entry: Rebound, state: PythonState) -> Place | None:
     """The line of the user's code that changes a place."""
     before, found, last = _shown(entry), list[Place](), list[Place]()
     outer = sys.gettrace()

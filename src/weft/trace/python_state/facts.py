@@ -1,8 +1,11 @@
-"""What Python code may have looked at while it was traced -> facts to compare at each call, with a sentence each.
+"""Remember Python values that traced code may have read as facts to compare at each call, with a sentence each.
 
 A fact is the same if it is the very same object, or a plain value of the same type that is equal; of a list, tuple,
 dictionary or set it is what is inside. Zero and minus zero differ, 1 and True differ, and so do 1 and 1.0. What the
 code itself changed while it was traced (`calls.append(1)`) is none: several programs would undo each other's facts.
+
+Functions that tell a setting of the process are C, which no interceptor is shown. They are found by name in the code
+that was traced; what they tell is compared at each call of a program whose code mentions them.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.containers import MISSING, NOTHING, Keys, Touched, attributes, has_attributes, look
+from weft.trace.python_state.containers import MISSING, NOTHING, Keys, Touched, attributes, has_attributes, look
 
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 WHOLE = (nn.Module, torch.Generator, type, ModuleType)
@@ -443,3 +446,68 @@ def brief(value: Any) -> str:
 def join(path: str, name: str) -> str:
     """The path of an attribute."""
     return f"{path}.{name}" if path else name
+
+
+def _backends() -> Any:
+    from_table = (torch.backends.mkldnn, torch.backends.cudnn, torch.backends.opt_einsum)
+    names = ("enabled", "deterministic", "benchmark", "allow_tf32", "strategy")
+    return tuple((name, getattr(module, name, None)) for module in from_table for name in names)
+
+
+# By the name that code mentions: what tells the setting.
+SETTINGS: Mapping[str, Callable[[], Any]] = MappingProxyType(
+    {
+        "are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled,
+        "is_deterministic_algorithms_warn_only_enabled": torch.is_deterministic_algorithms_warn_only_enabled,
+        "get_deterministic_debug_mode": torch.get_deterministic_debug_mode,
+        "get_float32_matmul_precision": torch.get_float32_matmul_precision,
+        "get_num_interop_threads": torch.get_num_interop_threads,
+        "get_num_threads": torch.get_num_threads,
+        "is_anomaly_enabled": torch.is_anomaly_enabled,
+        "is_warn_always_enabled": torch.is_warn_always_enabled,
+        "backends": _backends,
+    }
+)
+# What code that mentions them has to be traced in: inference mode, which stand-ins are better without.
+OF_INFERENCE = frozenset({"inference_mode", "is_inference_mode_enabled"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettingFact:
+    """What a setting was."""
+
+    name: str
+    value: Any
+    moves: bool = False
+
+    def change(self) -> str | None:
+        """A sentence on what is different now, or nothing."""
+        now = SETTINGS[self.name]()
+        return None if now == self.value else f"{self.name} gave {self.value!r}, gives {now!r}"
+
+    def moved(self) -> Iterator[tuple[Any, Keys]]:
+        """Places with other tensors: a setting has none."""
+        return iter(())
+
+
+def setting_facts(mentioned: set[str]) -> list[SettingFact]:
+    """What the settings are now that code mentions."""
+    return [SettingFact(name, tell()) for name, tell in SETTINGS.items() if name in mentioned]
+
+
+def left_settings() -> tuple[Any, ...]:
+    """The settings that a function may leave changed, and that a program would not change again."""
+    return (
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def put_back(settings: tuple[Any, ...]) -> None:
+    """Undo what a trace left."""
+    grad, dtype, deterministic, warns = settings
+    torch.set_grad_enabled(grad)
+    torch.set_default_dtype(dtype)
+    torch.use_deterministic_algorithms(deterministic, warn_only=warns)

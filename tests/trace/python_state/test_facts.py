@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from weft.trace.facts import content, module_facts, name_fact
+from weft.trace.python_state.facts import content, module_facts, name_fact
 
 
 @pytest.mark.parametrize("thing", [1, 1.5, "text", None, True, (1, [2.0]), {"a": {1, 2}}, torch.float32, math.nan, 1j])

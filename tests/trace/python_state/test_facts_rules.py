@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from weft.trace import facts
-from weft.trace.containers import MISSING, Touched
-from weft.trace.facts import (
+from weft.trace.python_state import facts
+from weft.trace.python_state.containers import MISSING, Touched
+from weft.trace.python_state.facts import (
     DEEPEST_CONTAINER,
     LARGEST_KEPT,
     LONG,

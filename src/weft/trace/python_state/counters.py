@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.trace.containers import MISSING, put
-from weft.trace.rebound import REFILLED, Rebound
-from weft.trace.state import Slot
+from weft.trace.python_state.containers import MISSING, put
+from weft.trace.python_state.effects import REFILLED, Rebound
+from weft.trace.python_state.reachable import Location
 
 LARGEST = 1 << 62
 
@@ -47,9 +47,9 @@ def is_whole_number(thing: Any) -> bool:
     return type(thing) is int and -LARGEST < thing < LARGEST
 
 
-def counted_places(kept: Iterable[Rebound]) -> list[Slot]:
+def counted_places(kept: Iterable[Rebound]) -> list[Location]:
     """The places whose whole numbers became others."""
-    found: list[Slot] = []
+    found: list[Location] = []
     for entry in kept:
         if entry.slot.given is not None or entry.appends:
             continue
@@ -62,12 +62,12 @@ def counted_places(kept: Iterable[Rebound]) -> list[Slot]:
     return found
 
 
-def _counted_items(entry: Rebound) -> list[Slot]:
+def _counted_items(entry: Rebound) -> list[Location]:
     """The places of whole numbers in a list that has as many items as before."""
     items = entry.slot.container
     if entry.structure.num_children != len(items) or entry.structure.num_leaves != len(items):
         return []
-    inside = Slot(items, None, entry.slot.path, parent=entry.slot.parent, is_attribute=entry.slot.is_attribute)
+    inside = Location(items, None, entry.slot.path, parent=entry.slot.parent, is_attribute=entry.slot.is_attribute)
     return [
         inside.at(place)
         for place, (leaf, item) in enumerate(zip(entry.leaves, items, strict=True))
@@ -79,7 +79,7 @@ def _may_count(leaf: Any) -> bool:
     return isinstance(leaf, NumberLeaf) or is_whole_number(leaf)
 
 
-def place_stand_in(slot: Slot, stand_in: Any) -> None:
+def place_stand_in(slot: Location, stand_in: Any) -> None:
     """Let traced code find what stands for a number in its place."""
     if slot.owner is None:
         put(slot.container, slot.key, stand_in)
@@ -87,7 +87,7 @@ def place_stand_in(slot: Slot, stand_in: Any) -> None:
         slot.put(stand_in)
 
 
-def number_at(slot: Slot) -> Any:
+def number_at(slot: Location) -> Any:
     """The number that is in a place now; MISSING if there is none that a program may take."""
     found = slot.get()
     return found if is_whole_number(found) else MISSING

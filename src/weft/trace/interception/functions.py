@@ -1,0 +1,123 @@
+"""Refuse, replace or leave out functions of PyTorch's Python interface that a trace cannot simply run.
+
+Some leave the world of tensors. Some look at data only of real tensors: under a tracer `one_hot` leaves out its check
+of classes, and gives a row of zeros for one that does not exist. And models move a part of themselves to the type of
+their input at each call (`module.to(...)`): PyTorch then converts every parameter, puts the result in its place, and
+does the same with its gradient; of parameters that stay, neither is a change.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType, MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from weft.trace.interception.capture import is_listing, is_plain_stand_in, is_stand_in, outside_tracing
+from weft.trace.interception.refusals import refuse
+from weft.trace.interception.user_lines import MACHINERY, user_place
+
+FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
+    {
+        torch.Tensor.__bool__: "branch",
+        torch.Tensor.item: "number",
+        torch.Tensor.__int__: "number",
+        torch.Tensor.__float__: "number",
+        torch.Tensor.__complex__: "number",
+        torch.Tensor.__index__: "number",
+        torch.Tensor.tolist: "list",
+        torch.Tensor.__format__: "text",
+        torch.Tensor.numpy: "numpy",
+        torch.Tensor.__array__: "numpy",
+        torch.Tensor.data_ptr: "address",
+        torch.Tensor.backward: "backward inside",
+        torch.Tensor.grad.__get__: "gradient read",  # type: ignore[union-attr]
+        torch.Tensor.data.__set__: "memory replaced",  # type: ignore[attr-defined]
+        torch.Tensor.set_: "memory replaced",
+    }
+)
+
+
+def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | None:
+    """The refusal that a function gets, if any; also when somebody has wrapped it since this file was read."""
+    kind = FORBIDDEN.get(getattr(function, "__wrapped__", function))
+    if kind == "number" and is_listing():
+        return "list"
+    if kind == "text" and arguments and not arguments[1]:
+        return None  # without a format, a stand-in shows its type and sizes
+    return "memory replaced" if kind is None and puts_data(function) else kind
+
+
+def puts_data(function: Callable[..., Any]) -> bool:
+    """Whether a function assigns `.data`, also when somebody has wrapped it since this file was read."""
+    name = getattr(function, "__name__", "")
+    return name == "__set__" and function == torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+# What is allowed after all of a tensor whose elements are the same at every run.
+FROM_VALUES = frozenset({"branch", "number"})
+
+# Operators that read values; reached when the Python function above them was not seen (inside composite operators).
+VALUE_OPERATORS: Mapping[str, str] = MappingProxyType(
+    {
+        "aten._local_scalar_dense.default": "number",
+        "aten.equal.default": "data-dependent value",
+        "aten.is_nonzero.default": "branch",
+    }
+)
+
+
+NOT_GIVEN = -1  # as many classes as the largest one says, which a program cannot know
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = NOT_GIVEN) -> torch.Tensor:
+    if num_classes != NOT_GIVEN and is_plain_stand_in(tensor):
+        if num_classes <= 0:
+            empty = "Can not infer total number of classes from empty tensor."
+            raise RuntimeError("Class values must be smaller than num_classes." if tensor.numel() else empty)
+        torch.ops.weft.check_one_hot(tensor, num_classes)
+    return functional.one_hot(tensor, num_classes)
+
+
+CHECKED: Mapping[Any, Callable[..., Any]] = MappingProxyType({functional.one_hot: _one_hot})
+
+
+def with_check(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give what to call in the place of a function."""
+    return CHECKED.get(function, function)
+
+
+CONVERSIONS = frozenset({Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.cpu})
+GRADIENT = Tensor.grad.__get__  # type: ignore[union-attr]
+ASKED = CONVERSIONS | {GRADIENT}
+
+
+def stays(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """What to call in the place of a step of a module's conversion that changes nothing; None if it is no such."""
+    is_placed = puts_data(function)
+    if not (is_placed or function in ASKED) or is_stand_in(arguments[0]) or not _converts_a_module():
+        return None
+    tensor = arguments[0]
+    if function == GRADIENT:
+        return lambda *_: None  # where the parameter was converted, it has been refused before
+    if is_placed:
+        return (lambda *_: None) if arguments[1] is tensor else None
+    with outside_tracing():
+        found = function(*arguments, **keywords)
+    if found is not tensor and isinstance(tensor, Parameter):
+        refuse("memory replaced", user_place())
+    return (lambda *_, **__: tensor) if found is tensor else None
+
+
+def _converts_a_module() -> bool:
+    """Whether a module converts its parameters and buffers now."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename in MACHINERY:
+            return frame.f_code.co_name in ("_apply", "convert", "<lambda>")
+        frame = frame.f_back
+    return False

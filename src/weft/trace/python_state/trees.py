@@ -1,0 +1,310 @@
+"""Take arguments, results and effects apart into tensors, plain values and references to objects of before.
+
+What a run gives back, and what it puts in Python objects, is built anew from the tensors of that run. Objects that the
+code only passes on are not built: a container among the arguments is the one of that call, one that the function
+reaches by itself is the one that is in its place then. A new object that is left in two places is made once.
+
+PyTorch's trees end at objects they do not know (a dataclass, a dictionary of a class of its own, a distribution). What
+such an object consists of is asked as `copy.copy` asks: a function that makes it, its state, its items.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.trace.interception.capture import TreeSpec, is_stand_in, register_node, tree_flatten, tree_unflatten
+from weft.trace.interception.refusals import refuse
+from weft.trace.python_state.containers import attributes, has_attributes, look, slots
+from weft.trace.python_state.facts import SIMPLE, WHOLE
+from weft.trace.python_state.reachable import Location, PythonState
+
+LEAVES = frozenset({torch.Tensor, torch.nn.Parameter, bool, int, float, complex, str, bytes, type(None)})
+ROWS = (list, tuple, deque)
+DICTIONARIES = (dict, OrderedDict, defaultdict)
+
+
+def children_of(thing: Any) -> list[Any] | None:
+    """What is directly in a node of PyTorch's trees; None of a leaf."""
+    kind = type(thing)
+    if kind in LEAVES:
+        return None
+    if kind in ROWS:
+        return list(thing)
+    if kind in DICTIONARIES:
+        return list(thing.values())
+    children, structure = _taken_apart(thing)
+    return None if structure.is_leaf() else children
+
+
+def _taken_apart(thing: Any) -> tuple[list[Any], TreeSpec]:
+    return tree_flatten(thing, is_leaf=lambda other: other is not thing)
+
+
+def containers_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """The containers among the arguments of a call, each place of one."""
+    found: list[Any] = []
+    waiting = [*arguments, *keywords.values()][::-1]
+    while waiting:
+        thing = waiting.pop()
+        children = children_of(thing)
+        if children is not None:
+            found.append(thing)
+            waiting += children[::-1]
+    return found
+
+
+def aliases_of(arguments: Sequence[Any], keywords: Mapping[str, Any], structure: TreeSpec) -> tuple[int, ...]:
+    """For each container among the arguments the first place of the very same one; nothing where all differ."""
+    if structure.num_nodes - structure.num_leaves < 5:  # the call, its arguments, its keywords and one container
+        return ()
+    first: dict[int, int] = {}
+    found = tuple(
+        first.setdefault(id(container) if can_be_changed(container) else -place, place)
+        for place, container in enumerate(containers_of(arguments, keywords))
+    )
+    return () if len(first) == len(found) else found
+
+
+def can_be_changed(container: Any) -> bool:
+    """Whether code can put other things in a container."""
+    return not isinstance(container, tuple)
+
+
+def with_items(thing: Any, items: list[Any]) -> Any:
+    """A container of the same kind with other items."""
+    kind = type(thing)
+    if kind is list:
+        return items
+    if kind is tuple:
+        return tuple(items)
+    if kind is deque:
+        return deque(items, thing.maxlen)
+    if kind is dict:
+        return dict(zip(thing, items, strict=True))
+    return tree_unflatten(items, _taken_apart(thing)[1])
+
+
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a number
+ENTIRE = (*SIMPLE, *NUMBERS, *WHOLE, torch.Tensor, torch.Size)  # what is never taken apart
+LATER = (Iterator, types.FunctionType)  # what still has to run
+DEEPEST = 8
+PROTOCOL = 4  # of pickle, whose way to take objects apart this is
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """What makes an object of its parts; `kind` is its class."""
+
+    kind: type
+    function: Callable[..., Any]
+
+    def make(self, arguments: Any, state: Any, items: list[Any], pairs: list[tuple[Any, Any]]) -> Any:
+        """Make it."""
+        made = self.function(*arguments)
+        if state is not None:
+            _set_state(made, state)
+        if items:
+            made.extend(items)
+        for key, value in pairs:
+            made[key] = value
+        return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """An object, taken apart. As a node of a tree it is built to the object itself."""
+
+    maker: Maker
+    parts: tuple[Any, Any, list[Any], list[tuple[Any, Any]]]
+
+
+register_node(
+    Opened,
+    lambda opened: (list(opened.parts), opened.maker),
+    lambda parts, maker: maker.make(*parts),
+)
+
+
+def opened(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """The tree, with objects that hold stand-ins taken apart; what `is_leaf` says is one stays."""
+    return _opened(tree, is_leaf, 0)
+
+
+def _opened(tree: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:
+    leaves, structure = tree_flatten(tree, is_leaf=is_leaf)
+    others = (leaf for leaf in leaves if not (_is_whole(leaf) or (is_leaf is not None and is_leaf(leaf))))
+    if depth > DEEPEST or not any(_holds_stand_in(leaf, 0, set()) for leaf in others):
+        return tree
+    return tree_unflatten([_open(leaf, is_leaf, depth) for leaf in leaves], structure)
+
+
+def has_stand_in(things: Iterable[Any]) -> bool:
+    """Whether a stand-in can be reached from any of these things."""
+    return any(_holds_stand_in(thing, 0, set()) for thing in things)
+
+
+def _open(leaf: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:
+    if _is_whole(leaf) or (is_leaf is not None and is_leaf(leaf)) or not _holds_stand_in(leaf, 0, set()):
+        return leaf
+    try:
+        copy(leaf)
+        reduced = leaf.__reduce_ex__(PROTOCOL)
+    except Exception:  # noqa: BLE001 - whatever its class raises
+        refuse("foreign result", None, detail=type(leaf).__name__)
+    if isinstance(reduced, str) or isinstance(leaf, LATER):
+        refuse("foreign result", None, detail=type(leaf).__name__)
+    function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    parts = (arguments, state, list(items or ()), list(pairs or ()))
+    return Opened(Maker(type(leaf), function), _opened(parts, is_leaf, depth + 1))
+
+
+def _is_whole(thing: Any) -> bool:
+    return isinstance(thing, ENTIRE)
+
+
+def _holds_stand_in(thing: Any, depth: int, seen: set[int]) -> bool:
+    """Whether a stand-in can be reached by attributes and items."""
+    if is_stand_in(thing) or isinstance(thing, Iterator):
+        return True  # what an iterator will give is not known
+    if _is_whole(thing) or depth > DEEPEST or id(thing) in seen:
+        return False
+    seen.add(id(thing))
+    return any(_holds_stand_in(part, depth + 1, seen) for part in chain(_attributes(thing), _items(thing)))
+
+
+def _attributes(thing: Any) -> list[Any]:
+    names = [name for kind in type(thing).__mro__ for name in slots(kind)]
+    found = [getattr(thing, name, None) for name in names]
+    cells = [look(cell, None) for cell in getattr(thing, "__closure__", None) or ()]
+    return [*found, *cells, *getattr(thing, "__dict__", {}).values()]
+
+
+def _items(thing: Any) -> list[Any]:
+    if isinstance(thing, dict):
+        return list(thing.values())
+    return list(thing) if isinstance(thing, (list, tuple, set, frozenset)) else []
+
+
+def _set_state(thing: Any, state: Any) -> None:
+    if hasattr(thing, "__setstate__"):
+        thing.__setstate__(state)
+        return
+    plain, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if plain:
+        thing.__dict__.update(plain)
+    for name, value in (slots or {}).items():
+        setattr(thing, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLeaf:
+    """A returned tensor: which result of the Graph, and whether it carries a gradient."""
+
+    index: int
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GivenLeaf:
+    """A container among the arguments of the call."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLeaf:
+    """What a place that the function reaches by itself held before the run."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeLeaf:
+    """An object that a run makes once, and leaves in several places."""
+
+    number: int
+
+
+REFERENCES = (GivenLeaf, HeldLeaf, MadeLeaf)
+
+
+def is_size(leaf: Any) -> bool:
+    """Whether a returned object is a tensor's size, which a tree of results would give back as a plain tuple."""
+    return isinstance(leaf, torch.Size)
+
+
+class TakenApart:
+    """Takes `trees` apart, all that one trace leaves.
+
+    Objects of `state` were there before, and so were containers among the arguments: `given` has the place of each.
+    """
+
+    def __init__(
+        self,
+        trees: Iterable[Any] = (),
+        state: PythonState | None = None,
+        given: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        self._trees = (*trees,)  # objects are told apart by identity, which lasts as long as they do
+        self._given = given
+        self._state = state or PythonState()
+        self.held: list[Location] = []
+        self.made: list[tuple[list[Any], TreeSpec]] = []
+        self._references: dict[int, Any] = {}
+        counts: Counter[int] = Counter()
+        for tree in self._trees:
+            self._count(tree, counts)
+        self._shared = {key for key, count in counts.items() if count > 1}
+
+    def flatten(self, tree: Any) -> tuple[list[Any], TreeSpec]:
+        """The leaves of a tree, references among them, and how they nest."""
+        return self._flatten(tree, None)
+
+    def _flatten(self, tree: Any, root: Any) -> tuple[list[Any], TreeSpec]:
+        def stops(node: Any) -> bool:
+            return is_size(node) or self._is_known(node) or (id(node) in self._shared and node is not root)
+
+        leaves, structure = tree_flatten(opened(tree, stops), is_leaf=stops)
+        return [leaf if leaf is root else self._leaf(leaf) for leaf in leaves], structure
+
+    def _is_known(self, node: Any) -> bool:
+        return id(node) in self._given or id(node) in self._state.homes or id(node) in self._state.visited
+
+    def _leaf(self, leaf: Any) -> Any:
+        key = id(leaf)
+        if key in self._given:
+            return GivenLeaf(self._given[key])
+        if key not in self._references:
+            slot, of_object = self._state.homes.get(key, (None, True))
+            if slot is not None and not of_object:
+                self._references[key] = HeldLeaf(len(self.held))
+                self.held.append(slot)
+            elif key in self._shared and not self._is_known(leaf):
+                self._references[key] = MadeLeaf(len(self.made))
+                self.made.append(([], None))  # type: ignore[arg-type]  # what is inside may be numbered first
+                self.made[self._references[key].number] = self._flatten(leaf, leaf)
+            else:
+                return leaf
+        return self._references[key]
+
+    def _count(self, thing: Any, counts: Counter[int]) -> None:
+        if isinstance(thing, ENTIRE) or self._is_known(thing):
+            return
+        children = children_of(thing)
+        if children is None:
+            if callable(thing) or not has_attributes(thing) or not has_stand_in([thing]):
+                return
+            children = list(attributes(thing).values())
+        counts[id(thing)] += 1
+        if counts[id(thing)] == 1:
+            for child in children:
+                self._count(child, counts)
