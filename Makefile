@@ -88,7 +88,7 @@ mxnet-oracle: $(ORACLE)/bin/python
 
 mxnet-operators: $(ORACLE)/bin/python $(INSTALLED)
 	@$(ORACLE)/bin/python -W ignore tests/mx/oracle/signatures.py > src/weft/mx/operators/mxnet-1.9.1.txt
-	@$(PYTHON) -m weft.mx.operators.report > docs/mx-operators.md
+	@$(PYTHON) -m tests.mx.operator_page > docs/mx-operators.md
 
 docs: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,docs]'

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from weft.mx import nd
-from weft.mx.array_file import read_arrays, written_arrays
-from weft.mx.base import MXNetError
+from weft.mx.arrays.array_file import read_arrays, written_arrays
+from weft.mx.base.errors import MXNetError
 
 # What MXNet 1.9.1 writes for {"w": ones((2, 3)), "b": [1, 2] of int32}.
 WRITTEN = bytes.fromhex(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from weft.errors import UsageError
-from weft.mx import symbol
 from weft.mx.__main__ import main
 from weft.mx.installing import MODULES, install
+from weft.mx.symbols.names import NameManager, naming
 
 HERE = Path(__file__).parent / "listings"
 
@@ -25,7 +25,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setitem(sys.modules, name, MODULES[name])
-    symbol._names.managers[:] = [symbol.NameManager()]
+    naming.managers[:] = [NameManager()]
 
     def run_listing(name: str) -> str:
         runpy.run_path(str(HERE / name), run_name="__main__")

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from weft import mx
-from weft.mx import autograd, nd, queue
-from weft.mx.base import MXNetError
-from weft.mx.invoke import invoke
-from weft.mx.ndarray import NDArray
-from weft.mx.operators.table import Rule
+from weft.mx import autograd, nd
+from weft.mx.arrays import queue
+from weft.mx.arrays.invoke import invoke
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.base.errors import MXNetError
+from weft.mx.operators.table import OperatorRule
 
 
 def held(gate: threading.Event) -> NDArray:
@@ -24,7 +25,7 @@ def held(gate: threading.Event) -> NDArray:
             assert gate.wait(30)
         return x + 1
 
-    return invoke(Rule(compute), "held", None, [nd.zeros((2,))])[0]
+    return invoke(OperatorRule(compute), "held", None, [nd.zeros((2,))])[0]
 
 
 def test_operators_are_queued_and_sizes_are_known_at_once() -> None:

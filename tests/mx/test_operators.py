@@ -9,9 +9,9 @@ import pytest
 from tests.mx import operator_cases as oc
 
 from weft.mx import autograd, nd
-from weft.mx.base import MissingOperator, MXNetError
-from weft.mx.ndarray import NDArray
-from weft.mx.operators.rules import RULES
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.base.errors import MissingOperator, MXNetError
+from weft.mx.operators import RULES
 from weft.mx.operators.table import OPERATORS, operator
 
 CASES = list(oc.cases())

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from weft import mx
-from weft.mx import autograd, nd, queue
+from weft.mx import autograd, nd
+from weft.mx.arrays import queue
 from weft.mx.gluon import nn
-from weft.mx.operators.rules import RULES
-from weft.mx.operators.table import Rule
+from weft.mx.operators import RULES
+from weft.mx.operators.table import OperatorRule
 
 
 def test_a_seed_comes_after_draws_that_still_wait() -> None:
@@ -55,7 +56,7 @@ def test_what_is_traced_beside_other_threads_leaves_their_generators_alone(monke
             assert drawn.wait(30)
         return torch.sin(x)
 
-    monkeypatch.setitem(RULES, "sin", Rule(compute))
+    monkeypatch.setitem(RULES, "sin", OperatorRule(compute))
     net = nn.HybridLambda("sin")
     net.hybridize()
     random.seed(1)

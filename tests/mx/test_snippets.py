@@ -10,7 +10,7 @@ import pytest
 from tests.mx.snippets import FIXTURE, printed, snippets
 
 from weft import mx
-from weft.mx import symbol
+from weft.mx.symbols.names import NameManager, naming
 
 ANSWERS = json.loads((Path(__file__).parent / "fixtures" / FIXTURE).read_text(encoding="utf-8"))
 SCOPE = {name: getattr(mx, name, None) for name in ("nd", "sym", "autograd", "gluon")}
@@ -21,5 +21,5 @@ SCOPE |= {"mx": mx, "np": np, "nn": getattr(SCOPE["gluon"], "nn", None)}
 def test_a_program_prints_what_it_prints_with_mxnet(code: str) -> None:
     if ANSWERS[code] is None:
         pytest.skip("the real MXNet's process ended here")
-    symbol._names.managers[:] = [symbol.NameManager()]  # MXNet's process was new, too
+    naming.managers[:] = [NameManager()]  # MXNet's process was new, too
     assert printed(code, SCOPE) == ANSWERS[code]

@@ -1,13 +1,19 @@
 """Run MXNet 1.x's dialect, `nd`, `sym` and `gluon`, on Weft's engine and programs."""
 
-from weft.mx import autograd, base, context, d2l, engine, executor, gluon, initializer, nd, optimizer, random, symbol
-from weft.mx import initializer as init
-from weft.mx import nd as ndarray
-from weft.mx import symbol as sym
-from weft.mx.base import MXNetError
-from weft.mx.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
+from weft.mx import base, d2l, gluon
+from weft.mx.arrays import autograd, nd
+from weft.mx.arrays import nd as ndarray
+from weft.mx.arrays import queue as engine
+from weft.mx.arrays.nd import random
+from weft.mx.base import MXNetError, context
+from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from weft.mx.installing import install
-from weft.mx.symbol import AttrScope
+from weft.mx.symbols import executor, sym
+from weft.mx.symbols import names as name
+from weft.mx.symbols import sym as symbol
+from weft.mx.symbols.names import AttrScope
+from weft.mx.training import initializer, optimizer
+from weft.mx.training import initializer as init
 
 __version__ = "1.9.1"  # of MXNet, whose dialect this is
 
@@ -29,6 +35,7 @@ __all__ = [
     "init",
     "initializer",
     "install",
+    "name",
     "nd",
     "ndarray",
     "num_gpus",

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from weft.errors import UsageError
-from weft.mx import autograd
-from weft.mx.context import Context, cpu, gpu, num_gpus
+from weft.mx.arrays import autograd
+from weft.mx.arrays.ndarray import NDArray, array
+from weft.mx.base.context import Context, cpu, gpu, num_gpus
 from weft.mx.gluon import nn, splitting
-from weft.mx.ndarray import NDArray, array
 
 FASHION = Path("~/.mxnet/datasets/fashion-mnist")
 FILES = {

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from weft import mx
 from weft.errors import UsageError
-from weft.mx import (
-    autograd,
-    base,
-    context,
-    d2l,
-    engine,
-    gluon,
-    initializer,
-    nd,
-    optimizer,
-    random,
-    symbol,
-)
+from weft.mx import base, d2l, gluon
+from weft.mx.arrays import autograd, nd, queue
+from weft.mx.base import context
 from weft.mx.gluon import block, loss, nn, parameter, splitting, trainer
+from weft.mx.symbols import names, sym
+from weft.mx.training import initializer, optimizer
 
-MODULES = {
+MODULES: dict[str, Any] = {
     "mxnet": mx,
     "mxnet.autograd": autograd,
     "mxnet.base": base,
     "mxnet.context": context,
-    "mxnet.engine": engine,
+    "mxnet.engine": queue,
     "mxnet.gluon": gluon,
     "mxnet.gluon.block": block,
     "mxnet.gluon.loss": loss,
@@ -39,9 +32,10 @@ MODULES = {
     "mxnet.nd": nd,
     "mxnet.ndarray": nd,
     "mxnet.optimizer": optimizer,
-    "mxnet.random": random,
-    "mxnet.sym": symbol,
-    "mxnet.symbol": symbol,
+    "mxnet.name": names,
+    "mxnet.random": nd.random,
+    "mxnet.sym": sym,
+    "mxnet.symbol": sym,
     "d2lzh": d2l,
 }
 

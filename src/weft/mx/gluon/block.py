@@ -12,15 +12,17 @@ from typing import Any
 
 from typing_extensions import Self
 
-from weft.mx import nd, symbol
-from weft.mx.array_file import load, save
-from weft.mx.base import MXNetError
-from weft.mx.context import cpu
+from weft.mx.arrays import nd
+from weft.mx.arrays.array_file import load, save
+from weft.mx.arrays.invoke import invoke
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.base.context import cpu
+from weft.mx.base.errors import MXNetError
 from weft.mx.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict, fill
-from weft.mx.graph import PREDICT, GraphFunction
-from weft.mx.invoke import invoke
-from weft.mx.ndarray import NDArray
-from weft.mx.symbol import TRACED_MARK, Group, Prefix, Symbol, _names, var
+from weft.mx.symbols import sym
+from weft.mx.symbols.graph import PREDICT, GraphFunction
+from weft.mx.symbols.names import Prefix, naming
+from weft.mx.symbols.symbol import TRACED_MARK, Group, Symbol, shape_of_text, var
 
 
 class _Current(threading.local):
@@ -45,7 +47,7 @@ class _BlockScope:
         """The prefix and the parameters of a new block."""
         scope = _current.scope
         if scope is None:
-            prefix = _names.managers[-1].get(None, hint) + "_" if prefix is None else prefix
+            prefix = naming.managers[-1].get(None, hint) + "_" if prefix is None else prefix
             return prefix, ParameterDict(prefix) if params is None else ParameterDict(params.prefix, params)
         if prefix is None:
             count = scope._counts.get(hint, 0)
@@ -297,7 +299,7 @@ class HybridBlock(Block):
             inputs = regrouped([None if entry is None else next(symbols) for entry in flat], form)
             parameters = {name: parameter.var() for name, parameter in self._reg_params.items()}
             with self.name_scope():
-                out = self.hybrid_forward(symbol, *inputs, **parameters)
+                out = self.hybrid_forward(sym, *inputs, **parameters)
             outputs, out_form = flattened(out, self._wrong_output)
             self._graph = data, Group(outputs), out_form
             self._input_form = form
@@ -369,7 +371,7 @@ class HybridBlock(Block):
         if isinstance(x, Symbol):
             parameters: dict[str, Any] = {name: parameter.var() for name, parameter in self._reg_params.items()}
             with self.name_scope():
-                return self.hybrid_forward(symbol, x, *args, **parameters)
+                return self.hybrid_forward(sym, x, *args, **parameters)
         if self._active:
             if not isinstance(x, NDArray):
                 flattened(x, self._wrong_input)
@@ -434,7 +436,7 @@ class SymbolBlock(HybridBlock):
     @staticmethod
     def imports(symbol_file: str, input_names: Any, param_file: str | None = None, ctx: Any = None) -> SymbolBlock:
         """A block of a JSON file, and of parameters if they are given."""
-        out = symbol.load(symbol_file)
+        out = sym.load(symbol_file)
         names = [input_names] if isinstance(input_names, str) else list(input_names)
         made = SymbolBlock(out, [var(name) for name in names])
         if param_file is not None:
@@ -466,5 +468,5 @@ def _shape_noted(out: Symbol, name: str) -> Any:
     for node in out.nodes():
         if node.row is None and node.name == name:
             text = node.attributes.get("__shape__")
-            return symbol._shape_of_text(text) if text else None
+            return shape_of_text(text) if text else None
     return None

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.mx import nd, symbol
+from weft.mx.arrays import nd
 from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock
+from weft.mx.symbols import sym
 
 __all__ = ["Block", "HybridBlock", "SymbolBlock"]
 
@@ -334,7 +335,7 @@ class HybridLambda(HybridBlock):
         super().__init__(prefix)
         self._function = function
         if isinstance(function, str):
-            _ = getattr(nd, function), getattr(symbol, function)
+            _ = getattr(nd, function), getattr(sym, function)
 
     def hybrid_forward(self, F: Any, x: Any, *args: Any) -> Any:
         """Call it."""

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.mx import initializer
-from weft.mx.array_file import load, save
-from weft.mx.base import MXNetError
-from weft.mx.context import Context, cpu, current_context
-from weft.mx.ndarray import NDArray, zeros
+from weft.mx.arrays.array_file import load, save
+from weft.mx.arrays.ndarray import NDArray, zeros
+from weft.mx.base.context import Context, cpu, current_context
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Shape
-from weft.mx.symbol import Symbol, var
+from weft.mx.symbols.symbol import Symbol, var
+from weft.mx.training import initializer
 
 
 class DeferredInitializationError(MXNetError):

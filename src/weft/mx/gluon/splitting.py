@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.mx.context import Context
-from weft.mx.ndarray import NDArray, array
+from weft.mx.arrays.ndarray import NDArray, array
+from weft.mx.base.context import Context
 
 
 def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: bool = True) -> list[NDArray]:

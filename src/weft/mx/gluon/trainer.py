@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from weft.mx.base import MXNetError
-from weft.mx.context import Context
+from weft.mx.base.context import Context
+from weft.mx.base.errors import MXNetError
 from weft.mx.gluon.parameter import Parameter, ParameterDict
-from weft.mx.optimizer import Optimizer, create
+from weft.mx.training.optimizer import Optimizer, create
 
 KVSTORES = ("local", "device", None)
 

@@ -1,1 +1,19 @@
-"""The operators of MXNet 1.9.1: a row each, and how torch computes them."""
+"""Import the rules of all operators, which makes them known to the table of MXNet's rows."""
+
+from weft.mx.operators import (
+    algebra,
+    elementwise,
+    indexing,
+    layers,
+    outputs,
+    recurrent,
+    reductions,
+    sampling,
+    shapes,
+    updates,
+)
+from weft.mx.operators.table import RULES
+
+FILES = (elementwise, reductions, shapes, indexing, algebra, layers, outputs, recurrent, sampling, updates)
+
+__all__ = ["FILES", "RULES"]

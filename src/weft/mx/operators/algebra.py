@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.mx.base import MXNetError
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import computes
 
 

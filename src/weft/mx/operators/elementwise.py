@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.mx.base import MXNetError
-from weft.mx.operators.table import RULES, Rule, Shape, Sizes, computes, type_of
+from weft.mx.base.errors import MXNetError
+from weft.mx.operators.table import RULES, OperatorRule, Shape, Sizes, computes, type_of
 
 Unary = Callable[[Tensor], Tensor]
 Binary = Callable[[Tensor, Any], Tensor]
@@ -183,16 +183,16 @@ def _lone_unknown(_p: Any, sizes: Sizes) -> Sequence[Shape | None]:
 
 
 for name, unary in UNARY.items():
-    RULES[name] = Rule(partial(_of_own_type, unary), complete=same_sizes)
+    RULES[name] = OperatorRule(partial(_of_own_type, unary), complete=same_sizes)
 
 ELEMENT_NAMES = {"add": "_plus", "sub": "_minus"}
 for name, binary in BINARY.items():
-    RULES[f"broadcast_{name}"] = Rule(partial(_two, binary), complete=_lone_unknown)
+    RULES[f"broadcast_{name}"] = OperatorRule(partial(_two, binary), complete=_lone_unknown)
     alike = f"elemwise_{name}" if name in ("add", "sub", "mul", "div") else f"_{name}"
-    RULES[alike] = Rule(partial(_two_alike, binary), complete=same_sizes)
-    RULES[ELEMENT_NAMES.get(name, f"_{name}") + "_scalar"] = Rule(partial(_with_number, binary))
+    RULES[alike] = OperatorRule(partial(_two_alike, binary), complete=same_sizes)
+    RULES[ELEMENT_NAMES.get(name, f"_{name}") + "_scalar"] = OperatorRule(partial(_with_number, binary))
 for name in ("minus", "div", "mod", "power"):
-    RULES[f"_r{name}_scalar"] = Rule(partial(_number_first, BINARY["sub" if name == "minus" else name]))
+    RULES[f"_r{name}_scalar"] = OperatorRule(partial(_number_first, BINARY["sub" if name == "minus" else name]))
 RULES["_grad_add"] = RULES["elemwise_add"]
 
 

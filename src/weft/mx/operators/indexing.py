@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from weft.mx.base import MXNetError
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.reductions import axes_of
 from weft.mx.operators.table import Shape, Sizes, computes, type_of
 

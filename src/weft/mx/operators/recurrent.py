@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.mx.base import MXNetError
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Shape, Sizes, computes
 
 GATES = {"lstm": 4, "gru": 3, "rnn_relu": 1, "rnn_tanh": 1}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.mx.operators.table import RULES, Rule, computes, type_of
+from weft.mx.operators.table import RULES, OperatorRule, computes, type_of
 
 
 def axes_of(x: Tensor, axis: Any, *, exclude: bool = False) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def _reduced(function: Reduction, p: Any, x: Tensor) -> Tensor:
 
 
 for name, reduction in REDUCTIONS.items():
-    RULES[name] = Rule(partial(_reduced, reduction))
+    RULES[name] = OperatorRule(partial(_reduced, reduction))
 
 
 @computes("norm")
@@ -99,8 +99,8 @@ def _position(function: Callable[..., Tensor], p: Any, x: Tensor) -> Tensor:
     return at_least_one(function(x, dim=axes_of(x, p.axis)[0], keepdim=p.keepdims).to(torch.float32))
 
 
-RULES["argmax"] = Rule(partial(_position, torch.argmax))
-RULES["argmin"] = Rule(partial(_position, torch.argmin))
+RULES["argmax"] = OperatorRule(partial(_position, torch.argmax))
+RULES["argmin"] = OperatorRule(partial(_position, torch.argmin))
 
 
 @computes("argmax_channel")

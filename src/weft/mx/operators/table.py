@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from weft.mx.base import TORCH_TYPES, MissingOperator, MXNetError, type_name
+from weft.mx.base.element_types import TORCH_TYPES, type_name
+from weft.mx.base.errors import MissingOperator, MXNetError
 
 ROWS = Path(__file__).with_name("mxnet-1.9.1.txt")
 Shape = tuple[int, ...]
@@ -23,7 +24,7 @@ Sizes = Sequence["Shape | None"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class OperatorRule:
     """How torch computes an operator.
 
     `compute(p, *tensors)` gives the outputs, then new values of the inputs in `writes` (written at once) or `aux`
@@ -49,7 +50,7 @@ class Rule:
         return self.outputs if isinstance(self.outputs, int) else self.outputs(p)
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, OperatorRule] = {}
 
 
 def computes(*names: str, **facts: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -57,14 +58,14 @@ def computes(*names: str, **facts: Any) -> Callable[[Callable[..., Any]], Callab
 
     def note(compute: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            RULES[name] = Rule(compute, **facts)
+            RULES[name] = OperatorRule(compute, **facts)
         return compute
 
     return note
 
 
 @dataclass(frozen=True)
-class Parameter:
+class OperatorParameter:
     """One parameter of an operator."""
 
     name: str
@@ -75,7 +76,7 @@ class Parameter:
     required: bool
 
     @classmethod
-    def from_text(cls, text: str) -> Parameter:
+    def from_text(cls, text: str) -> OperatorParameter:
         """Read `p:float=0.5`."""
         name, _, rest = text.partition(":")
         kind, equals, default = rest.partition("=")
@@ -153,7 +154,7 @@ class Operator:
     name: str
     aliases: tuple[str, ...]
     inputs: tuple[str, ...]  # one that is any number of arrays begins with a star
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, OperatorParameter]
     counter: str  # the parameter that counts the arrays of the starred input
     values_type: Any = field(repr=False)
     _known: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -162,7 +163,7 @@ class Operator:
     def from_text(cls, line: str) -> Operator:
         """Read a row."""
         name, aliases, inputs, parameters, counter = (part.strip() for part in f"{line} ".split("|"))
-        rows = {row.name: row for row in map(Parameter.from_text, parameters.split())}
+        rows = {row.name: row for row in map(OperatorParameter.from_text, parameters.split())}
         values = namedtuple(f"{name.strip('_')}_values", (*rows, "train"))  # type: ignore[misc]  # noqa: PYI024
         return cls(name, tuple(aliases.split()), tuple(inputs.split()), rows, counter, values)
 
@@ -172,7 +173,7 @@ class Operator:
         return bool(self.inputs) and self.inputs[-1].startswith("*")
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> OperatorRule:
         """How torch computes it."""
         found = RULES.get(self.name)
         if found is None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from weft.mx.base import MXNetError
+from weft.mx.base.errors import MXNetError
 
 if TYPE_CHECKING:
-    from weft.mx.handle import Handle
+    from weft.mx.arrays.handle import Handle
 
 NOT_RECORDED = (
     "Check failed: !AGInfo::IsNone(*i): Cannot differentiate node because it is not in a computational graph. You need "
@@ -41,12 +41,12 @@ class _Modes(threading.local):
 modes = _Modes()
 
 
-class Node:
+class TapeNode:
     """One recorded operator: its results as torch has them, once its task has run."""
 
     __slots__ = ("parents", "updates", "used_up", "values", "versions")
 
-    def __init__(self, parents: Sequence[Node]) -> None:
+    def __init__(self, parents: Sequence[TapeNode]) -> None:
         self.parents = parents
         self.values: Sequence[Tensor] | None = None
         self.versions: tuple[int, ...] = ()  # of the arrays it made: one that was written since is another
@@ -63,7 +63,7 @@ class Node:
 _FIRST = threading.Lock()  # On the other side: another task that first reads the same variable; it waits for nothing.
 
 
-class Leaf(Node):
+class VariableVersion(TapeNode):
     """A variable as it is read between two writes to it."""
 
     __slots__ = ("array", "variable")
@@ -90,19 +90,19 @@ class Variable:
     def __init__(self, grad: Handle | None, request: str) -> None:
         self.grad = grad
         self.request = request
-        self.leaf: Leaf | None = None
+        self.leaf: VariableVersion | None = None
         self.fresh = False  # whether a backward wrote the gradient since somebody asked
 
-    def leaf_of(self, array: Handle) -> Leaf:
+    def leaf_of(self, array: Handle) -> VariableVersion:
         """The node of the array as it is now."""
         leaf, version = self.leaf, array.version
         if leaf is None or leaf.versions[0] != version:
-            leaf = self.leaf = Leaf(array, self)
+            leaf = self.leaf = VariableVersion(array, self)
             leaf.versions = (version,)
         return leaf
 
 
-Entry = tuple[Node, int]
+Entry = tuple[TapeNode, int]
 
 
 def entry_of(array: Handle) -> Entry | None:
@@ -122,7 +122,7 @@ def entry_to_record(array: Handle) -> Entry | None:
     return entry if entry is not None and entry[0].versions[entry[1]] == array.version else None
 
 
-def reached(nodes: Iterable[Node]) -> list[Node]:
+def reached(nodes: Iterable[TapeNode]) -> list[TapeNode]:
     """The nodes that a backward from some goes through."""
     found = dict.fromkeys(nodes)
     waiting = list(found)
@@ -134,14 +134,16 @@ def reached(nodes: Iterable[Node]) -> list[Node]:
     return list(found)
 
 
-class Backward:
+class BackwardTask:
     """The task that computes gradients of some leaves, and gives them on."""
 
-    def __init__(self, entries: Sequence[Entry], head_grads: Sequence[Handle | None], leaves: Sequence[Node]) -> None:
+    def __init__(
+        self, entries: Sequence[Entry], head_grads: Sequence[Handle | None], leaves: Sequence[TapeNode]
+    ) -> None:
         self.entries = entries
         self.head_grads = head_grads
         self.leaves = leaves
-        self.used_up: Sequence[Node] = ()
+        self.used_up: Sequence[TapeNode] = ()
         self.keeps_graph = False
         self.creates_graph = False
         self.deliver: Callable[[Sequence[Tensor]], None] = _nowhere
@@ -152,7 +154,7 @@ class Backward:
             found = self.gradients()
         self.deliver(found)
         for node in self.used_up:
-            if not isinstance(node, Leaf):
+            if not isinstance(node, VariableVersion):
                 node.values = None
 
     def gradients(self) -> list[Tensor]:

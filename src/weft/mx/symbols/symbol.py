@@ -1,40 +1,35 @@
-"""Compose operators into graphs that have names: `mx.sym`, and its JSON in all versions since 0.8."""
+"""Compose operators into graphs that have names, sizes that follow from others, and JSON of all versions since 0.8."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
-from typing_extensions import Self
 
-from weft.mx.base import MXNetError, NotImplementedForSymbol, numpy_type, torch_type, type_name
-from weft.mx.frontend import (
+from weft.mx.arrays.frontend import (
     COMPARISONS,
-    PAIRS,
     Frontend,
-    Namespace,
-    apply_pair,
     give_arithmetic,
     give_methods,
-    random_functions,
 )
-from weft.mx.invoke import infer_types
-from weft.mx.operators.table import OPERATORS, Operator, Shape, operator
+from weft.mx.arrays.invoke import infer_types
+from weft.mx.base.element_types import numpy_type, torch_type, type_name
+from weft.mx.base.errors import MXNetError, NotImplementedForSymbol
+from weft.mx.operators.table import Operator, Shape, operator
+from weft.mx.symbols.names import naming, scoped_attributes
 
 VERSION = 10901
 # Attributes that MXNet shows with and without underscores, whatever operator has them.
 HIDDEN = ("ctx_group", "lr_mult", "wd_mult", "force_mirroring", "profiler_scope")
 
 
-class Node:
+class SymbolNode:
     """A variable, or an operator with its inputs."""
 
     __slots__ = ("attributes", "inputs", "name", "row", "texts")
@@ -66,76 +61,7 @@ class Node:
         return [f"{self.name}_output"] if count == 1 else [f"{self.name}_output{place}" for place in range(count)]
 
 
-Entry = tuple[Node, int]
-
-
-class _Names(threading.local):
-    """Who gives names to what has none, and which attributes nodes get."""
-
-    def __init__(self) -> None:
-        self.managers: list[NameManager] = [NameManager()]
-        self.scopes: list[AttrScope] = []
-
-
-class NameManager:
-    """Give numbered names: `dot0`, `dot1`."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def get(self, name: str | None, hint: str) -> str:
-        """The given name, or a new one."""
-        if name:
-            return name
-        count = self._counts.get(hint, 0)
-        self._counts[hint] = count + 1
-        return f"{hint}{count}"
-
-    def __enter__(self) -> Self:
-        _names.managers.append(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _names.managers.pop()
-
-
-class Prefix(NameManager):
-    """Give numbered names that begin with a prefix."""
-
-    def __init__(self, prefix: str) -> None:
-        super().__init__()
-        self._prefix = prefix
-
-    def get(self, name: str | None, hint: str) -> str:
-        """The given name, or a new one, with the prefix."""
-        return self._prefix + super().get(name, hint)
-
-
-class AttrScope:
-    """Give attributes to all that is composed in a `with` block."""
-
-    def __init__(self, **attributes: str) -> None:
-        if any(not isinstance(value, str) for value in attributes.values()):
-            raise ValueError("Attributes need to be a string, for multiple attributes use comma to separate")
-        self.attributes = attributes
-
-    def __enter__(self) -> Self:
-        _names.scopes.append(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _names.scopes.pop()
-
-
-_names = _Names()
-
-
-def _attributes(given: Mapping[str, str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for scope in _names.scopes:
-        found.update(scope.attributes)
-    found.update(given or {})
-    return {(key if key.startswith("__") else f"__{key}__"): value for key, value in found.items()}
+Entry = tuple[SymbolNode, int]
 
 
 class Symbol:
@@ -160,9 +86,9 @@ class Symbol:
             return f"<Symbol group [{', '.join(node.name for node, _ in self.entries)}]>"
         return f"<Symbol {self.name}>"
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[SymbolNode]:
         """All nodes, each after its inputs."""
-        found: dict[Node, None] = {}
+        found: dict[SymbolNode, None] = {}
         waiting = [(node, False) for node, _ in reversed(self.entries)]
         while waiting:
             node, ready = waiting.pop()
@@ -175,7 +101,7 @@ class Symbol:
             waiting += [(source, False) for source, _ in reversed(node.inputs)]
         return list(found)
 
-    def _auxiliary(self) -> dict[Node, None]:
+    def _auxiliary(self) -> dict[SymbolNode, None]:
         return {
             node.inputs[place][0]: None
             for node in self.nodes()
@@ -184,7 +110,7 @@ class Symbol:
             if place < len(node.inputs) and node.inputs[place][0].row is None
         }
 
-    def variables(self) -> tuple[list[Node], list[Node]]:
+    def variables(self) -> tuple[list[SymbolNode], list[SymbolNode]]:
         """The variables that are arguments, and those that are auxiliary states."""
         aux = self._auxiliary()
         found = [node for node in self.nodes() if node.row is None]
@@ -228,7 +154,7 @@ class Symbol:
         return {node.name: shown for node in self.nodes() if (shown := _shown(node))}
 
     def _set_attr(self, **given: str) -> None:
-        self.entries[0][0].attributes.update(_attributes(given))
+        self.entries[0][0].attributes.update(scoped_attributes(given))
 
     def __len__(self) -> int:
         if len(self.entries) == 1 and self._is_traced():
@@ -259,13 +185,13 @@ class Symbol:
         arguments = self.list_arguments()
         name = given.pop("name", None)
         places = {**dict(zip(arguments, args, strict=False)), **given}
-        copies: dict[Node, Node] = {}
-        replaced: dict[Node, Entry] = {}
+        copies: dict[SymbolNode, SymbolNode] = {}
+        replaced: dict[SymbolNode, Entry] = {}
         for node in self.nodes():
             if node.row is None and node.name in places:
                 replaced[node] = places[node.name].entries[0]
                 continue
-            copy = copies[node] = Node(node.row, node.name, node.texts)
+            copy = copies[node] = SymbolNode(node.row, node.name, node.texts)
             copy.attributes = dict(node.attributes)
             copy.inputs = [replaced.get(source) or (copies[source], place) for source, place in node.inputs]
         if name is not None:
@@ -350,7 +276,7 @@ class Symbol:
         for node in nodes:
             if node.row is None:
                 text = node.attributes.get("__shape__")
-                shape = given.get(node.name, _shape_of_text(text) if text else None)
+                shape = given.get(node.name, shape_of_text(text) if text else None)
                 wanted = (types or {}).get(node.name) or _type_of_text(node.attributes.get("__dtype__"))
                 if shape is not None:
                     found[node, 0] = (tuple(shape), torch_type(wanted))
@@ -426,7 +352,7 @@ for _name, _alias in {"bool": "bool", "iadd": "+=", "isub": "-=", "imul": "*=", 
     setattr(Symbol, f"__{_name}__", _only_arrays(f"__{_name}__", _alias))
 
 
-def _shown(node: Node) -> dict[str, str]:
+def _shown(node: SymbolNode) -> dict[str, str]:
     found = dict(node.texts)
     for key, text in node.attributes.items():
         bare = key.strip("_")
@@ -436,7 +362,8 @@ def _shown(node: Node) -> dict[str, str]:
     return found
 
 
-def _shape_of_text(text: str) -> Shape | None:
+def shape_of_text(text: str) -> Shape | None:
+    """Read `(1, 2)` as `__shape__` has it."""
     parts = [part for part in text.strip("()[] ").replace("L", "").split(",") if part.strip()]
     return tuple(map(int, parts)) if parts else None
 
@@ -446,7 +373,7 @@ def _type_of_text(text: str | None) -> str:
     return names[int(text)] if text and text.isdigit() and int(text) < len(names) else text or "float32"
 
 
-def _infer_node(node: Node, found: dict[Entry, Kind]) -> None:
+def _infer_node(node: SymbolNode, found: dict[Entry, Kind]) -> None:
     row, p = node.row, node.p
     assert row is not None
     sizes = [found[entry][0] if entry in found else None for entry in node.inputs]
@@ -470,7 +397,7 @@ def _infer_node(node: Node, found: dict[Entry, Kind]) -> None:
             found[node, place] = kind
 
 
-def _variable_type(node: Node, otherwise: torch.dtype) -> torch.dtype:
+def _variable_type(node: SymbolNode, otherwise: torch.dtype) -> torch.dtype:
     text = node.attributes.get("__dtype__")
     return torch_type(_type_of_text(text)) if text else otherwise
 
@@ -492,8 +419,8 @@ def var(
     """A variable."""
     if not isinstance(name, str):
         raise TypeError("Expect a string for variable `name`")
-    node = Node(None, name, {})
-    node.attributes = _attributes(attr)
+    node = SymbolNode(None, name, {})
+    node.attributes = scoped_attributes(attr)
     notes = {
         "shape": shape,
         "lr_mult": lr_mult,
@@ -555,8 +482,8 @@ def compose(
     hint = HINTS.get(row.name, row.name.lower())
     for prefix in ("_contrib_", "_linalg_", "_image_"):
         hint = hint.removeprefix(prefix)
-    node = Node(row, _names.managers[-1].get(name, hint), texts)
-    node.attributes = _attributes(attributes)
+    node = SymbolNode(row, naming.managers[-1].get(name, hint), texts)
+    node.attributes = scoped_attributes(attributes)
     if row.variadic:
         node.inputs = [entry for symbol in inputs if symbol is not None for entry in symbol.entries]
     else:
@@ -597,7 +524,7 @@ def load_json(text: str) -> Symbol:
 
 
 def _read_graph(graph: Any) -> Symbol:
-    made: list[Node] = []
+    made: list[SymbolNode] = []
     for place, described in enumerate(graph["nodes"]):
         texts: dict[str, str] = {}
         for key in ("param", "attr", "attrs"):  # up to 0.9, in 0.9 to 0.11, since then
@@ -607,7 +534,7 @@ def _read_graph(graph: Any) -> Symbol:
             raise MXNetError(f"node {place} of a symbol has no name, or no operator")
         row = None if op == "null" else operator(op)
         hidden = {key: value for key, value in texts.items() if row is None or key not in row.parameters}
-        node = Node(row, name, {key: value for key, value in texts.items() if key not in hidden})
+        node = SymbolNode(row, name, {key: value for key, value in texts.items() if key not in hidden})
         node.attributes = {(f"__{key}__" if key in HIDDEN else key): value for key, value in hidden.items()}
         for described_input in described["inputs"]:
             number, output = int(described_input[0]), int(described_input[1])
@@ -624,13 +551,13 @@ def _read_graph(graph: Any) -> Symbol:
     return Symbol(heads)
 
 
-def _complete_inputs(node: Node) -> None:
+def _complete_inputs(node: SymbolNode) -> None:
     """Files of 0.8 leave auxiliary states out of the inputs."""
     row = node.row
     assert row is not None
     wanted = len(node.inputs) if row.variadic else row.input_count(node.p)
     for label in row.inputs[len(node.inputs) : wanted]:
-        node.inputs.append((Node(None, f"{node.name}_{label}", {}), 0))
+        node.inputs.append((SymbolNode(None, f"{node.name}_{label}", {}), 0))
 
 
 def load(fname: str | os.PathLike[str]) -> Symbol:
@@ -639,43 +566,3 @@ def load(fname: str | os.PathLike[str]) -> Symbol:
         return load_json(Path(fname).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise MXNetError(f"Open {fname}: {error}") from error
-
-
-fromjson = load_json
-random = Namespace("weft.mx.sym.random", FRONTEND, "_random_", random_functions(FRONTEND))
-linalg = Namespace("weft.mx.sym.linalg", FRONTEND, "_linalg_")
-contrib = Namespace("weft.mx.sym.contrib", FRONTEND, "_contrib_")
-image = Namespace("weft.mx.sym.image", FRONTEND, "_image_")
-sparse = Namespace("weft.mx.sym.sparse", FRONTEND, "")
-op = _internal = Namespace("weft.mx.sym.op", FRONTEND, "_")
-
-
-def zeros(shape: Any, dtype: Any = None, **given: Any) -> Symbol:
-    """All 0."""
-    found: Symbol = FRONTEND.function("_zeros")(shape=shape, dtype=type_name(dtype), **given)
-    return found
-
-
-def ones(shape: Any, dtype: Any = None, **given: Any) -> Symbol:
-    """All 1."""
-    found: Symbol = FRONTEND.function("_ones")(shape=shape, dtype=type_name(dtype), **given)
-    return found
-
-
-def _pair_function(name: str) -> Any:
-    def function(left: Any, right: Any) -> Any:
-        return apply_pair(FRONTEND, PAIRS[name], left, right)
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-for _name in ("maximum", "minimum", "hypot", "power"):
-    globals()[_name] = _pair_function(_name)
-pow = globals()["power"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in OPERATORS:
-        return FRONTEND.function(name)
-    raise AttributeError(f"module 'weft.mx.symbol' has no attribute '{name}'")

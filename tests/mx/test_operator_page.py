@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from weft.mx.operators.report import report
+from tests.mx.operator_page import report
 
 PAGE = Path(__file__).parents[2] / "docs" / "mx-operators.md"
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from weft.files import given_file
-from weft.mx.base import NAMES_OF_TYPES, TORCH_TYPES, TYPE_NAMES, TYPE_NUMBERS, MXNetError
-from weft.mx.context import cpu
-from weft.mx.ndarray import NDArray, ready
+from weft.mx.arrays.ndarray import NDArray, ready
+from weft.mx.base.context import cpu
+from weft.mx.base.element_types import NAMES_OF_TYPES, TORCH_TYPES, TYPE_NAMES, TYPE_NUMBERS
+from weft.mx.base.errors import MXNetError
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # sizes of 64 bits; a kind of storage; sizes as NumPy has them

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.mx.base import MXNetError
-from weft.mx.context import Context, current_context
-from weft.mx.gradients import backward
-from weft.mx.graph import PREDICT, GraphFunction
-from weft.mx.invoke import invoke
-from weft.mx.ndarray import NDArray, zeros
-from weft.mx.symbol import Symbol
-from weft.mx.tape import Variable, modes
+from weft.mx.arrays.gradients import backward
+from weft.mx.arrays.invoke import invoke
+from weft.mx.arrays.ndarray import NDArray, zeros
+from weft.mx.arrays.tape import Variable, modes
+from weft.mx.base.context import Context, current_context
+from weft.mx.base.errors import MXNetError
+from weft.mx.symbols.graph import PREDICT, GraphFunction
+from weft.mx.symbols.symbol import Symbol
 
 
 class Executor:

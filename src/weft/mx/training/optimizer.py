@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.mx.invoke import call_operator
-from weft.mx.ndarray import NDArray, zeros
+from weft.mx.arrays.invoke import call_operator
+from weft.mx.arrays.ndarray import NDArray, zeros
 from weft.mx.operators.table import operator
 
 REGISTERED: dict[str, type[Optimizer]] = {}

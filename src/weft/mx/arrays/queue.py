@@ -14,8 +14,8 @@ from weft.api.lazy.tasks import engine
 from weft.config import asks_for_naive_engine
 from weft.engine import Placement, Var
 from weft.errors import ExecutionError
-from weft.mx.base import as_mxnet_error
-from weft.mx.context import Context
+from weft.mx.base.context import Context
+from weft.mx.base.errors import as_mxnet_error
 from weft.runtime.kept_memory import keep_freed_memory
 
 _LANE = Placement("cpu")

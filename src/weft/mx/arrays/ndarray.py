@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.mx import queue
-from weft.mx.base import MXNetError, torch_type
-from weft.mx.context import Context, cpu, current_context
-from weft.mx.gradients import backward
-from weft.mx.handle import Chunk, Handle
-from weft.mx.index import Index, read_index
-from weft.mx.invoke import ARRAY, Call, invoke, invoke_one, record, result_types
-from weft.mx.operators.table import Rule, Shape, operator
-from weft.mx.tape import Variable, entry_to_record, modes
+from weft.mx.arrays import queue
+from weft.mx.arrays.gradients import backward
+from weft.mx.arrays.handle import Chunk, Handle
+from weft.mx.arrays.index import Index, read_index
+from weft.mx.arrays.invoke import ARRAY, OperatorTask, invoke, invoke_one, record, result_types
+from weft.mx.arrays.tape import Variable, entry_to_record, modes
+from weft.mx.base.context import Context, cpu, current_context
+from weft.mx.base.element_types import torch_type
+from weft.mx.base.errors import MXNetError
+from weft.mx.operators.table import OperatorRule, Shape, operator
 
 Number = (int, float, np.generic, bool)
 REQUESTS = {"write": 1, "add": 3, "null": 0}
@@ -270,7 +271,7 @@ def index_of(source: NDArray, index: Index) -> NDArray:
     if modes.recording:
         found = [entry_to_record(array) for array in inputs]
         entries = found if any(found) else None
-    call = Call(Rule(lambda _p, x, *arrays: index.pick(x, arrays)), None, inputs, entries)
+    call = OperatorTask(OperatorRule(lambda _p, x, *arrays: index.pick(x, arrays)), None, inputs, entries)
     made = NDArray(Chunk(source.context), index.shape, source._dtype)
     call.outputs = [made]
     if entries is not None:
@@ -346,7 +347,7 @@ def _check_broadcast(given: Sequence[int], wanted: Sequence[int]) -> None:
 
 # Arrays from elsewhere.
 
-_COPY = Rule(lambda _p, x: x.clone(), mixed=True)
+_COPY = OperatorRule(lambda _p, x: x.clone(), mixed=True)
 
 
 def ready(tensor: Tensor, context: Context | None = None, *, external: bool = False) -> NDArray:

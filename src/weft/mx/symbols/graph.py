@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from weft.api.hybrid import HybridFunction
-from weft.mx.operators.table import Rule
-from weft.mx.symbol import Entry, Symbol
+from weft.mx.operators.table import OperatorRule
+from weft.mx.symbols.symbol import Entry, Symbol
 
 Mode = namedtuple("Mode", ["train"])  # noqa: PYI024  # `_replace` is what rules are given
 PREDICT = Mode(False)
@@ -56,7 +56,7 @@ class GraphFunction:
         changed = dict.fromkeys(place for step in self._steps for place in step.aux)
         self._aux = list(changed)
         self.random = any(step.rule.random for step in self._steps)
-        self.rule = Rule(
+        self.rule = OperatorRule(
             self.compute if not self.random else self._compute_random,
             outputs=len(self._outputs),
             aux=tuple(self._given[place] for place in self._aux),

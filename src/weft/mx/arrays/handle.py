@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from weft.engine import Var
-from weft.mx.base import MXNetError, numpy_type
-from weft.mx.context import Context
+from weft.mx.arrays.tape import IN_GRAPH, Entry, Variable, entry_of, modes
+from weft.mx.base.context import Context
+from weft.mx.base.element_types import numpy_type
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import Shape
-from weft.mx.tape import IN_GRAPH, Entry, Variable, entry_of, modes
 
 
 class Chunk:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from weft.mx import queue
-from weft.mx.base import MXNetError
-from weft.mx.context import Context, current_context, from_text
-from weft.mx.handle import Chunk, Handle
-from weft.mx.operators.table import Operator, Rule, Shape, operator
-from weft.mx.tape import Entry, Node, entry_to_record, modes
+from weft.mx.arrays import queue
+from weft.mx.arrays.handle import Chunk, Handle
+from weft.mx.arrays.tape import Entry, TapeNode, entry_to_record, modes
+from weft.mx.base.context import Context, current_context, from_text
+from weft.mx.base.errors import MXNetError
+from weft.mx.operators.table import Operator, OperatorRule, Shape, operator
 
 if TYPE_CHECKING:
-    from weft.mx.ndarray import NDArray
+    from weft.mx.arrays.ndarray import NDArray
 
 FEWEST_TO_FORGET = 16384  # kinds of calls whose result types are remembered
 ARRAY: list[Any] = [Handle]  # the class of results; `ndarray` puts its own here
@@ -28,17 +28,19 @@ def new_array(chunk: Chunk, shape: Shape, dtype: torch.dtype) -> NDArray:
     return made
 
 
-class Call:
+class OperatorTask:
     """The task of one operator: reads its inputs, computes, writes its outputs."""
 
     __slots__ = ("changes", "entries", "inputs", "makes", "node", "outputs", "p", "rule")
 
-    def __init__(self, rule: Rule, p: Any, inputs: Sequence[Handle], entries: Sequence[Entry | None] | None) -> None:
+    def __init__(
+        self, rule: OperatorRule, p: Any, inputs: Sequence[Handle], entries: Sequence[Entry | None] | None
+    ) -> None:
         self.rule = rule
         self.p = p
         self.inputs = inputs
         self.entries = entries  # where the inputs stand in the graph, if this is recorded
-        self.node: Node | None = None
+        self.node: TapeNode | None = None
         self.outputs: Sequence[Handle] = ()
         self.makes: Context | None = None
         self.changes: Sequence[Tensor] = ()
@@ -92,7 +94,9 @@ class Call:
 _types: dict[Any, tuple[tuple[Shape, torch.dtype], ...]] = {}
 
 
-def result_types(rule: Rule, name: str, p: Any, inputs: Sequence[Handle]) -> tuple[tuple[Shape, torch.dtype], ...]:
+def result_types(
+    rule: OperatorRule, name: str, p: Any, inputs: Sequence[Handle]
+) -> tuple[tuple[Shape, torch.dtype], ...]:
     """The sizes and types of an operator's results, found by running it once on tensors without elements."""
     key = (rule, p, *[(array._shape, array._dtype) for array in inputs])
     found = _types.get(key)
@@ -104,7 +108,7 @@ def result_types(rule: Rule, name: str, p: Any, inputs: Sequence[Handle]) -> tup
 
 
 def infer_types(
-    rule: Rule, name: str, p: Any, given: Sequence[tuple[Shape, torch.dtype]]
+    rule: OperatorRule, name: str, p: Any, given: Sequence[tuple[Shape, torch.dtype]]
 ) -> tuple[tuple[Shape, torch.dtype], ...]:
     """The sizes and types of results for inputs of these."""
     if not rule.mixed:
@@ -128,13 +132,13 @@ def infer_types(
 
 
 def invoke(
-    rule: Rule, name: str, p: Any, inputs: Sequence[Handle], out: Sequence[Handle] | None = None
+    rule: OperatorRule, name: str, p: Any, inputs: Sequence[Handle], out: Sequence[Handle] | None = None
 ) -> list[NDArray]:
     """Queue an operator; gives its outputs, whose sizes are known."""
     if rule.modal and modes.training:
         p = p._replace(train=True)
     entries = None
-    parents: Sequence[Node] = ()
+    parents: Sequence[TapeNode] = ()
     if modes.recording:
         found = [entry_to_record(array) for array in inputs]
         parents = [entry[0] for entry in found if entry is not None]
@@ -145,7 +149,7 @@ def invoke(
         text = getattr(p, "ctx", "")
         makes = context = from_text(text) if text else context
         _ = context.torch_device  # an error of the call, if there is no such device
-    call = Call(rule, p, inputs, entries)
+    call = OperatorTask(rule, p, inputs, entries)
     call.makes = makes
     if rule.by_value:
         queue.wait(*[array.order for array in inputs])
@@ -180,9 +184,9 @@ def _check_out(name: str, outputs: Sequence[Handle], types: Sequence[tuple[Shape
             raise MXNetError(f"Error in operator {name}: the result has shape {list(shape)}, out={list(array.shape)}")
 
 
-def record(call: Call, parents: Sequence[Node]) -> None:
+def record(call: OperatorTask, parents: Sequence[TapeNode]) -> None:
     """Let the outputs of a call stand in the graph."""
-    node = call.node = Node(parents)
+    node = call.node = TapeNode(parents)
     node.versions = tuple(array.version for array in call.outputs)
     for place, array in enumerate(call.outputs):
         array.entry = (node, place)
@@ -202,7 +206,7 @@ def record(call: Call, parents: Sequence[Node]) -> None:
 
 
 def call_operator(row: Operator, arrays: Sequence[Handle], given: Mapping[str, Any], out: Any = None) -> Any:
-    """Call an operator with arrays and parameters as MXNet's functions take them."""
+    """OperatorTask an operator with arrays and parameters as MXNet's functions take them."""
     p = row.values(
         {**given, row.counter: len(arrays)} if row.counter in row.parameters and row.counter not in given else given
     )
@@ -218,6 +222,6 @@ def call_operator(row: Operator, arrays: Sequence[Handle], given: Mapping[str, A
 
 
 def invoke_one(name: str, *arrays: Handle, out: Handle | None = None, **given: Any) -> NDArray:
-    """Call an operator that has one output."""
+    """OperatorTask an operator that has one output."""
     found: NDArray = call_operator(operator(name), arrays, given, out)
     return found

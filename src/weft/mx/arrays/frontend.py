@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.mx.base import type_name
-from weft.mx.context import Context
-from weft.mx.operators.rules import RULES
+from weft.mx.base.context import Context
+from weft.mx.base.element_types import type_name
+from weft.mx.operators import RULES
 from weft.mx.operators.table import OPERATORS, Operator, operator
 
 Number = (int, float, np.generic)

@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.mx.array_file import load, load_frombuffer, save
-from weft.mx.context import Context, current_context
-from weft.mx.frontend import PAIRS, Frontend, Namespace, apply_pair, give_arithmetic, give_methods, random_functions
-from weft.mx.invoke import call_operator, invoke_one
-from weft.mx.ndarray import NDArray, array, empty, from_torch, to_torch, type_text, zeros
+from weft.mx.arrays.array_file import load, load_frombuffer, save
+from weft.mx.arrays.frontend import (
+    PAIRS,
+    Frontend,
+    Namespace,
+    apply_pair,
+    give_arithmetic,
+    give_methods,
+    random_functions,
+)
+from weft.mx.arrays.invoke import call_operator, invoke_one
+from weft.mx.arrays.ndarray import NDArray, array, empty, from_torch, to_torch, type_text, zeros
+from weft.mx.arrays.queue import seed, waitall
+from weft.mx.base.context import Context, current_context
 from weft.mx.operators.table import OPERATORS, Operator
-from weft.mx.queue import waitall
 
 __all__ = [
     "NDArray",
@@ -59,7 +67,13 @@ FRONTEND = Frontend(NDArray, "NDArray", _call)
 give_arithmetic(FRONTEND, in_place=True)
 give_methods(FRONTEND)
 
-random = Namespace("weft.mx.nd.random", FRONTEND, "_random_", random_functions(FRONTEND))
+
+def _seed(seed_state: int, ctx: Context | str = "all") -> None:
+    """Begin the random numbers of a context, or of all, anew."""
+    seed(int(seed_state), None if isinstance(ctx, str) else ctx)
+
+
+random = Namespace("weft.mx.nd.random", FRONTEND, "_random_", {**random_functions(FRONTEND), "seed": _seed})
 linalg = Namespace("weft.mx.nd.linalg", FRONTEND, "_linalg_")
 contrib = Namespace("weft.mx.nd.contrib", FRONTEND, "_contrib_")
 image = Namespace("weft.mx.nd.image", FRONTEND, "_image_")

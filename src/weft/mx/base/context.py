@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from typing_extensions import Self
 
-from weft.mx.base import MXNetError
+from weft.mx.base.errors import MXNetError
 
 KINDS = ("cpu", "gpu", "cpu_pinned", "cpu_shared")
 NUMBERS = {"cpu": 1, "gpu": 2, "cpu_pinned": 3, "cpu_shared": 5}

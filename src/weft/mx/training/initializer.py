@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.mx.nd import random
-from weft.mx.ndarray import NDArray
+from weft.mx.arrays.nd import random
+from weft.mx.arrays.ndarray import NDArray
 
 # What a parameter whose name ends so begins with, whatever the initializer.
 BY_SUFFIX = {

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.mx import queue
-from weft.mx.context import Context
-from weft.mx.gradients import backward as _backward
-from weft.mx.gradients import gradients
-from weft.mx.handle import Chunk
-from weft.mx.ndarray import NDArray, ready
-from weft.mx.tape import Node, Variable, entry_to_record, modes
+from weft.mx.arrays import queue
+from weft.mx.arrays.gradients import backward as _backward
+from weft.mx.arrays.gradients import gradients
+from weft.mx.arrays.handle import Chunk
+from weft.mx.arrays.ndarray import NDArray, ready
+from weft.mx.arrays.tape import TapeNode, Variable, entry_to_record, modes
+from weft.mx.base.context import Context
 
 __all__ = [
     "Function",
@@ -164,7 +164,7 @@ class Function:
         if not parents:
             return outputs
         given = _listed(outputs)
-        node = Node(parents)
+        node = TapeNode(parents)
         made = [NDArray(Chunk(array.context), array.shape, array._dtype) for array in given]
         node.versions = (0,) * len(made)
         for place, array in enumerate(made):

@@ -1,11 +1,11 @@
-"""Write which operators of MXNet 1.9.1 are there: `python -m weft.mx.operators.report > docs/mx-operators.md`."""
+"""Write which operators of MXNet 1.9.1 are there: `python -m tests.mx.operator_page > docs/mx-operators.md`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 
-from weft.mx.operators.rules import RULES
+from weft.mx.operators import RULES
 from weft.mx.operators.table import INSIDE, OPERATORS, Operator
 
 HEAD = """# MXNet's operators

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from weft.mx import queue
-from weft.mx.base import MXNetError
-from weft.mx.handle import Chunk, Handle
-from weft.mx.invoke import new_array
-from weft.mx.tape import NOT_RECORDED, Backward, Leaf, Node, entry_of, reached
+from weft.mx.arrays import queue
+from weft.mx.arrays.handle import Chunk, Handle
+from weft.mx.arrays.invoke import new_array
+from weft.mx.arrays.tape import NOT_RECORDED, BackwardTask, TapeNode, VariableVersion, entry_of, reached
+from weft.mx.base.errors import MXNetError
 
 if TYPE_CHECKING:
-    from weft.mx.ndarray import NDArray
+    from weft.mx.arrays.ndarray import NDArray
 
 
 def backward(
@@ -25,7 +25,7 @@ def backward(
 ) -> None:
     """Write gradients of what the heads were made of into `grad` of the variables."""
     task, nodes = _backward_task(heads, head_grads)
-    targets = [leaf.variable for leaf in task.leaves if isinstance(leaf, Leaf)]
+    targets = [leaf.variable for leaf in task.leaves if isinstance(leaf, VariableVersion)]
     task.keeps_graph = retain_graph
     grads: list[Handle] = []
     for variable in targets:
@@ -49,19 +49,21 @@ def backward(
     _finish_graph(nodes, retain_graph)
 
 
-def _finish_graph(nodes: Sequence[Node], retain_graph: bool) -> None:
+def _finish_graph(nodes: Sequence[TapeNode], retain_graph: bool) -> None:
     for node in nodes:
         if node.updates is not None:
             node.updates()
             node.updates = None
     if not retain_graph:
         for node in nodes:
-            if not isinstance(node, Leaf):
+            if not isinstance(node, VariableVersion):
                 node.used_up = True
                 node.parents = ()
 
 
-def _backward_task(heads: Sequence[Handle], head_grads: Sequence[Handle | None] | None) -> tuple[Backward, list[Node]]:
+def _backward_task(
+    heads: Sequence[Handle], head_grads: Sequence[Handle | None] | None
+) -> tuple[BackwardTask, list[TapeNode]]:
     entries = []
     for head in heads:
         entry = entry_of(head)
@@ -72,15 +74,15 @@ def _backward_task(heads: Sequence[Handle], head_grads: Sequence[Handle | None] 
     if len(given) != len(heads):
         raise MXNetError(f"{len(heads)} heads were given {len(given)} gradients")
     nodes = reached(entry[0] for entry in entries)
-    leaves = [node for node in nodes if isinstance(node, Leaf) and node.variable.request != "null"]
-    task = Backward(entries, given, leaves)
+    leaves = [node for node in nodes if isinstance(node, VariableVersion) and node.variable.request != "null"]
+    task = BackwardTask(entries, given, leaves)
     return task, nodes
 
 
-def _push_backward(task: Backward, heads: Sequence[Handle], writes: Sequence[Handle]) -> None:
+def _push_backward(task: BackwardTask, heads: Sequence[Handle], writes: Sequence[Handle]) -> None:
     sources = [*heads, *[given for given in task.head_grads if given is not None]]
     # The variables, too: a leaf that no task has read yet takes its elements now.
-    sources += [leaf.array for leaf in task.leaves if isinstance(leaf, Leaf)]
+    sources += [leaf.array for leaf in task.leaves if isinstance(leaf, VariableVersion)]
     queue.push(task, [array.order for array in sources], [array.order for array in writes], "backward")
 
 
@@ -94,7 +96,7 @@ def gradients(
 ) -> list[NDArray]:
     """New arrays with the gradients of some variables."""
     task, nodes = _backward_task(heads, head_grads)
-    leaves: list[Leaf] = []
+    leaves: list[VariableVersion] = []
     for place, array in enumerate(variables):
         if array.variable is None:
             raise MXNetError(
@@ -105,7 +107,7 @@ def gradients(
     task.leaves = leaves
     task.keeps_graph, task.creates_graph = retain_graph, create_graph
     made = [new_array(Chunk(array.context), array.shape, array._dtype) for array in variables]
-    node = Node([entry[0] for entry in task.entries] + list(leaves)) if create_graph else None
+    node = TapeNode([entry[0] for entry in task.entries] + list(leaves)) if create_graph else None
 
     def deliver(found: Sequence[Tensor]) -> None:
         for array, tensor in zip(made, found, strict=True):

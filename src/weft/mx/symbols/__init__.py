@@ -1,0 +1,1 @@
+"""Graphs that are composed before they run: `mx.sym`."""

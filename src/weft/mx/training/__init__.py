@@ -1,0 +1,1 @@
+"""What training needs besides networks: first weights, rules of update, rates, measures, stores of keys."""
