@@ -23,7 +23,7 @@ from torch import nn
 import weft
 from bench.machine import ROOT, describe, short_name
 from bench.models.chapter import lenet, resnet18
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 
 FOLDER = ROOT / "build" / "bench" / "accuracy"
 LARGEST_DIFFERENCE = 0.01  # of the mean accuracies after the last epoch
@@ -81,7 +81,7 @@ def accuracy(net: nn.Module, test: Batches) -> float:
     return right / len(test.data)
 
 
-def train(way: str, recipe: Recipe, data: tuple[Images, Images], epochs: int, seed: int) -> Curve:
+def train(way: str, recipe: Recipe, data: tuple[ImageData, ImageData], epochs: int, seed: int) -> Curve:
     """Train from the seed's parameters, in the seed's order, at a rate that falls to nothing."""
     torch.manual_seed(seed)
     net = recipe.net().train()
@@ -148,13 +148,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def load(options: argparse.Namespace) -> tuple[Images, Images]:
+def load(options: argparse.Namespace) -> tuple[ImageData, ImageData]:
     """The first samples of either data set."""
     counts = options.samples, options.samples // 2
     if not options.fashion_mnist:
         return weft.data.synthetic_fashion_mnist(*counts)
     train, test = (
-        Images(whole.images[:count], whole.labels[:count], whole.name)
+        ImageData(whole.images[:count], whole.labels[:count], whole.name)
         for whole, count in zip(weft.data.fashion_mnist(), counts, strict=True)
     )
     return train, test

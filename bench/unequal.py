@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import weft
 from bench.figures import ratios
-from weft.train.devices.measured_shares import TRIED
+from weft.train.devices.shares import TRIED
 
 BATCH = 256
 SLOWER, USELESS = 3.0, 30.0

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 import weft
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 
 SCALE = 0.01
 
@@ -62,7 +62,7 @@ def train_batch(
         sgd(parameters, lr, x.shape[0])  # the whole batch's size
 
 
-def train(num_gpus: int, batch_size: int, lr: float, data: tuple[Images, Images], epochs: int) -> float:
+def train(num_gpus: int, batch_size: int, lr: float, data: tuple[ImageData, ImageData], epochs: int) -> float:
     """Train, and give the accuracy on the test data."""
     torch.manual_seed(0)
     train_iter, test_iter = Batches(data[0], batch_size), Batches(data[1], 1000, shuffle=False)
@@ -112,7 +112,7 @@ def main() -> None:
         else weft.data.fashion_mnist()
     )
     print("data:", train_data.name)
-    kept = Images(train_data.images[: options.samples], train_data.labels[: options.samples], train_data.name)
+    kept = ImageData(train_data.images[: options.samples], train_data.labels[: options.samples], train_data.name)
     train(1, 256, 0.2, (kept, test_data), options.epochs)
     train(2, 256, 0.2, (kept, test_data), options.epochs)
 

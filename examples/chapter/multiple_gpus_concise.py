@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 
 NETS = {"resnet18": weft.models.resnet18, "lenet": weft.models.LeNet}
 
@@ -116,7 +116,7 @@ def main() -> None:
         else weft.data.fashion_mnist()
     )
     print("data:", train_data.name)
-    kept = Images(train_data.images[: options.samples], train_data.labels[: options.samples], train_data.name)
+    kept = ImageData(train_data.images[: options.samples], train_data.labels[: options.samples], train_data.name)
     for count, batch_size, lr in ((1, 256, 0.1), (2, 512, 0.2)):
         torch.manual_seed(0)
         devices = [f"cuda:{index}" if torch.cuda.device_count() >= count else f"cpu:{index}" for index in range(count)]

@@ -29,16 +29,15 @@ if TYPE_CHECKING:
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
     from weft.api.steps.step import step
+    from weft.train import data, models
     from weft.train.callbacks import Callback, EarlyStop
-    from weft.train.checkpoints.checkpoint import load, save
-    from weft.train.checkpoints.folder import Checkpoints
+    from weft.train.checkpoints.checkpoint import Checkpoints, load, save
     from weft.train.devices.choose_devices import try_all_gpus, try_gpu
     from weft.train.devices.collective import allreduce, replicate
     from weft.train.devices.data_parallel import DataParallel
     from weft.train.devices.split import split_and_load, split_batch
     from weft.train.evaluate import evaluate
     from weft.train.metrics import Accumulator, Animator
-    from weft.train.modules import data, models
     from weft.train.timing import BenchMark, Benchmark, Timer
     from weft.train.trainer import Trainer
 
@@ -99,14 +98,14 @@ HOMES = {
     "BenchMark": "weft.train.timing",
     "Benchmark": "weft.train.timing",
     "Callback": "weft.train.callbacks",
-    "Checkpoints": "weft.train.checkpoints.folder",
+    "Checkpoints": "weft.train.checkpoints.checkpoint",
     "DataParallel": "weft.train.devices.data_parallel",
     "EarlyStop": "weft.train.callbacks",
     "Timer": "weft.train.timing",
     "Trainer": "weft.train.trainer",
     "allreduce": "weft.train.devices.collective",
     "compile_source": "weft.api.source",
-    "data": "weft.train.modules",
+    "data": "weft.train",
     "engine_statistics": "weft.api.asynchronous",
     "evaluate": "weft.train.evaluate",
     "explain": "weft.api.explain",
@@ -116,7 +115,7 @@ HOMES = {
     "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoints.checkpoint",
     "load_program": "weft.api.programs.file",
-    "models": "weft.train.modules",
+    "models": "weft.train",
     "on": "weft.api.asynchronous",
     "program": "weft.api.hybrid",
     "ready": "weft.api.asynchronous",
@@ -133,13 +132,18 @@ HOMES = {
     "waitall": "weft.api.asynchronous",
 }
 
+MODULES = {"data", "models"}  # those of the names that are modules
+
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this function knows
 
     def __getattr__(name: str) -> object:
         home = HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'weft' has no attribute {name!r}")
-        found = getattr(importlib.import_module(home), name)
+        if name in MODULES:
+            found: object = importlib.import_module(f"{home}.{name}")
+        else:
+            found = getattr(importlib.import_module(home), name)
         globals()[name] = found  # so that the next use is a plain attribute
         return found
 

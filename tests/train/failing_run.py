@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 from weft.train.processes.peers import find_peers
 
 STEPS = 6  # an epoch
@@ -101,4 +101,4 @@ def run(
     options = {"callbacks": [Call()], "checkpoints": checkpoints, "patience": patience}
     trainer = Noted(net, optimizer, loss_fn, "cpu:0", **options)
     trainer.folder = Path(folder)
-    return trainer, Data(Images(images, labels, "small"), 8)
+    return trainer, Data(ImageData(images, labels, "small"), 8)

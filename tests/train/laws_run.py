@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 from weft.train.processes.peers import find_peers
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -110,7 +110,7 @@ def unequal_epochs(rank: int, world: int) -> None:
 
 
 def evaluation(rank: int, world: int) -> None:
-    images = Images(torch.zeros(23, 5, 1, dtype=torch.uint8), torch.zeros(23, dtype=torch.int64), "zeros")
+    images = ImageData(torch.zeros(23, 5, 1, dtype=torch.uint8), torch.zeros(23, dtype=torch.int64), "zeros")
     trainer = prepared(lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), callbacks=[Stop()])
     with torch.no_grad():
         trainer.net[1].bias.copy_(torch.tensor([1.0, 0.0, 0.0]))

@@ -16,7 +16,7 @@ from tests.train.model_wrappers import WAYS, model
 from torch import nn
 
 import weft
-from weft.train.checkpoints.matching import MismatchError
+from weft.train.checkpoints.names import ModelMismatchError
 
 
 def values(net: nn.Module) -> list[torch.Tensor]:
@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_reported_and_nothing_is_loaded(tmp_path: Path) -> 
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 4))
     net.add_module("head", nn.Linear(1, 1))
     before = values(net)
-    with pytest.raises(MismatchError, match="does not fit the model: nothing was loaded") as caught:
+    with pytest.raises(ModelMismatchError, match="does not fit the model: nothing was loaded") as caught:
         weft.load(tmp_path / "net", net)
     report = caught.value.report
     assert report.matched == ("0.weight", "0.bias")

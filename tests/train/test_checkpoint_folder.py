@@ -15,7 +15,7 @@ from torch import nn
 import weft
 from weft.config import overrides
 from weft.train.checkpoints import file_series
-from weft.train.checkpoints.folder import Checkpoints
+from weft.train.checkpoints.checkpoint import Checkpoints
 
 
 def names(folder: Path) -> list[str]:

@@ -18,11 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from weft.train.datasets import data
-from weft.train.datasets.data import Batches, Images, sample_order
-from weft.train.datasets.download import download
-from weft.train.datasets.idx_file import read_idx
-from weft.train.datasets.synthetic_images import synthetic_images
+from weft.train import data
+from weft.train.data import Batches, ImageData, sample_order, synthetic_images
+from weft.train.download import download, read_idx
 
 
 @given(length=st.integers(0, 3000), seed=st.integers(-5, 2**70), epoch=st.integers(0, 2**40))
@@ -51,9 +49,9 @@ def test_positions_look_independent_of_samples() -> None:
     assert abs(float((moved == 1).double().mean()) - 0.01) < 0.003
 
 
-def numbers(count: int) -> Images:
+def numbers(count: int) -> ImageData:
     images = torch.arange(count, dtype=torch.uint8)[:, None, None].expand(count, 28, 28)
-    return Images(images, torch.arange(count, dtype=torch.uint8), "numbers")
+    return ImageData(images, torch.arange(count, dtype=torch.uint8), "numbers")
 
 
 def test_a_loop_is_an_epoch_and_the_next_one_has_another_order() -> None:

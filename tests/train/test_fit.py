@@ -12,17 +12,16 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train import fit_progress
-from weft.train.datasets.data import Batches, Images
-from weft.train.datasets.prefetch import Prefetched
-from weft.train.fit_progress import FitProgress
-from weft.train.history import History
+from weft.train import history
+from weft.train.data import Batches, ImageData
+from weft.train.history import FitProgress, History
+from weft.train.prefetch import Prefetched
 
 
 def data(count: int = 40) -> Batches:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (count, 4, 4), dtype=torch.uint8, generator=generator)
-    return Batches(Images(images, torch.randint(3, (count,), generator=generator), "small"), 8)
+    return Batches(ImageData(images, torch.randint(3, (count,), generator=generator), "small"), 8)
 
 
 def trainer(devices: Any = "cpu:0", **options: Any) -> weft.Trainer:
@@ -75,7 +74,7 @@ def test_history_is_a_list_that_a_notebook_shows_with_curves() -> None:
 
 
 def test_a_long_epoch_says_a_line_every_tenth(monkeypatch: Any) -> None:
-    monkeypatch.setattr(fit_progress, "QUIET", -1.0)
+    monkeypatch.setattr(history, "QUIET", -1.0)
     said: list[str] = []
     progress = FitProgress(1, 40, said.append)
     for done in range(1, 41):

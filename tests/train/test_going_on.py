@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 
 SAMPLES, EPOCHS = 30, 3
 
@@ -20,7 +20,7 @@ SAMPLES, EPOCHS = 30, 3
 def data() -> Batches:
     source = torch.Generator().manual_seed(0)
     images = torch.randint(256, (SAMPLES, 4, 4), dtype=torch.uint8, generator=source)
-    return Batches(Images(images, torch.randint(3, (SAMPLES,), generator=source), "small"), 8)
+    return Batches(ImageData(images, torch.randint(3, (SAMPLES,), generator=source), "small"), 8)
 
 
 class SaveUpdates(weft.Callback):

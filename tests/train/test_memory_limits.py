@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.devices.memory_limits import USED, bytes_per_sample, capped_sizes
+from weft.train.devices.shares import USED, bytes_per_sample, capped_sizes
 
 
 class Noted(nn.Sequential):

@@ -14,7 +14,7 @@ import torch
 import weft
 from weft.train.checkpoints.converting import convert
 from weft.train.checkpoints.examining import difference
-from weft.train.checkpoints.foreign_numbers import plain
+from weft.train.checkpoints.foreign_file import plain
 from weft.train.checkpoints.values import decode, encode
 
 DEPTH = 90

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.train.datasets.data import Batches, Images
+from weft.train.data import Batches, ImageData
 from weft.train.devices.split import split_sizes
 
 X, Y = torch.randn(24, 5, generator=torch.Generator().manual_seed(3)), torch.arange(24) % 3
@@ -175,10 +175,10 @@ def test_a_batch_that_fails_on_one_device_leaves_no_trace() -> None:
     close(net, trained(functional.cross_entropy, "cpu:0", [(X, Y)]))
 
 
-def data(count: int) -> Images:
+def data(count: int) -> ImageData:
     images, labels = torch.randint(256, (count, 4, 4), dtype=torch.uint8), torch.randint(3, (count,))
     images[:, 0] = labels[:, None].byte() * 100
-    return Images(images, labels, "small")
+    return ImageData(images, labels, "small")
 
 
 def fit(

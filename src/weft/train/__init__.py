@@ -1,1 +1,1 @@
-"""A model, data and devices -> a trained model, and files from which training goes on."""
+"""Train a model on one or many devices, with checkpoints from which training goes on anywhere."""

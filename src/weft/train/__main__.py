@@ -1,4 +1,4 @@
-"""`python -m weft.train TARGET ...` -> a training run; also what `torchrun -m weft.train TARGET ...` starts."""
+"""Run `python -m weft.train TARGET ...`, which is also what `torchrun -m weft.train TARGET ...` starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users do between steps and epochs of training; early stopping is one of them."""
+"""Call the user between steps and epochs of training; early stopping is one such callback."""
 
 from __future__ import annotations
 

@@ -1,22 +1,26 @@
-"""A network and data -> how many answers are right, computed on several devices without padding."""
+"""Evaluate a network over data on several devices without padding: accuracy, loss, or measures of the user's."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from weft.train.checkpoints.canonical import unwrapped
-from weft.train.devices.batch import pair_of, samples_in, samples_of
+from weft.devices import Device
+from weft.train.checkpoints.names import unwrapped
 from weft.train.devices.choose_devices import find_devices
-from weft.train.devices.split import Shares, split_batch
+from weft.train.devices.split import Shares, pair_of, samples_in, samples_of, split_batch
 from weft.train.devices.threads import run_on
+from weft.train.processes.peers import Peers
+from weft.train.summed_loss import summed_loss
 
 Measure = Callable[[Any, Any], Any]
+ACCURACY, LOSS = "test_acc", "test_loss"
 
 
 def correct(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -88,3 +92,58 @@ def _home(net: Any) -> Any:
 def _copy(net: Any, device: torch.device) -> Any:
     """A network for another device; a function computes where its arguments are."""
     return copy.deepcopy(net).to(device) if isinstance(net, nn.Module) else net
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Tests a module after each epoch; with processes, each takes every so many batches, and only sums travel.
+
+    Without metrics of the user's: the share of right answers where the targets are a label for each score, else the
+    loss.
+    """
+
+    net: nn.Module
+    places: Sequence[Device]
+    loss_fn: Any
+    metrics: Mapping[str, Measure] | None
+    peers: Peers | None
+
+    def of(self, test: Iterable[Any]) -> dict[str, float]:
+        """Give the figures by name."""
+        batches = test
+        if self.peers is not None:
+            batches = (batch for index, batch in enumerate(test) if index % self.peers.world == self.peers.rank)
+        kinds = 4 if self.metrics is None else len(self.metrics)
+        found, count = sums_over(self.net, batches, self.places, measure=self._sums)
+        sums = torch.cat([found if count else torch.zeros(kinds, dtype=torch.float64), torch.tensor([float(count)])])
+        *values, samples = (sums if self.peers is None else self.peers.sum(sums)).tolist()
+        if self.metrics is not None:
+            return {name: _ratio(value, samples) for name, value in zip(self.metrics, values, strict=True)}
+        right, loss, counted, labelled = values
+        return {ACCURACY: _ratio(right, samples)} if labelled or not samples else {LOSS: _ratio(loss, counted)}
+
+    def _sums(self, answers: Any, y: Any) -> torch.Tensor:
+        if self.metrics is not None:
+            return _numbers([measure(answers, y) for measure in self.metrics.values()])
+        if _labels(answers, y):
+            return _numbers([correct(answers, y), 0.0, 0.0, 1.0])
+        return _numbers([0.0, *summed_loss(self.loss_fn, answers, y), 0.0])
+
+
+def _labels(answers: Any, y: Any) -> bool:
+    """Whether each target is the number of a class, for which there is a score each."""
+    tensors = isinstance(answers, torch.Tensor) and isinstance(y, torch.Tensor)
+    return (
+        tensors
+        and not (y.is_floating_point() or y.is_complex())
+        and answers.ndim >= 2
+        and y.shape == answers.shape[:1] + answers.shape[2:]
+    )
+
+
+def _numbers(values: Sequence[Any]) -> torch.Tensor:
+    return torch.tensor([float(value) for value in values], dtype=torch.float64)
+
+
+def _ratio(value: float, count: float) -> float:
+    return value / count if count else float("nan")

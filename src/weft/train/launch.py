@@ -1,4 +1,4 @@
-"""A training run, a number of processes -> its history: the processes are started, watched, and never left behind."""
+"""Start the processes of a training run, watch them, and leave none behind."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not said to be
 
-from weft.errors import ExecutionError, UsageError
+from weft.devices import cpu_count
+from weft.errors import ExecutionError, UsageError, WeftError
 from weft.train.history import History
-from weft.train.processes.peers import PATIENCE
-from weft.train.processes.rank_watch import NOBODY, Failure, own_part, publish, read_failure, signs
+from weft.train.processes.peers import PATIENCE, join
+from weft.train.processes.rank_watch import NOBODY, RankFailure, own_part, publish, read_failure, signs
 from weft.train.training_run import RunOptions, load_run
 
 LOOK = 0.05  # seconds between two looks at the processes
 GRACE = 3.0  # seconds in which the other processes end by themselves when one has failed
 RESULT = "history"
 HOST = "127.0.0.1"
+FAILED, INTERRUPTED = 4, 130
 
 
 @dataclass(frozen=True)
-class Order:
+class LaunchOptions:
     """What every process is told to do."""
 
     target: str
@@ -50,13 +53,13 @@ def train(target: str, *, processes: int = 1, **order: Any) -> History:
     """
     if processes < 1:
         raise UsageError(f"processes is {processes}")
-    told = Order(target, **order)
+    told = LaunchOptions(target, **order)
     if told.resume is not None and told.checkpoints is None:
-        told = Order(**{**asdict(told), "checkpoints": "checkpoints"})
+        told = LaunchOptions(**{**asdict(told), "checkpoints": "checkpoints"})
     return run_here(told) if processes == 1 else _Processes(told, processes).run()
 
 
-def run_here(told: Order) -> History:
+def run_here(told: LaunchOptions) -> History:
     """Train in this process."""
     run = load_run(told.target, RunOptions(told.devices, told.checkpoints, told.values or {}))
     if run.trainer.peers is not None:
@@ -67,7 +70,7 @@ def run_here(told: Order) -> History:
 class _Processes:
     """The processes of one run, one a rank; this process holds their store, so that it outlives any of them."""
 
-    def __init__(self, told: Order, count: int) -> None:
+    def __init__(self, told: LaunchOptions, count: int) -> None:
         self.count = count
         # Here and not in rank 0: when a rank is killed, the others must still be able to say and read which.
         self.store = TCPStore(HOST, 0, None, True, timeout=timedelta(seconds=300), wait_for_workers=False)
@@ -110,17 +113,17 @@ class _Processes:
             fix='start again with --resume auto (resume="auto") to go on from the newest checkpoint',
         )
 
-    def _described(self, rank: int) -> Failure:
+    def _described(self, rank: int) -> RankFailure:
         code = self.processes[rank].returncode
         ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
         sign = signs(self.own, self.count).get(rank)
         reason = f"process {self.processes[rank].pid} {ended}"
-        return Failure(rank, sign.step if sign else 0, reason, sign.line if sign else None)
+        return RankFailure(rank, sign.step if sign else 0, reason, sign.line if sign else None)
 
     def _end_all(self) -> None:
         """Leave no process behind: first ask, then make them."""
         if any(process.poll() is None for process in self.processes):
-            publish(self.own, Failure(NOBODY, 0, "the process that started this one ends"))
+            publish(self.own, RankFailure(NOBODY, 0, "the process that started this one ends"))
         for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
             alive = [process for process in self.processes if process.poll() is None]
             for process in alive:
@@ -132,7 +135,7 @@ class _Processes:
 
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
-    """Start processes that see Ctrl-C when they can answer to it (worker.py), not while they still import."""
+    """Start processes that see Ctrl-C when they can answer to it (in main), not while they still import."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -152,7 +155,7 @@ def _output() -> int | None:
 
 
 def _command() -> Sequence[str]:
-    return [sys.executable, "-m", "weft.train.rank", str(os.getpid())]
+    return [sys.executable, "-m", "weft.train.processes.parent", str(os.getpid()), "weft.train.launch"]
 
 
 def _terminated(number: int, _frame: Any) -> None:
@@ -161,3 +164,30 @@ def _terminated(number: int, _frame: Any) -> None:
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
+
+
+def main(words: Sequence[str]) -> int:
+    """Train as one rank; an error of Weft is printed as it is, any other one with its traceback."""
+    rank, world, port = (int(word) for word in words[:3])
+    told = LaunchOptions(**json.loads(words[3]))
+    torch.set_num_threads(max(1, cpu_count() // world))
+    try:
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back until now, see _ctrl_c_held_back
+        store = TCPStore(HOST, port, None, False, timeout=timedelta(seconds=300))
+        peers = join(lambda: store, rank, world)
+        assert peers is not None, "a run of one process is not started here"
+        with peers.guard():
+            history = run_here(told)
+    except WeftError as error:
+        print(f"weft: rank {rank}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - nobody else would say it
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if rank == 0:
+        own_part(store).set(RESULT, json.dumps(list(history)))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Values that come batch by batch -> sums of them, and curves."""
+"""Add up values that come batch by batch, and draw them as curves that grow."""
 
 from __future__ import annotations
 

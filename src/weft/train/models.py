@@ -1,4 +1,4 @@
-"""The networks of the chapter: its multilayer perceptron, its LeNet, its ResNet-18."""
+"""Build the networks of the chapter: its multilayer perceptron, its LeNet, its ResNet-18."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LeNet(nn.Module):
         return scores
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions whose result is added to what came in; with other sizes, to a convolution of it."""
 
     def __init__(self, channels: int, results: int, stride: int = 1) -> None:
@@ -59,7 +59,7 @@ def resnet18(classes: int = 10, channels: int = 1) -> nn.Sequential:
     """Make the chapter's ResNet-18: for small images, so a stem of 3 x 3 and no pooling before the blocks."""
     blocks: list[nn.Module] = []
     for before, after in ((64, 64), (64, 128), (128, 256), (256, 512)):
-        blocks += [Residual(before, after, stride=1 if before == after else 2), Residual(after, after)]
+        blocks += [ResidualBlock(before, after, stride=1 if before == after else 2), ResidualBlock(after, after)]
     return nn.Sequential(
         nn.Conv2d(channels, 64, 3, padding=1),
         nn.BatchNorm2d(64),

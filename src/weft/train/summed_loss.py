@@ -1,4 +1,4 @@
-"""A loss function as users write it -> the sum over samples (or tokens), and over how many."""
+"""Compute a loss as users write it, as its sum over samples (or tokens) and their number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from weft.errors import UsageError
-from weft.train.devices.batch import samples_in, tensors_in
+from weft.train.devices.split import samples_in, tensors_in
 
 Summed = tuple[torch.Tensor, torch.Tensor | float]
 LOSS = "give its mean over samples, or a pair of its sum and its count"

@@ -1,4 +1,4 @@
-"""Blocks of code -> how long they took, with all that they queued."""
+"""Time blocks of code, with all that they queued."""
 
 from __future__ import annotations
 

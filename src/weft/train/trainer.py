@@ -1,4 +1,4 @@
-"""A module, an optimizer, a loss and devices -> training steps that give what one device would."""
+"""Train a module on devices so that each step gives what one device would."""
 
 from __future__ import annotations
 
@@ -14,25 +14,18 @@ from torch import nn
 from weft.api.hybrid import hybridize
 from weft.errors import UsageError
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
-from weft.train.checkpoints.folder import Checkpoints
-from weft.train.datasets.prefetch import Prefetched
-from weft.train.device_work import DeviceWork, Numbers
-from weft.train.devices.batch import pair_of, samples_of, split_tree
+from weft.train.checkpoints.checkpoint import Checkpoints
+from weft.train.checkpoints.states import random_states_text, set_random_states_text
 from weft.train.devices.choose_devices import devices_of_rank
-from weft.train.devices.gradient_sums import GradientSums
-from weft.train.devices.measured_shares import MeasuredShares
-from weft.train.devices.memory_limits import MemoryLimits
-from weft.train.devices.replicas import Replicas
-from weft.train.devices.split import resolved_shares, split_sizes, training_sizes
-from weft.train.epoch_sums import EpochSums
-from weft.train.evaluation import Evaluation
-from weft.train.fit_progress import FitProgress
-from weft.train.history import History, line_of
-from weft.train.logical_shards import LogicalShards
-from weft.train.processes.peers import find_peers
-from weft.train.processes.rank_states import states_of_all, take_state
+from weft.train.devices.replicas import GradientBuckets, Replicas
+from weft.train.devices.shares import MeasuredShares, MemoryLimits
+from weft.train.devices.split import pair_of, resolved_shares, samples_of, split_sizes, split_tree, training_sizes
+from weft.train.evaluate import Evaluation
+from weft.train.gradients import DeviceWork, LogicalShards, Numbers, WholeStep, whole_step
+from weft.train.history import EpochSums, FitProgress, History, line_of
+from weft.train.prefetch import Prefetched
+from weft.train.processes.peers import Peers, find_peers
 from weft.train.trainer_options import check_trainable, options_of
-from weft.train.whole_step import WholeStep, whole_step
 
 Batch = tuple[Any, Any]
 logger = logging.getLogger("weft")
@@ -75,7 +68,7 @@ class Trainer:
         self._shards = LogicalShards(self.replicas, self.options, self.peers) if self.options.deterministic else None
         # Sums of batch norm and of buckets would reach the processes in different orders.
         overlap = self.options.overlap and not (prepared or self.options.sync_batchnorm or self.options.deterministic)
-        self._sums = GradientSums(self.replicas, None if self._shards else self.peers, overlap=overlap)
+        self._sums = GradientBuckets(self.replicas, None if self._shards else self.peers, overlap=overlap)
         self.steps = 0  # updates of the parameters
         self.epoch = 0
         self.history = History()
@@ -328,7 +321,7 @@ class Trainer:
         states: list[str] = []
         if self.peers is not None:
             self.peers.enter(self.steps, "saving")
-            states = states_of_all(self.peers)
+            states = [text.decode() for text in self.peers.gather(random_states_text().encode())]
         if self.peers is None or self.peers.rank == 0:
             parts = {**self._parts(self._standing(data)), "epoch": self.epoch, "within": self._so_far.state()}
             target.save(self.net, self.steps, **parts, history=list(self.history), ranks=states)
@@ -343,7 +336,15 @@ class Trainer:
         self._data = None if data is None else Prefetched(data, self.options.prefetch)
         self._so_far = EpochSums.of(found.parts.get("within", ())) if "data" in parts else EpochSums()
         if self.peers is not None:
-            take_state(self.peers, found["ranks"])
+            self._take_random_states(found["ranks"], self.peers)
+
+    @staticmethod
+    def _take_random_states(texts: Sequence[str], peers: Peers) -> None:
+        """Put the generators of this rank into its state; of another number of ranks, each gets a seed of its own."""
+        if len(texts) == peers.world:
+            set_random_states_text(texts[peers.rank])
+        elif peers.rank:
+            torch.manual_seed(torch.initial_seed() + peers.rank)
 
     def _own(self, checkpoints: Checkpoints | None) -> Checkpoints:
         found = checkpoints if checkpoints is not None else self.options.checkpoints

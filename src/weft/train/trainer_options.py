@@ -1,4 +1,4 @@
-"""What of training may be chosen."""
+"""Check the options of a trainer, and what it is given to train."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from weft.errors import UnsupportedError, UsageError
 from weft.train.callbacks import Callback
-from weft.train.checkpoints.folder import Checkpoints
+from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.devices.split import Shares
 from weft.train.evaluate import Measure
 from weft.train.processes.peers import PATIENCE

@@ -21,8 +21,8 @@ from weft.train.checkpoints.examining import (
     SOUND,
     UNCHECKED,
     UNREAD,
-    Difference,
     Examined,
+    FileDifference,
     difference,
     examine,
     files_of,
@@ -74,7 +74,7 @@ def verdict_data(found: Examined) -> dict[str, Any]:
     return state | ({"problem": found.problem} if found.problem else {})
 
 
-def differences(found: Difference) -> Document:
+def differences(found: FileDifference) -> Document:
     """Show how two files differ: names, then values, the largest difference first."""
     blocks: list[Block] = [Code(str(found.report))]
     if found.changed:
@@ -87,7 +87,7 @@ def differences(found: Difference) -> Document:
     return Document((*blocks, Paragraph("the same model" if found.same else parted, "strong")))
 
 
-def difference_data(found: Difference) -> dict[str, Any]:
+def difference_data(found: FileDifference) -> dict[str, Any]:
     """Give how two files differ as data."""
     report = {
         name: list(getattr(found.report, name)) for name in ("matched", "renamed", "missing", "unexpected", "shape")

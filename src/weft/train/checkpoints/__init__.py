@@ -1,1 +1,1 @@
-"""All that training needs <-> files that are whole or not there, ours and those of others."""
+"""Write all that training needs to files that are whole or not there, and read such files, also those of others."""

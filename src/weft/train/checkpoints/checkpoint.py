@@ -1,20 +1,126 @@
-"""A model with all that its training needs <-> one file, whole and verified or not at all; docs/checkpoints.md."""
+"""Save and load checkpoints: single files, and the folder of a training run."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from weft.engine import BaseEngine, Var, make_engine
+from weft.errors import CheckpointError, ExecutionError, UsageError
 from weft.files import FOLDER, given_file, given_path, what_is_there
-from weft.train.checkpoints.folder import read_newest
-from weft.train.checkpoints.reading import Checkpoint, read
+from weft.train.checkpoints.content import Checkpoint, CheckpointContent, read, snapshot
+from weft.train.checkpoints.file_series import MOST_LISTINGS, FileSeries, checked_step
 from weft.train.checkpoints.restoring import Restore, apply
-from weft.train.checkpoints.snapshot import snapshot
+from weft.train.checkpoints.tensor_file import MissingFileError, packed
 
+logger = logging.getLogger("weft")
 SAVING = 'weft.save("net.safetensors", net)'
 LOADING = 'weft.load("net.safetensors", net)'
+
+
+class Checkpoints:
+    """The checkpoints of one training run: `save(net, step, optimizer=...)`, `load(net, optimizer=...)`.
+
+    The newest `keep` files stay. With `background=True`, saving copies the tensors and writes them while training goes
+    on; if a write fails, the next `save` or `wait` raises its error.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = 3, background: bool = False) -> None:
+        self.folder = given_path(folder, "Checkpoints", 'weft.Checkpoints("runs")')
+        self._series = FileSeries(self.folder, keep)
+        self._background = background
+        self._engine: BaseEngine | None = None
+        self._written = Var("checkpoint")
+
+    def make_folder(self) -> None:
+        """Make the folder, so that one that cannot be made is known before hours of training."""
+        self._series.make_folder()
+
+    def save(self, net: nn.Module, step: int, /, *, random: bool | None = True, **parts: Any) -> Path:
+        """Write a checkpoint of a step, and give the file's path; see `weft.save`."""
+        number = checked_step(step)
+        if "step" in parts:
+            raise UsageError("a checkpoint was given its step twice", fix="checkpoints.save(net, 7, epoch=2)")
+        taken = snapshot(net, random, {**parts, "step": number})
+        self.wait()  # for the one before: a single copy of the tensors is in memory at a time
+        if self._background:
+            self._push(taken.detached(), number)
+        else:
+            self._series.write(number, packed(taken.blocks, taken.description))
+        return self._series.path(number)
+
+    def load(self, net: nn.Module | None = None, /, *, random: bool | None = None, **parts: Any) -> Checkpoint:
+        """Read the newest checkpoint that is good into a model and the other parts; see `weft.load`."""
+        self.wait()
+        return apply(read_newest(self.folder), net, Restore(random, parts=parts))
+
+    def latest(self) -> Path | None:
+        """Give the file that `load` would try first; None if there is none."""
+        self.wait()
+        return next(iter(self._series.newest_first()), None)
+
+    def wait(self) -> None:
+        """Wait until what is being written is in place; raise its error if it failed."""
+        if self._engine is None or self._engine.closed:
+            return
+        with self._told_once():
+            self._engine.wait(self._written)
+
+    def _push(self, taken: CheckpointContent, step: int) -> None:
+        if self._engine is None or self._engine.closed:
+            self._engine = make_engine({"disk": 1})
+
+        def write() -> None:
+            self._series.write(step, packed(taken.blocks, taken.description))
+
+        with self._told_once():
+            self._engine.push(write, writes=(self._written,), device="disk", name=f"save checkpoint {step}")
+
+    @contextmanager
+    def _told_once(self) -> Iterator[None]:
+        """Raise the error of a failed write as it is, and forget it: the next checkpoint may well be written."""
+        try:
+            yield
+        except ExecutionError as error:
+            self._written = Var("checkpoint")
+            if isinstance(error.__cause__, CheckpointError):
+                raise error.__cause__ from None
+            raise
+
+
+def read_newest(folder: Path, *, verify: bool = True) -> Checkpoint:
+    """Read the newest checkpoint of a folder; one that is damaged is named loudly, and the one before it is read.
+
+    Where all that were there have gone meanwhile, as writers of the folder keep only the newest, it is listed again.
+    """
+    damaged: list[CheckpointError] = []
+    for _ in range(MOST_LISTINGS):
+        damaged, gone = [], False
+        for path in FileSeries(folder, None).newest_first():
+            try:
+                found = read(path, verify=verify)
+            except MissingFileError:
+                gone = True
+                continue
+            except CheckpointError as error:
+                damaged.append(error)
+                continue
+            for earlier in damaged:
+                logger.warning("weft: CHECKPOINT DAMAGED, going back to %s: %s", path.name, earlier.fact)
+            return found
+        if not gone:
+            break
+    raise CheckpointError(
+        f"there is no checkpoint to load in {folder}",
+        why="\n".join(earlier.fact for earlier in damaged) or "no file in it is called step-<number>.safetensors",
+        fix="start anew, or name a file",
+    )
 
 
 def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None = None, **parts: Any) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint file of anybody -> the same in another format, verified after it was written; old files -> away."""
+"""Convert a checkpoint file to another format, verified after it was written, and clean the folder of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import torch
 
 from weft.errors import CheckpointError, UsageError
 from weft.files import FILE, FOLDER, sweep_orphans, what_is_there
-from weft.train.checkpoints.canonical import WRAPPED, without_wrappers
-from weft.train.checkpoints.durable_file import write_durably
+from weft.train.checkpoints.content import Checkpoint, read, snapshot_of
 from weft.train.checkpoints.examining import content_of, good_and_damaged
-from weft.train.checkpoints.reading import Checkpoint, read
-from weft.train.checkpoints.snapshot import snapshot_of
-from weft.train.checkpoints.told import Told, nobody
+from weft.train.checkpoints.names import WRAPPED, without_wrappers
+from weft.train.checkpoints.tensor_file import Told, nobody, write_durably
 
 OURS, THEIRS = (".safetensors",), (".pt", ".pth")
 

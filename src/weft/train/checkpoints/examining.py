@@ -1,4 +1,4 @@
-"""Checkpoint files of anybody -> what is in them, whether they are sound, and how two of them differ."""
+"""Examine checkpoint files of anybody: what is in them, whether they are sound, how two of them differ."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import torch
 
 from weft.errors import CheckpointError, UsageError
 from weft.files import FILE, FOLDER, missing_file, what_is_there
+from weft.train.checkpoints.content import Checkpoint, read
 from weft.train.checkpoints.file_series import FileSeries
 from weft.train.checkpoints.foreign_file import is_foreign
-from weft.train.checkpoints.matching import MatchReport, match
-from weft.train.checkpoints.reading import Checkpoint, read
-from weft.train.checkpoints.tensor_bytes import to_blocks
-from weft.train.checkpoints.tensor_file import SUFFIXES, NoChecksumError, NotTensorsError
-from weft.train.checkpoints.told import Told, nobody
+from weft.train.checkpoints.names import MatchReport, match
+from weft.train.checkpoints.tensor_file import SUFFIXES, NoChecksumError, NotTensorsError, Told, nobody, to_blocks
 from weft.train.checkpoints.values import encode
 
 SOUND, UNCHECKED, UNREAD, DAMAGED = "sound", "no checksum", "not read", "damaged"
@@ -49,7 +47,7 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedTensor:
     """A tensor whose values differ between two files: by how much at most, and relative to its own size (RMS)."""
 
     name: str
@@ -58,12 +56,12 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FileDifference:
     """Two files compared: which names fit, and which tensors of one name differ."""
 
     report: MatchReport
     equal: int
-    changed: tuple[Changed, ...]
+    changed: tuple[ChangedTensor, ...]
 
     @property
     def same(self) -> bool:
@@ -126,17 +124,17 @@ def files_of(places: list[Path]) -> list[Path]:
     return found
 
 
-def difference(first: Path, second: Path, told: Told = nobody) -> Difference:
+def difference(first: Path, second: Path, told: Told = nobody) -> FileDifference:
     """Compare two files tensor by tensor, under whatever wrappers they were saved."""
     old, new = content_of(first, told).tensors, content_of(second, told).tensors
     pairs, report = match(old, new, (str(first), str(second)))
     changed = [found for name, source in pairs.items() if (found := _changed(name, old[source], new[name]))]
-    return Difference(report, len(pairs) - len(changed), tuple(changed))
+    return FileDifference(report, len(pairs) - len(changed), tuple(changed))
 
 
-def _changed(name: str, old: Any, new: Any) -> Changed | None:
+def _changed(name: str, old: Any, new: Any) -> ChangedTensor | None:
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
-        return None if _as_stored(old) == _as_stored(new) else Changed(name, float("nan"), float("nan"))
+        return None if _as_stored(old) == _as_stored(new) else ChangedTensor(name, float("nan"), float("nan"))
     if old.dtype == new.dtype and torch.equal(old, new):
         return None
     wide = torch.complex128 if old.dtype.is_complex else torch.float64
@@ -146,7 +144,7 @@ def _changed(name: str, old: Any, new: Any) -> Changed | None:
         return None
     size = before.abs().square().mean().sqrt().item()
     rms = apart.square().mean().sqrt().item()
-    return Changed(name, apart.max().item(), rms / size if size else float("inf"))
+    return ChangedTensor(name, apart.max().item(), rms / size if size else float("inf"))
 
 
 def _as_stored(value: Any) -> tuple[str, list[tuple[str, bytes]]]:

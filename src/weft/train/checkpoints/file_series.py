@@ -1,4 +1,4 @@
-"""Numbered files in one folder: the newest few are kept, and `latest` names the last one that was written whole."""
+"""Keep the newest few of numbered files in a folder; `latest` names the last one that was written whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import CheckpointError, UsageError
 from weft.files import FOLDER, open_regular, what_is_there
-from weft.train.checkpoints.durable_file import write_durably
+from weft.train.checkpoints.tensor_file import write_durably
 
 LATEST = "latest"
 NAME = re.compile(r"step-(\d{10,})\.safetensors", re.ASCII)

@@ -1,32 +1,141 @@
-"""A checkpoint -> a model and the other parts of training as they were; nothing changes unless all of it fits."""
+"""Restore a model and the other parts of training from a checkpoint: all of them, or none.
+
+What restoring writes into is kept as a copy before, what it replaces is only remembered.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from weft.errors import CheckpointError, UsageError
 from weft.runtime.interrupts import interrupts_after
-from weft.train.checkpoints.canonical import canonical_names
-from weft.train.checkpoints.kept_parts import (
-    PutBack,
-    kept_generator,
-    kept_module,
-    kept_object,
-    kept_optimizer,
-    kept_random_states,
-)
-from weft.train.checkpoints.matching import MatchReport, match, mismatch
-from weft.train.checkpoints.optimizer_state import is_numbered, numbered_state, same_numbers
-from weft.train.checkpoints.random_states import set_random_states
-from weft.train.checkpoints.reading import Checkpoint
-from weft.train.checkpoints.tensor_bytes import to_blocks
-from weft.train.checkpoints.tensor_file import file_error
+from weft.train.checkpoints.content import Checkpoint
+from weft.train.checkpoints.names import MatchReport, canonical_names, match, mismatch
+from weft.train.checkpoints.states import is_numbered, numbered_state, random_states, same_numbers, set_random_states
+from weft.train.checkpoints.tensor_file import file_error, to_blocks
 from weft.train.checkpoints.values import MEANINGLESS
+
+PutBack = Callable[[], object]
+
+
+def kept_module(module: nn.Module) -> PutBack:
+    """Keep a module: its tensors and their values, its children, its attributes and its extra state."""
+    parts = list(module.modules())
+    tables = [vars(part) for part in parts]
+    tables += [table for part in parts for table in (part._parameters, part._buffers, part._modules)]
+    before = [(table, dict(table)) for table in tables]
+    extra = [(part, copied(part.get_extra_state())) for part in parts if _has_extra_state(part)]
+    values = [_kept_tensor(tensor) for tensor in (*module.parameters(), *module.buffers())]
+
+    def put_back() -> None:
+        _put_back(before)
+        for value in values:
+            value()
+        for part, state in extra:
+            part.set_extra_state(state)
+
+    return put_back
+
+
+def kept_optimizer(optimizer: torch.optim.Optimizer) -> PutBack:
+    """Keep an optimizer: restoring gives it another table of state and other groups, and leaves those it had."""
+    tables: list[dict[Any, Any]] = [vars(optimizer), optimizer.state, *optimizer.state.values()]
+    before = [(table, dict(table)) for table in [*tables, *optimizer.param_groups]]
+    groups, content = optimizer.param_groups, list(optimizer.param_groups)
+
+    def put_back() -> None:
+        _put_back(before)
+        groups[:] = content
+
+    return put_back
+
+
+def kept_object(part: Any) -> PutBack:
+    """Keep anything that gives and takes a state: its attributes, and a copy of its state for what lies deeper."""
+    attributes: dict[str, Any] = getattr(part, "__dict__", {})
+    tables = [attributes, *(value for value in attributes.values() if type(value) is dict)]
+    before = [(table, dict(table)) for table in tables]
+    lists = [(value, list(value)) for value in attributes.values() if type(value) is list]
+    try:
+        state, gave = copied(part.state_dict()), True
+    except MEANINGLESS:  # it has none before it is given one
+        state, gave = None, False
+
+    def put_back() -> None:
+        try:
+            if gave:
+                part.load_state_dict(state)
+        finally:
+            _put_back(before)
+            for held, content in lists:
+                held[:] = content
+
+    return put_back
+
+
+def kept_generator(generator: torch.Generator) -> PutBack:
+    """Keep a generator of random numbers."""
+    state = generator.get_state()
+    return lambda: generator.set_state(state)
+
+
+def kept_random_states() -> PutBack:
+    """Keep the generators of this process."""
+    states = random_states()
+    return lambda: set_random_states(states)
+
+
+def copied(value: Any) -> Any:
+    """Copy a state: tensors, which may be in a graph, by their values."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return copy.deepcopy(value)
+
+
+def _put_back(before: list[tuple[dict[Any, Any], dict[Any, Any]]]) -> None:
+    for held, content in before:
+        if held.keys() != content.keys() or any(held[key] is not value for key, value in content.items()):
+            held.clear()
+            held.update(content)
+
+
+def _kept_tensor(tensor: torch.Tensor) -> PutBack:
+    kind = type(tensor)
+    if is_lazy(tensor):
+
+        def without_size() -> None:
+            if type(tensor) is not kind:
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                tensor.__class__ = kind  # type: ignore[assignment]  # as PyTorch does in the other direction
+
+        return without_size
+    data, value = tensor.data, tensor.detach().clone()
+
+    def put_back() -> None:
+        with torch.no_grad():
+            if not _equal(data, value):
+                data.copy_(value)
+            if tensor.shape != data.shape or tensor.data_ptr() != data.data_ptr():
+                tensor.data = data
+
+    return put_back
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized and torch.equal(tensor, other)
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 @dataclass(frozen=True)
@@ -40,7 +149,7 @@ class Restore:
 
 def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoint:
     """Put a checkpoint into a model and the other objects: all is prepared before anything changes."""
-    steps: list[Step] = []
+    steps: list[RestoreStep] = []
     report, state = None, None
     if net is not None:
         if not isinstance(net, nn.Module):
@@ -53,7 +162,7 @@ def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoi
     restore_random = bool(wanted.parts) if wanted.random is None else wanted.random
     if restore_random and found.random is not None:
         states = found.random
-        steps.append(Step(lambda: set_random_states(states), kept_random_states))
+        steps.append(RestoreStep(lambda: set_random_states(states), kept_random_states))
     elif wanted.random:
         raise file_error(found.path, "it holds no random states", fix="save it with random=True")
     if net is not None and state is not None:
@@ -65,14 +174,14 @@ def apply(found: Checkpoint, net: nn.Module | None, wanted: Restore) -> Checkpoi
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RestoreStep:
     """What restores a part, and what keeps it as it is: that gives the function which puts it back."""
 
     restore: Callable[[], object]
     keep: Callable[[], PutBack]
 
 
-def _take(found: Checkpoint, steps: Sequence[Step]) -> None:
+def _take(found: Checkpoint, steps: Sequence[RestoreStep]) -> None:
     """Take all steps, or none: where a part refuses its state, or Ctrl-C comes between, all is put back."""
     kept = [step.keep() for step in steps]
     with interrupts_after() as interrupts:
@@ -142,7 +251,7 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return blocks["one"] == blocks["other"]
 
 
-def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> Step:
+def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> RestoreStep:
     """Give the step that restores a part; what can be checked before is checked now."""
     stored = found[name]
     if isinstance(part, torch.optim.Optimizer):
@@ -153,9 +262,9 @@ def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> 
         except MEANINGLESS as error:
             fact, why = (error.fact, error.why) if isinstance(error, UsageError) else (repr(error), None)
             raise file_error(found.path, f"its {name} does not fit: {fact}", why=why) from error
-        return Step(lambda: part.load_state_dict(state), lambda: kept_optimizer(part))
+        return RestoreStep(lambda: part.load_state_dict(state), lambda: kept_optimizer(part))
     if isinstance(part, torch.Generator):
-        return Step(lambda: part.set_state(stored), lambda: kept_generator(part))
+        return RestoreStep(lambda: part.set_state(stored), lambda: kept_generator(part))
     if isinstance(part, nn.Module):
         if not isinstance(stored, dict):
             raise file_error(found.path, f"its {name} is no module's state")
@@ -167,8 +276,8 @@ def _restore(found: Checkpoint, name: str, part: Any, net: nn.Module | None) -> 
             f"{name} is a {type(part).__name__}, which cannot take a state",
             fix=f'plain values are in the result: weft.load(path, net)["{name}"]',
         )
-    return Step(lambda: part.load_state_dict(stored), lambda: kept_object(part))
+    return RestoreStep(lambda: part.load_state_dict(stored), lambda: kept_object(part))
 
 
-def _module_step(module: nn.Module, state: dict[str, Any], *, strict: bool) -> Step:
-    return Step(lambda: module.load_state_dict(state, strict=strict), lambda: kept_module(module))
+def _module_step(module: nn.Module, state: dict[str, Any], *, strict: bool) -> RestoreStep:
+    return RestoreStep(lambda: module.load_state_dict(state, strict=strict), lambda: kept_module(module))

@@ -1,27 +1,42 @@
-"""Named tensors as bytes, with JSON text <-> one safetensors file in which every byte is under a digest.
+"""Write and read a safetensors file in which every byte is under a digest; docs/checkpoint-file.md describes it.
 
-The file is a plain safetensors file: other tools read its tensors. docs/checkpoint-file.md describes it. Nothing here
-needs PyTorch: a tensor is its type's name, its shape and its bytes.
+The file is there whole or not at all, and a signal from the keyboard waits until it is in place. Other tools read its
+tensors.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
+import shutil
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from weft.errors import CheckpointError
-from weft.files import open_regular, what_is_near
-from weft.train.checkpoints.told import Told, nobody
+import torch
+from torch.nn.parameter import is_lazy
 
+from weft.errors import CheckpointError, UnsupportedError, UsageError
+from weft.files import (
+    NotDurableError,
+    is_stream,
+    open_regular,
+    resolved_target,
+    sweep_orphans,
+    what_is_near,
+    write_whole,
+)
+from weft.runtime.interrupts import interrupts_after
+
+Told = Callable[[str, int, int], None]  # what is done with which file, bytes so far, bytes in all
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's
 LARGEST_HEADER = 64 * 2**20
 ALIGNMENT = 8
@@ -32,14 +47,73 @@ HEADER_DIGEST = "weft.header"  # the metadata entry with the digest of the heade
 ZEROS = b"0" * 64
 # A quote inside of a JSON string is escaped, so nothing that a user names can look like this entry.
 DIGEST_PLACE = re.compile(rb'"weft\.header":"([0-9a-f]{64})"')
-ITEM_SIZES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8,
-    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "C64": torch.complex64,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64,
+    "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+ITEM_SIZES = {code: dtype.itemsize for code, dtype in DTYPES.items()}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+# Types that the format lacks -> the one whose elements it stores, two in the place of one.
+PAIRS = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+PAIR_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in PAIRS}
+
+
+def nobody(what: str, done: int, total: int) -> None:
+    """Nobody asked."""
+
+
+def write_durably(path: Path, pieces: Sequence[bytes | bytearray | memoryview], told: Told = nobody) -> None:
+    """Write a file: temporary beside it, synced, renamed, its folder synced; through a link, and into a device."""
+    size = sum(len(piece) for piece in pieces)
+    try:
+        path = resolved_target(path)
+        if is_stream(path):  # who reads it may be slow: Ctrl-C does not wait for that
+            write_whole(path, pieces)
+            return
+        with interrupts_after():
+            sweep_orphans(path.parent)  # they take room
+            check_room(path.parent, size)
+            write_whole(path, pieces, lambda done: told(f"writing {path}", done, size))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _failure(path, error, size) from error
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Raise CheckpointError unless the disk of a folder has room for so many bytes."""
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise disk_full(folder, size, free)
+
+
+def disk_full(folder: Path, size: int, free: int) -> CheckpointError:
+    """Say that a file does not fit."""
+    return CheckpointError(
+        f"disk full: the checkpoint needs {size:,} bytes, and the disk of {folder} has {free:,} left",
+        why="nothing was changed: earlier checkpoints are as they were",
+        fix="make room or save elsewhere; weft.Checkpoints(folder, keep=2) keeps only the newest files",
+    )
+
+
+def _failure(path: Path, error: OSError, size: int) -> CheckpointError:
+    if isinstance(error, NotDurableError):
+        return CheckpointError(f"{path} is written, but may be lost if the machine stops now", why=str(error))
+    if is_stream(path):
+        return CheckpointError(f"{path} could not be written", why=error.strerror or str(error))
+    if error.errno in NO_ROOM:
+        return disk_full(path.parent, size, shutil.disk_usage(path.parent).free)
+    return CheckpointError(
+        f"{path} could not be written",
+        why=error.strerror or str(error),
+        fix="what was at this path before is unchanged; choose another path, or make its folder writable",
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StoredTensor:
     """The elements of one tensor, row by row."""
 
     dtype: str
@@ -51,12 +125,12 @@ class Block:
 class TensorFile:
     """What a file holds: tensors in the order of their names in the header, and the description."""
 
-    blocks: dict[str, Block]
+    blocks: dict[str, StoredTensor]
     description: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HeaderRow:
     """A row of the header: what the bytes from `begin` to `end` after it are."""
 
     name: str
@@ -92,7 +166,7 @@ def no_checksum(path: Path, problem: str, why: str) -> NoChecksumError:
     )
 
 
-def packed(blocks: Mapping[str, Block], description: Mapping[str, Any]) -> list[bytes | bytearray | memoryview]:
+def packed(blocks: Mapping[str, StoredTensor], description: Mapping[str, Any]) -> list[bytes | bytearray | memoryview]:
     """Give the pieces of a file in order: the header, then the tensors, those of the widest elements first."""
     order = sorted(blocks, key=lambda name: (-ITEM_SIZES[blocks[name].dtype], name))
     digests = {name: hashlib.sha256(blocks[name].content).hexdigest() for name in order}
@@ -170,7 +244,7 @@ def _read_header(path: Path, file: BinaryIO, size: int, verify: bool) -> bytes:
     return header
 
 
-def _parse_header(path: Path, header: bytes) -> tuple[dict[str, Any], list[Entry]]:
+def _parse_header(path: Path, header: bytes) -> tuple[dict[str, Any], list[HeaderRow]]:
     try:
         rows = json.loads(header.decode("utf-8"), object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
@@ -190,14 +264,14 @@ def _without_repetition(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _entry(path: Path, name: str, row: Any) -> Entry:
+def _entry(path: Path, name: str, row: Any) -> HeaderRow:
     fields: dict[str, Any] = row if isinstance(row, dict) else {}
     dtype: Any = fields.get("dtype")
     shape: Any = fields.get("shape")
     offsets: Any = fields.get("data_offsets")
     if not (isinstance(dtype, str) and dtype in ITEM_SIZES and _sizes(shape) and _sizes(offsets) and len(offsets) == 2):
         raise file_error(path, f"the header's row of its tensor {name!r} has no meaning")
-    return Entry(name, dtype, tuple(shape), *offsets)
+    return HeaderRow(name, dtype, tuple(shape), *offsets)
 
 
 def _sizes(numbers: Any) -> bool:
@@ -205,7 +279,7 @@ def _sizes(numbers: Any) -> bool:
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**56 for number in numbers)
 
 
-def _check_layout(path: Path, entries: Sequence[Entry], size: int) -> None:
+def _check_layout(path: Path, entries: Sequence[HeaderRow], size: int) -> None:
     """Tensors follow one another without gap or overlap up to the file's end, each as long as its shape says."""
     position = 0
     for entry in entries:
@@ -230,7 +304,7 @@ def _description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     return description
 
 
-def _digests(path: Path, description: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+def _digests(path: Path, description: Mapping[str, Any], entries: Sequence[HeaderRow]) -> dict[str, Any]:
     digests = description.get("digests")
     if not isinstance(digests, dict) or digests.keys() != {entry.name for entry in entries}:
         raise file_error(path, "its digests are of other tensors than it has")
@@ -246,7 +320,7 @@ class _Reading:
     size: int
     told: Told
 
-    def block(self, entry: Entry, digest: Any) -> bytearray:
+    def block(self, entry: HeaderRow, digest: Any) -> bytearray:
         """Read a tensor's bytes, piece by piece, into its memory and its digest."""
         content = bytearray(entry.end - entry.begin)
         view = memoryview(content)
@@ -263,8 +337,8 @@ class _Reading:
 
 
 def _read_blocks(
-    reading: _Reading, entries: Sequence[Entry], digests: Mapping[str, Any] | None
-) -> Iterator[tuple[str, Block]]:
+    reading: _Reading, entries: Sequence[HeaderRow], digests: Mapping[str, Any] | None
+) -> Iterator[tuple[str, StoredTensor]]:
     path = reading.path
     for entry in entries:
         digest = None if digests is None else hashlib.sha256()
@@ -273,4 +347,54 @@ def _read_blocks(
             raise file_error(path, f"its tensor {entry.name!r} is damaged", why="its digest is of other bytes")
         if entry.dtype == "BOOL" and content.strip(b"\0\1"):
             raise file_error(path, f"its tensor {entry.name!r} has elements that are neither true nor false")
-        yield entry.name, Block(entry.dtype, entry.shape, content)
+        yield entry.name, StoredTensor(entry.dtype, entry.shape, content)
+
+
+def to_block(name: str, tensor: torch.Tensor) -> tuple[StoredTensor, str | None]:
+    """Give the bytes of a tensor, and the name of its type if it is stored as pairs of another; shares its memory."""
+    problem = None
+    if is_lazy(tensor):
+        problem = "it has no size yet: call the model once before saving it"
+    elif tensor.layout is not torch.strided or tensor.is_quantized:
+        problem = f"it is a {tensor.layout} tensor of {tensor.dtype}"
+    elif tensor.device.type == "meta":
+        problem = "it is on the device meta and has no values"
+    elif type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        problem = f"it is a {type(tensor).__name__}, whose values live elsewhere"
+    elif tensor.dtype not in CODES and tensor.dtype not in PAIRS:
+        problem = f"the format has no elements of {tensor.dtype}"
+    if problem:
+        raise UnsupportedError(f"the tensor {name} cannot be stored in a checkpoint", why=problem)
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    shape, dtype, pair = tuple(plain.shape), plain.dtype, None
+    if dtype in PAIRS:
+        pair, shape = str(dtype).removeprefix("torch."), (*shape, 2)
+        dtype = PAIRS[dtype]
+    content: Any = plain.reshape(-1).view(torch.uint8).numpy()
+    return StoredTensor(CODES[dtype], shape, memoryview(content)), pair
+
+
+def to_blocks(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Give the blocks of named tensors, and the types of those that are stored as pairs."""
+    stored = {name: to_block(name, tensor) for name, tensor in tensors.items()}
+    pairs = {name: pair for name, (_, pair) in stored.items() if pair is not None}
+    return {name: block for name, (block, _) in stored.items()}, pairs
+
+
+def to_tensors(blocks: Mapping[str, StoredTensor], pairs: Any) -> dict[str, torch.Tensor]:
+    """Make tensors of blocks, which own their memory from now on; an impossible row is a UsageError."""
+    if not isinstance(pairs, dict) or not pairs.keys() <= blocks.keys():
+        raise UsageError("its table of paired types is of other tensors than it has")
+    return {name: _to_tensor(name, block, pairs.get(name)) for name, block in blocks.items()}
+
+
+def _to_tensor(name: str, block: StoredTensor, pair: Any) -> torch.Tensor:
+    dtype, shape = DTYPES[block.dtype], block.shape
+    if pair is not None:
+        wide = PAIR_NAMES.get(pair) if isinstance(pair, str) else None
+        if wide is None or PAIRS[wide] is not dtype or shape[-1:] != (2,):
+            raise UsageError(f"its tensor {name!r} cannot be of type {pair!r}")
+        dtype, shape = wide, shape[:-1]
+    if not block.content:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(block.content, dtype=torch.uint8).view(dtype).reshape(shape)

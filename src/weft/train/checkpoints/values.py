@@ -1,4 +1,4 @@
-"""What training keeps in Python (numbers, texts, lists, dictionaries, tensors in them) <-> JSON beside named tensors.
+"""Encode what training keeps in Python (numbers, texts, lists, dictionaries, tensors in them) as JSON beside tensors.
 
 Plain numbers, texts and lists are themselves; anything else is an object with one field that says what it is. Nothing
 is ever called by a name that stands in a file.

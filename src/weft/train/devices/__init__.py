@@ -1,1 +1,1 @@
-"""A batch and devices -> work for each of them, and sums over all."""
+"""Split batches over devices, and sum what the devices computed."""

@@ -1,4 +1,4 @@
-"""A machine with GPUs or without -> the devices to use, as the chapter names them."""
+"""Choose the devices to use, by name or by what the machine has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors on several devices -> their sum on each of them, or copies of one: what data parallelism communicates."""
+"""Sum tensors over devices (all-reduce), and copy one to each of them (replicate)."""
 
 from __future__ import annotations
 

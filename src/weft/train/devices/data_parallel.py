@@ -1,4 +1,4 @@
-"""A module -> one that computes each batch on several devices, as a single operator of autograd."""
+"""Compute each batch of a module on several devices, as a single operator of autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch norm in a step on several devices -> batch norm of the whole batch: only sums over samples travel.
+"""Normalise by the statistics of the whole batch where several devices compute it: only sums over samples travel.
 
 A mode of PyTorch takes `batch_norm` in training wherever it is called, so the modules stay what they are. Each device
 brings its sums to a meeting, leaves with those of all, and does the same in the backward.

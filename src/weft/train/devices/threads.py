@@ -1,4 +1,4 @@
-"""Functions and devices -> their results, computed at the same time: a thread a device, with its share of the cores."""
+"""Run a function for each device at the same time: a thread a device, with its share of the cores."""
 
 from __future__ import annotations
 
@@ -71,3 +71,9 @@ def _run(function: Callable[[], Result], place: Device, share: int, modes: Threa
         else:
             stack.enter_context(torch.cuda.device(place.torch_device))
         return function()
+
+
+def finish(place: Device) -> None:
+    """Wait for what a device was given; on the CPU it is done when the call returns."""
+    if place.kind == "cuda":
+        torch.cuda.synchronize(place.torch_device)

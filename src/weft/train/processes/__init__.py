@@ -1,1 +1,1 @@
-"""The processes of one training run: they are counted, watched, heard, and end together."""
+"""Let the processes of one training run sum over all of them, watch each other, and end together."""

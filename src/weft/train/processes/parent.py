@@ -1,9 +1,14 @@
-"""A process that was started by another -> one that ends when the other ends, however that ended."""
+"""End this process when the one that started it ends, however that ended.
+
+`python -m weft.train.processes.parent PARENT MODULE ...` runs a module so from the start: PyTorch takes seconds to
+import, and a process that loses its parent meanwhile is adopted by another, and would not know.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
 
@@ -24,3 +29,8 @@ def end_with_parent(parent: int | None = None) -> None:
 def parent_is_gone(parent: int) -> bool:
     """Tell whether the process that started this one has ended: somebody else has adopted this one."""
     return os.getppid() != parent
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv.pop(1)))
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""The processes of one training run, started by `torchrun` or `weft train` -> sums over all of them that never hang.
+"""Sum tensors over the processes of one training run, started by `torchrun` or `weft train`, without ever hanging.
 
 All communication is PyTorch's (`torch.distributed`: Gloo on CPUs, NCCL on GPUs). What is added here is that a wait for
 others looks, ten times a second, whether they are still there: a rank that failed, ended, or gives no sign of life is
@@ -27,7 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from weft.errors import ExecutionError
 from weft.train.processes.parent import end_with_parent
-from weft.train.processes.rank_watch import NOBODY, Failure, RankWatch, own_part
+from weft.train.processes.rank_watch import NOBODY, RankFailure, RankWatch, own_part
 from weft.train.processes.user_line import line_of_error
 
 SLICE = timedelta(seconds=0.1)
@@ -114,7 +114,7 @@ class Peers:
         if self.watch.failure is None:
             reason = "it was interrupted" if isinstance(error, KeyboardInterrupt) else _said(error)
             with contextlib.suppress(RuntimeError):  # the store may have gone with whoever held it
-                self.watch.report(Failure(self.rank, self.watch.sign.step, reason, line_of_error(error), told=True))
+                self.watch.report(RankFailure(self.rank, self.watch.sign.step, reason, line_of_error(error), told=True))
 
     def _wait(self, work: Any, on_gpu: bool) -> None:
         start, doing = time.monotonic(), self.watch.sign.doing
@@ -158,7 +158,7 @@ class Peers:
                 ) from error
             raise self._error(failure) from error
 
-    def _error(self, failure: Failure) -> ExecutionError:
+    def _error(self, failure: RankFailure) -> ExecutionError:
         self._leak()
         if failure.rank == NOBODY:
             return self._ended(failure.reason)

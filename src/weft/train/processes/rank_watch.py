@@ -1,4 +1,4 @@
-"""Signs of life of every rank in a shared store -> which rank failed or went silent, where, and in which step."""
+"""Watch the signs of life of every rank in a shared store, and say which one failed, where, and in which step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOBODY = -1  # the rank of a failure that no rank has caused
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """What is known of the rank that ended the run."""
 
     rank: int
@@ -51,7 +51,7 @@ class RankWatch:
     def __init__(self, store: Any, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
         self.sign = Sign(process=os.getpid())
-        self.failure: Failure | None = None
+        self.failure: RankFailure | None = None
         self._store = store
         self._main = threading.main_thread().ident or 0
         self._parent = os.getppid()
@@ -76,7 +76,7 @@ class RankWatch:
             with self._lock:
                 self._say()
 
-    def report(self, failure: Failure) -> None:
+    def report(self, failure: RankFailure) -> None:
         """Tell all ranks of a failure; the first one that is told counts."""
         with self._lock:
             self.failure = self.failure or publish(self._store, failure)
@@ -91,19 +91,19 @@ class RankWatch:
             except RuntimeError:
                 return  # whoever held the store has left before
 
-    def find(self, seconds: float) -> Failure | None:
+    def find(self, seconds: float) -> RankFailure | None:
         """Wait until it is known which rank failed, for so long at most."""
         limit = time.monotonic() + seconds
         while self.failure is None and time.monotonic() < limit:
             threading.Event().wait(PERIOD / 4)
         return self.failure
 
-    def late(self, step: int) -> Failure:
+    def late(self, step: int) -> RankFailure:
         """Name a rank that others have waited for in vain: the one that is furthest behind."""
         signs = {other: sign for other, (sign, _) in self._seen.items()}
         slowest = min(signs, key=lambda other: (signs[other].doing == "waiting", signs[other].step))
         sign = signs[slowest]
-        return Failure(
+        return RankFailure(
             slowest, step, f"it is alive but does not come to the sum of the others: {sign.doing}", sign.line
         )
 
@@ -122,7 +122,7 @@ class RankWatch:
                     self._say()
                     self._look()
             except RuntimeError as error:  # the store's connection: its holder has ended or does not answer
-                holder = Failure(0, self.sign.step, f"the store of the process group does not answer: {error}")
+                holder = RankFailure(0, self.sign.step, f"the store of the process group does not answer: {error}")
                 self.failure = self.failure or holder
                 return
 
@@ -148,22 +148,22 @@ class RankWatch:
                 self.failure = publish(self._store, silent(other, sign))
 
 
-def silent(rank: int, sign: Sign) -> Failure:
+def silent(rank: int, sign: Sign) -> RankFailure:
     """Say what a rank that gives no sign of life was last seen doing."""
     if sign.doing == "ended":
-        return Failure(rank, sign.step, "it has ended, and the others have not", None)
-    return Failure(rank, sign.step, f"process {sign.process} was killed or is stopped: no sign of life", sign.line)
+        return RankFailure(rank, sign.step, "it has ended, and the others have not", None)
+    return RankFailure(rank, sign.step, f"process {sign.process} was killed or is stopped: no sign of life", sign.line)
 
 
-def publish(store: Any, failure: Failure) -> Failure:
+def publish(store: Any, failure: RankFailure) -> RankFailure:
     """Put a failure into the store unless there is one; gives the one that is there then."""
     text: bytes = store.compare_set(FAILURE, "", json.dumps(asdict(failure)))
-    return Failure(**json.loads(text)) if text else failure
+    return RankFailure(**json.loads(text)) if text else failure
 
 
-def read_failure(store: Any) -> Failure | None:
+def read_failure(store: Any) -> RankFailure | None:
     """Give the failure that is in the store."""
-    return Failure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None
+    return RankFailure(**json.loads(store.get(FAILURE))) if store.check([FAILURE]) else None
 
 
 def signs(store: Any, world: int) -> dict[int, Sign]:

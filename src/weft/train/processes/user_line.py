@@ -1,4 +1,4 @@
-"""A traceback or a running thread -> the line of the user's code in it."""
+"""Find the line of the user's code in a traceback or a running thread."""
 
 from __future__ import annotations
 

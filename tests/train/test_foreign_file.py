@@ -15,7 +15,7 @@ from torch import nn
 
 import weft
 from weft.train.checkpoints.converting import convert
-from weft.train.checkpoints.foreign_numbers import Array, Elements, plain
+from weft.train.checkpoints.foreign_file import NumpyArray, NumpyType, plain
 
 
 def model(seed: int = 0) -> nn.Module:
@@ -159,10 +159,10 @@ def test_threads_that_read_at_the_same_time_leave_no_stand_ins(tmp_path: Path, m
 @pytest.mark.parametrize("state", [None, 3, (1, 2), (1, (2,), "f8", False, b"x" * 16), [1, (2,), 3, 4, 5]], ids=repr)
 def test_what_is_no_state_of_an_array_is_refused(state: Any) -> None:
     with pytest.raises(weft.UsageError, match="a NumPy array of another kind"):
-        Array().__setstate__(state)
+        NumpyArray().__setstate__(state)
 
 
-@pytest.mark.parametrize("key", [Array(), Elements("f8")], ids=lambda key: type(key).__name__)
+@pytest.mark.parametrize("key", [NumpyArray(), NumpyType("f8")], ids=lambda key: type(key).__name__)
 def test_what_stands_for_an_array_is_no_key(key: Any) -> None:
     with pytest.raises(weft.UsageError, match="a table with a key that no table can have"):
         plain({"x": 1, key: 2})

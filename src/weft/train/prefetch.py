@@ -1,4 +1,4 @@
-"""Batches -> the same batches, made ahead by the engine while the one before is trained on."""
+"""Make batches ahead by the engine, while the one before is trained on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from weft.engine import Var, make_engine
 from weft.errors import ExecutionError, UsageError
-from weft.train.datasets.data import Batches
+from weft.train.data import Batches
 from weft.train.processes.user_line import HELPERS
 
 USUAL = 2  # batches ahead

@@ -1,27 +1,37 @@
-"""A batch -> fixed logical shards whose gradients are summed in one order: the same bits whatever the devices.
+"""Compute the gradient of a global batch on devices, in fixed logical shards, or as a whole step in one program.
 
-What a device computes depends on how many samples it is given and on how many threads its operators use; so a shard has
-the same samples whoever computes it, runs on one core, and draws its random numbers from a seed of its own.
+On devices, each computes its part, with batch norm over all of them where that is asked for.
+
+What a device computes depends on how many samples it is given and on how many threads its operators use. So a logical
+shard has the same samples whoever computes it, runs on one core, and draws its random numbers from a seed of its own;
+gradients are summed in the order of shards: the same bits whatever the devices.
+
+Virtual CPU devices with equal shares are lanes of one processor, and a program uses all lanes by itself. So a whole
+step computes the gradient of the whole batch: nothing is copied and nothing summed afterwards.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from weft.api.asynchronous_cores import cores
-from weft.train.device_work import Numbers
-from weft.train.devices.batch import moved, samples_of, split_tree
+from weft.api.steps.step import Step, step
+from weft.devices import Device
 from weft.train.devices.replicas import Replicas
-from weft.train.devices.split import training_sizes
-from weft.train.devices.threads import run_on
+from weft.train.devices.shares import MeasuredShares
+from weft.train.devices.split import load_pieces, moved, samples_in, samples_of, split_sizes, split_tree, training_sizes
+from weft.train.devices.synced_norm import Meeting, SyncedNorm
+from weft.train.devices.threads import finish, run_on
 from weft.train.processes.peers import Peers
-from weft.train.summed_loss import summed_loss
+from weft.train.summed_loss import nothing_of, summed_loss
 from weft.train.trainer_options import TrainerOptions
 
 SHARDS = 8
@@ -30,6 +40,86 @@ SEED_STEP = 0x9E3779B9
 # PyTorch has one generator for all threads of the CPU. Held by the shard that draws from it, from its seed to its last
 # number; on the other side are the other devices' shards, which hold nothing else.
 _drawing = threading.Lock()
+
+
+@dataclass
+class Numbers:
+    """Sums over samples: of the loss, of what it is divided by, and how many samples there were."""
+
+    loss: float | torch.Tensor = 0.0
+    count: float = 0.0
+    samples: int = 0
+
+
+class DeviceWork:
+    """Computes the gradients of a batch on the devices of this process."""
+
+    def __init__(
+        self, replicas: Replicas, options: TrainerOptions, measured: MeasuredShares | None, peers: Peers | None
+    ) -> None:
+        self.replicas = replicas
+        self.peers = peers
+        self.options = options
+        self.measured = measured
+
+    def pieces(self, x: Any, y: Any, shares: Sequence[float]) -> list[tuple[int, Any, Any]]:
+        """Split a batch; gives the devices that get something, each with its part."""
+        met_elsewhere = self.options.sync_batchnorm and self.peers is not None
+        count, places = samples_of(x, y), self.replicas.places
+        if not count and met_elsewhere:  # other processes meet this one in batch norm
+            return [(0, x, y)]
+        together = self.options.sync_batchnorm
+        sizes = split_sizes(count, shares) if together else training_sizes(self.replicas.nets[0], count, shares)
+        pieces = zip(load_pieces(x, places, sizes), load_pieces(y, places, sizes), strict=True)
+        return [(index, *piece) for index, piece in enumerate(pieces) if sizes[index]]
+
+    def run(self, loss_fn: Any, busy: Sequence[tuple[int, Any, Any]]) -> Numbers:
+        """Compute on all devices at once."""
+        places = [self.replicas.places[index] for index, _, _ in busy]
+        if self.options.sync_batchnorm:
+            results = self._run_together(loss_fn, busy, places)
+        else:
+            results = run_on([partial(self._backward, loss_fn, *piece) for piece in busy], places)
+        if busy and busy[0][0]:  # the first device had nothing: statistics are those of the first that had
+            self.replicas.take_buffers(busy[0][0])
+        home = self.replicas.places[0].torch_device
+        losses = [part.to(home) for part, _ in results]
+        return Numbers(
+            torch.stack(losses).sum() if losses else 0.0,
+            sum(float(number) for _, number in results),
+            sum(samples_in(part, labels) for _, part, labels in busy),
+        )
+
+    def _run_together(self, loss_fn: Any, busy: Sequence[tuple[int, Any, Any]], places: Sequence[Device]) -> list[Any]:
+        """Compute with batch norm over all samples."""
+        meeting = Meeting(len(busy), None if self.peers is None else self.peers.sum)
+
+        def member(number: int, piece: tuple[int, Any, Any]) -> Any:
+            try:
+                with SyncedNorm(meeting, number):
+                    return self._backward(loss_fn, *piece)
+            except BaseException as error:
+                meeting.leave(error)
+                raise
+
+        try:
+            return run_on([partial(member, number, piece) for number, piece in enumerate(busy)], places)
+        except threading.BrokenBarrierError:
+            raise (meeting.error or AssertionError("nobody failed")) from None
+
+    def _backward(self, loss_fn: Any, index: int, x: Any, y: Any) -> tuple[torch.Tensor, Any]:
+        start, samples = time.perf_counter(), samples_in(x, y)
+        kind, cast = self.replicas.places[index].kind, self.options.autocast
+        with torch.enable_grad(), torch.autocast(kind, dtype=cast) if cast is not None else nullcontext():
+            answers = self.replicas.nets[index](x)
+            # A mean over no samples is no number, and would spread: their part of the sum is zero.
+            loss, count = summed_loss(loss_fn, answers, y) if samples else (nothing_of(answers), 0.0)
+        scaler = self.options.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        if self.measured is not None:
+            finish(self.replicas.places[index])
+            self.measured.note(index, samples, time.perf_counter() - start)
+        return loss.detach(), count
 
 
 class LogicalShards:
@@ -139,3 +229,49 @@ class LogicalShards:
     def _set_buffers(self, values: Sequence[torch.Tensor]) -> None:
         for buffer, value in zip(self.replicas.nets[0].buffers(), values, strict=True):
             buffer.data.copy_(value)
+
+
+class WholeStep:
+    """Runs steps of `weft.step` for a trainer."""
+
+    def __init__(self, net: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Any) -> None:
+        self._net, self._optimizer, self._options = net, optimizer, options
+        self._loss_fn: Any = None
+        self._step: Step | None = None
+
+    def __call__(self, loss_fn: Any, x: Any, y: Any) -> torch.Tensor:
+        """Train on a batch, and give its mean loss."""
+        if self._step is None or loss_fn is not self._loss_fn:
+            self._loss_fn = loss_fn
+            self._step = step(self._net, _mean_of(loss_fn), self._optimizer, clip_norm=self._options.clip_norm)
+        loss: torch.Tensor = self._step(x, y)
+        if self._options.scheduler is not None and self._options.schedule == "update":
+            self._options.scheduler.step()
+        return loss
+
+
+def whole_step(trainer: Any) -> WholeStep | None:
+    """Make whole steps for a trainer where they are the same as its steps on devices; None where not."""
+    options = trainer.options
+    possible = (
+        options.hybridize
+        and trainer.peers is None
+        and options.shares == "equal"
+        and options.accumulate == 1
+        and options.scaler is None
+        and options.autocast is None
+        and (len(trainer.devices) == 1 or all(place.kind == "cpu" for place in trainer.devices))
+    )
+    return WholeStep(trainer.net, trainer.optimizer, options) if possible else None
+
+
+def _mean_of(loss_fn: Any) -> Any:
+    def mean(answers: Any, y: Any) -> torch.Tensor:
+        if not samples_in(y, answers):
+            return nothing_of(answers)  # a mean over no samples is no number, and would spread
+        loss, count = summed_loss(loss_fn, answers, y)
+        if isinstance(count, torch.Tensor):
+            return loss / torch.where(count == 0, 1, count)
+        return loss / (count or 1.0)
+
+    return mean

@@ -1,23 +1,51 @@
-"""An address -> a file with the expected checksum, with progress while it comes."""
+"""Download the files of a data set, with checksums, and read the arrays in them."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import http.client
+import math
+import struct
 import sys
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from weft.errors import ExecutionError
-from weft.files import open_regular
-from weft.train.checkpoints.durable_file import write_durably
+import numpy as np
+import torch
 
+from weft.errors import ExecutionError
+from weft.files import open_regular, write_atomically
+
+# The third byte of a file -> the type of its elements, big-endian.
+ELEMENTS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+LARGEST_ARRAY = 2**33  # bytes: a packed file may promise any size
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**18
-LARGEST = 2**30
+LARGEST_FILE = 2**30
+
+
+def read_idx(path: Path) -> torch.Tensor:
+    """Read a file; its sizes must be those of the bytes that are there."""
+    try:
+        with open_regular(path) as plain, gzip.open(plain) if path.suffix == ".gz" else plain as file:
+            start = file.read(4)
+            if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in ELEMENTS:
+                raise ExecutionError(f"{path} is not an IDX file", why=f"it begins with {start!r}")
+            elements = np.dtype(ELEMENTS[start[2]])
+            sizes = struct.unpack(f">{start[3]}I", file.read(4 * start[3]))
+            length = math.prod(sizes) * elements.itemsize
+            content = file.read(min(length, LARGEST_ARRAY) + 1)
+    except (OSError, EOFError, struct.error, zlib.error) as error:
+        raise ExecutionError(f"{path} could not be read", why=str(error) or type(error).__name__) from error
+    if len(content) != length:
+        raise ExecutionError(f"{path} says that it has {length} bytes of elements, and has {len(content)} or more")
+    array = np.frombuffer(content, dtype=elements).reshape(sizes)
+    return torch.from_numpy(array.astype(elements.newbyteorder("=")))
 
 
 def download(address: str, path: Path, md5: str) -> Path:
@@ -42,7 +70,7 @@ def download(address: str, path: Path, md5: str) -> Path:
             fix="try again; if it stays so, somebody between you and the server answers in its place",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, [content])
+    write_atomically(path, [content])
     return path
 
 
@@ -57,8 +85,8 @@ def _pieces(address: str, name: str) -> Iterator[bytes]:
         come = 0
         while piece := response.read(PIECE):
             come += len(piece)
-            if come > LARGEST:
-                raise OSError(f"more than {LARGEST:,} bytes came")
+            if come > LARGEST_FILE:
+                raise OSError(f"more than {LARGEST_FILE:,} bytes came")
             if sys.stderr.isatty():
                 share = f"{100 * come / expected:3.0f} % of " if expected else ""
                 sys.stderr.write(f"\r{name}: {share}{max(come, expected):,} bytes")

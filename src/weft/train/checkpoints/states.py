@@ -1,14 +1,57 @@
-"""An optimizer's state by the names of parameters in the model <-> the numbered one that PyTorch has."""
+"""Give the states of optimizers and of random number generators as values, and take them up again."""
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from weft.errors import UsageError
-from weft.train.checkpoints.canonical import canonical_names
+from weft.train.checkpoints.names import canonical_names
+from weft.train.checkpoints.values import MEANINGLESS, decode, encode
+
+
+def random_states() -> dict[str, Any]:
+    """Give the states of Python's, NumPy's and PyTorch's generators; of GPUs, where they are in use."""
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = list(torch.cuda.get_rng_state_all())
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Put the generators into these states; a state that is none is a UsageError."""
+    before = random_states()
+    try:
+        for name, state in states.items():
+            SETTERS[name](state)
+    except MEANINGLESS as error:
+        for name, state in before.items():
+            SETTERS[name](state)
+        raise UsageError("its random states have no meaning", why=f"{type(error).__name__}: {error}") from error
+
+
+def _set_cuda(states: list[torch.Tensor]) -> None:
+    # A run may go on with fewer GPUs, or none: those that are there get their states.
+    for index, state in enumerate(states[: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(state, index)
+
+
+SETTERS: dict[str, Callable[[Any], object]] = {
+    "python": random.setstate,
+    "numpy": np.random.set_state,
+    "torch": torch.set_rng_state,
+    "cuda": _set_cuda,
+}
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[str, Any]:
@@ -78,3 +121,18 @@ def _names_by_number(optimizer: torch.optim.Optimizer, net: nn.Module) -> dict[i
 
 def _class_name(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def random_states_text() -> str:
+    """Give the states of this process's generators as a text, which can travel to the process that writes."""
+    tensors: dict[str, torch.Tensor] = {}
+    data = encode(random_states(), "random", tensors)
+    lists = {name: [str(tensor.dtype).removeprefix("torch."), tensor.tolist()] for name, tensor in tensors.items()}
+    return json.dumps([data, lists])
+
+
+def set_random_states_text(text: str) -> None:
+    """Put the generators into the states of a text."""
+    data, lists = json.loads(text)
+    tensors = {name: torch.tensor(values, dtype=getattr(torch, dtype)) for name, (dtype, values) in lists.items()}
+    set_random_states(decode(data, tensors))

@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 
 import weft
-from weft.train import device_work
+from weft.train import gradients
 from weft.train import trainer as trainer_module
-from weft.train.devices.measured_shares import (
+from weft.train.devices.shares import (
     COMPARED,
     LEAST,
     RETRIED,
@@ -202,7 +202,7 @@ def seconds_of(
         alone.work(costs[index] * samples)
 
     alone, whole = Clock(), Steps(costs, disturbed)
-    monkeypatch.setattr(device_work, "time", alone)
+    monkeypatch.setattr(gradients, "time", alone)
     monkeypatch.setattr(trainer_module, "time", whole)
     monkeypatch.setattr(Throttled, "told", staticmethod(told), raising=False)
     net = Throttled(3, 2)

@@ -15,7 +15,7 @@ from tests.train.killing import kill_many
 
 from weft.errors import CheckpointError
 from weft.files import sweep_orphans
-from weft.train.checkpoints.durable_file import write_durably
+from weft.train.checkpoints.tensor_file import write_durably
 
 
 class Usage(NamedTuple):

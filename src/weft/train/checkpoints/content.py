@@ -1,0 +1,169 @@
+"""Put a model and the other parts of training into the content of a checkpoint, and take them out of it again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+import weft
+from weft.errors import CheckpointError, UsageError
+from weft.train.checkpoints.foreign_file import begins_foreign, read_foreign
+from weft.train.checkpoints.names import MatchReport, canonical_names
+from weft.train.checkpoints.states import optimizer_state, random_states
+from weft.train.checkpoints.tensor_file import (
+    StoredTensor,
+    Told,
+    file_error,
+    nobody,
+    opened,
+    packed,
+    read_tensors,
+    to_blocks,
+    to_tensors,
+    write_durably,
+)
+from weft.train.checkpoints.values import MEANINGLESS, decode, encode
+
+VERSION = 1
+MARK = "#"  # begins the names of tensors that are not the model's
+
+
+@dataclass(frozen=True)
+class CheckpointContent:
+    """Everything that goes into a file, at one moment of training."""
+
+    blocks: dict[str, StoredTensor]
+    description: dict[str, Any]
+
+    def detached(self) -> CheckpointContent:
+        """Give one with memory of its own, for writing while training goes on."""
+        blocks = {
+            name: StoredTensor(block.dtype, block.shape, bytes(block.content)) for name, block in self.blocks.items()
+        }
+        return CheckpointContent(blocks, self.description)
+
+    def write(self, path: Path, told: Told = nobody) -> None:
+        """Write the file."""
+        write_durably(path, packed(self.blocks, self.description), told)
+
+
+def snapshot(net: nn.Module, random: bool | None, parts: Mapping[str, Any]) -> CheckpointContent:
+    """Collect what goes into a file; the tensors are still the model's own."""
+    if not isinstance(net, nn.Module):
+        raise UsageError(f"save takes a module, not {type(net).__name__}", fix="weft.save(path, net, optimizer=...)")
+    names = canonical_names(net)
+    model = {names[key]: value for key, value in net.state_dict(keep_vars=True).items()}
+    states = random_states() if (bool(parts) if random is None else random) else None
+    return snapshot_of(model, {name: _state_of(part, net) for name, part in parts.items()}, states)
+
+
+def snapshot_of(model: Mapping[str, Any], parts: Mapping[str, Any], random: Any) -> CheckpointContent:
+    """Collect what goes into a file: a model's state by name, and plain values; the tensors are shared."""
+    tensors: dict[str, torch.Tensor] = {}
+    ties: dict[str, str] = {}
+    extra: dict[str, Any] = {}
+    owners: dict[tuple[Any, ...], str] = {}
+    for name, value in model.items():
+        if name.startswith(MARK):
+            raise UsageError(f"the tensor {name} has a name that a checkpoint gives itself")
+        if not isinstance(value, torch.Tensor):
+            extra[name] = encode(value, f"{MARK}extra.{name}", tensors)
+            continue
+        owner = owners.setdefault(_identity(value), name)
+        if owner == name:
+            tensors[name] = value
+        else:
+            ties[name] = owner
+    stored = {name: encode(part, MARK + name, tensors) for name, part in parts.items()}
+    description = {
+        "version": VERSION,
+        "model": list(model),
+        "ties": ties,
+        "extra": extra,
+        "parts": stored,
+        "random": encode(random, f"{MARK}random", tensors),
+        "made_by": {"weft": weft.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    blocks, pairs = to_blocks(tensors)
+    return CheckpointContent(blocks, {**description, "pairs": pairs})
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for two tensors that are one; a tensor without memory is only itself."""
+    if is_lazy(tensor) or tensor.layout is not torch.strided:
+        return (id(tensor),)
+    address = tensor.data_ptr() if type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer) else 0
+    return (address or id(tensor), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+
+
+def _state_of(part: Any, net: nn.Module) -> Any:
+    if isinstance(part, torch.optim.Optimizer):
+        return optimizer_state(part, net)
+    if isinstance(part, torch.Generator):
+        return part.get_state()
+    if isinstance(part, nn.Module):
+        return {canonical_names(part)[key]: value for key, value in part.state_dict().items()}
+    return part.state_dict() if hasattr(part, "state_dict") else part
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds: tensors of the model under their names, and the other parts; `checkpoint["epoch"]`."""
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    parts: dict[str, Any] = field(default_factory=dict)
+    random: dict[str, Any] | None = None
+    made_by: dict[str, str] = field(default_factory=dict)
+    report: MatchReport | None = None  # how they went into the model, where one was given
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.parts:
+            raise file_error(
+                self.path,
+                f"it holds no {name}",
+                why=f"besides the model it holds {', '.join(self.parts) or 'nothing'}",
+                fix=f"name it when saving: weft.save(path, net, {name}=...)",
+            )
+        return self.parts[name]
+
+
+def read(path: Path, *, verify: bool = True, told: Told = nobody) -> Checkpoint:
+    """Read and verify a file; makes nothing of it yet."""
+    with opened(path) as file:
+        if begins_foreign(file):
+            return Checkpoint(path, *read_foreign(path, file, verify=verify, told=told))
+        content = read_tensors(path, file, verify=verify, told=told)
+    try:
+        return _checkpoint(path, content.description, to_tensors(content.blocks, content.description.get("pairs", {})))
+    except UsageError as error:
+        raise file_error(path, error.fact, why=error.why) from error
+    except MEANINGLESS as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise file_error(path, "its description has no meaning", why=f"{type(error).__name__}: {error}") from error
+
+
+def _checkpoint(path: Path, description: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Checkpoint:
+    if not description:  # another tool's safetensors file, read with verify=False
+        return Checkpoint(path, tensors)
+    if description["version"] != VERSION:
+        raise UsageError(f"its format has version {description['version']}; this Weft reads version {VERSION}")
+    ties, extra = description["ties"], description["extra"]
+    model: dict[str, Any] = {}
+    for name in description["model"]:
+        model[name] = decode(extra[name], tensors) if name in extra else tensors[ties.get(name, name)]
+    return Checkpoint(
+        path,
+        model,
+        {name: decode(data, tensors) for name, data in description["parts"].items()},
+        decode(description["random"], tensors),
+        {str(name): str(text) for name, text in description["made_by"].items()},
+    )
