@@ -9,9 +9,9 @@ import torch
 from hypothesis import settings
 
 import weft
-from weft.api.lazy.tasks import engine
 from weft.compile import pipeline
 from weft.config import overrides
+from weft.lazy_tensors.tasks import engine
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -20,8 +20,8 @@ from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
 from tests.conformance.report import page, passed, table
 
-from weft.api.lazy.plan import Plan
 from weft.config import overrides
+from weft.lazy_tensors.plan import Plan
 
 OVERLAP = torch.randn(4).expand(3, 4)
 

@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 import weft
 from weft.api.hybrid import Hybrid
-from weft.api.lazy.tensor import LazyTensor
+from weft.lazy_tensors.tensor import LazyTensor
 
 PLAIN = (bool, int, str, bytes, complex, type(None), type(Ellipsis), range, slice, torch.dtype, torch.device)
 SEQUENCES = (list, tuple, collections.deque)

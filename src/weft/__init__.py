@@ -20,15 +20,14 @@ from weft.errors import (
 )
 
 if TYPE_CHECKING:
-    from weft.api.asynchronous import engine_statistics, limit, on, ready, trace_to, wait, waitall
+    from weft.api.asynchronous import engine_statistics, lazy, limit, on, ready, trace_to, wait, waitall
     from weft.api.explain import explain
     from weft.api.export import export
     from weft.api.hybrid import hybridize, program
-    from weft.api.lazy.block import lazy
-    from weft.api.programs.file import load_program
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
-    from weft.api.steps.step import step
+    from weft.api.step import step
+    from weft.programs.file import load_program
     from weft.train import data, models
     from weft.train.callbacks import Callback, EarlyStop
     from weft.train.checkpoints.checkpoint import Checkpoints, load, save
@@ -111,10 +110,10 @@ HOMES = {
     "explain": "weft.api.explain",
     "export": "weft.api.export",
     "hybridize": "weft.api.hybrid",
-    "lazy": "weft.api.lazy.block",
+    "lazy": "weft.api.asynchronous",
     "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoints.checkpoint",
-    "load_program": "weft.api.programs.file",
+    "load_program": "weft.programs.file",
     "models": "weft.train",
     "on": "weft.api.asynchronous",
     "program": "weft.api.hybrid",
@@ -124,7 +123,7 @@ HOMES = {
     "spawn": "weft.api.spawn",
     "split_and_load": "weft.train.devices.split",
     "split_batch": "weft.train.devices.split",
-    "step": "weft.api.steps.step",
+    "step": "weft.api.step",
     "trace_to": "weft.api.asynchronous",
     "try_all_gpus": "weft.train.devices.choose_devices",
     "try_gpu": "weft.train.devices.choose_devices",

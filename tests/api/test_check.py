@@ -24,7 +24,7 @@ import weft
 from weft.api import hybrid as hybrid_module
 from weft.api.checks import first_value
 from weft.api.hybrid import Hybrid
-from weft.api.steps.step import Step
+from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import overrides
 from weft.errors import InternalError, MismatchError, UnsupportedError, UsageError

@@ -25,7 +25,7 @@ def network() -> nn.Module:
     return nn.Sequential(*parts).eval()
 
 
-def program_of(thing: object, *inputs: torch.Tensor) -> weft.api.programs.program.Program:
+def program_of(thing: object, *inputs: torch.Tensor) -> weft.programs.program.Program:
     with torch.no_grad():
         return weft.program(thing, *inputs)
 

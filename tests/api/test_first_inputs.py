@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.api.lazy_work import compiled_work
+from tests.lazy_tensors.lazy_work import compiled_work
 from torch import nn
 
 import weft
-from weft.api.lazy import plan as lazy_plan
-from weft.api.lazy.program import LazyPrograms
-from weft.api.lazy.session import SESSION
 from weft.errors import ExecutionError
+from weft.lazy_tensors import plan as lazy_plan
+from weft.lazy_tensors.program import LazyPrograms
+from weft.lazy_tensors.session import SESSION
 
 
 @pytest.fixture(autouse=True)

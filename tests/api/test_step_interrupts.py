@@ -14,7 +14,7 @@ from torch import nn, optim
 from torch.nn import functional
 
 import weft
-from weft.api.steps.step import Step
+from weft.api.step import Step
 
 MOMENTS = 60  # of a call in which it is interrupted
 

@@ -11,7 +11,7 @@ from torch import nn, optim
 from torch.nn import functional
 
 import weft
-from weft.api.steps.step import Step
+from weft.api.step import Step
 from weft.compile import pipeline
 from weft.plan.schedule.machine_model import default_model
 

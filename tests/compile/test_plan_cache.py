@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.programs.program import Program
 from weft.codegen.objects.object_cache import SUFFIX, ObjectCache
 from weft.compile import pipeline, plan_cache
 from weft.compile.ahead import KernelsAhead
 from weft.config import overrides
 from weft.plan.planned import PlannedGraph
+from weft.programs.program import Program
 
 Function = Callable[..., torch.Tensor]
 

@@ -12,9 +12,9 @@ from tests.conformance.fresh import fresh
 from torch.utils import _pytree as pytree
 
 import weft
-from weft.api.lazy import looks as lazy_looks
-from weft.api.lazy import plan as lazy_plan
 from weft.errors import ExecutionError, UnsupportedError
+from weft.lazy_tensors import looks as lazy_looks
+from weft.lazy_tensors import plan as lazy_plan
 
 REHEARSALS = 3
 

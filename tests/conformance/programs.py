@@ -9,9 +9,9 @@ from tests.conformance.cases import Contestant, Outcome, Player, Record, Rule, S
 from tests.conformance.fresh import moved_by_a_bit
 from tests.conformance.judge import judge
 from tests.conformance.play import Call, play
-from tests.programs.dimensions import program_of_dimensions
-from tests.programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
-from tests.programs.shrink import reproduction, shrink
+from tests.random_programs.dimensions import program_of_dimensions
+from tests.random_programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
+from tests.random_programs.shrink import reproduction, shrink
 
 PROGRAMS = 1000
 PROGRAMS_PER_ENTRY = 25

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from tests.conformance.cases import Contestant, Outcome, Player, Section, Trial
-from tests.programs.python_programs import PythonProgram, python_program, shrink
+from tests.random_programs.python_programs import PythonProgram, python_program, shrink
 from tests.ways import Refused, difference
 
 from weft.config import config

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.api.test_program_picture import program
 from tests.browser import console, widths
 from tests.console.bench.test_comparison import FOUND, TRAINED
+from tests.programs.test_program_picture import program
 
-from weft.api.programs.picture import program_blocks
 from weft.console.report.environment import environment
 from weft.document.blocks import Code, Document, Heading
 from weft.document.html import page
+from weft.programs.picture import program_blocks
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ AREAS = {
         ("plan/fuse/test_*.py", "plan/regions/test_*.py", "plan/kernels/test_kernel*.py", "plan/test_near_misses.py"),
     ),
     "lazy": Area(
-        ("api/lazy/*.py",),
-        ("api/test_lazy*.py", "runtime/test_lazy_calls.py", "api/test_threads.py"),
+        ("lazy_tensors/*.py",),
+        ("lazy_tensors/test_*.py", "runtime/test_lazy_calls.py", "api/test_threads.py"),
     ),
     "check": Area(
         ("plan/check.py", "plan/kernels/check.py", "ir/verifier.py"),

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from weft.api.lazy import looks as lazy_looks
-from weft.api.lazy import plan as lazy_plan
 from weft.codegen.plan_module import emit_plan
 from weft.compile import pipeline
 from weft.config import overrides
 from weft.ir.printer import print_graph
+from weft.lazy_tensors import looks as lazy_looks
+from weft.lazy_tensors import plan as lazy_plan
 from weft.plan.plan_text import plan_text
 from weft.plan.schedule.machine_model import default_model
 from weft.runtime import compiled_graph

@@ -10,8 +10,8 @@ import torch
 from bench.models.subject import TrainingSubject
 from bench.workloads import COMPILE, WORKLOADS, Workload
 from tests.conformance.play import Call, play
-from tests.programs.dimensions import program_of_dimensions
-from tests.programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
+from tests.random_programs.dimensions import program_of_dimensions
+from tests.random_programs.generator import PYTHON_ARGUMENTS, RandomProgram, random_program
 from tests.trace.lift_models import MODELS
 from torch import nn
 

@@ -1,23 +1,118 @@
-"""Questions and orders to the engine, in a user's words: wait, is it ready, how much may be queued, what happened."""
+"""Give users lazy blocks, waits and orders to the engine: how much may be queued, and what happened."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from sys import _getframe
+from types import TracebackType
+from typing import Any, TypeVar
 
 import torch
 
 from weft import devices
-from weft.api.lazy.session import SESSION
-from weft.api.lazy.tasks import engine
+from weft.api.hybrid import Hybrid
 from weft.api.spawn import Spawned, placed, resolved
+from weft.api.step import Step
 from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound
 from weft.errors import UsageError
 from weft.files import given_file
+from weft.lazy_tensors.entries import intercept_entries
+from weft.lazy_tensors.intercept import LazyMode
+from weft.lazy_tensors.looks import keep, looks_of
+from weft.lazy_tensors.questions import place_of
+from weft.lazy_tensors.recording import Place
+from weft.lazy_tensors.session import SESSION
+from weft.lazy_tensors.tasks import engine
 from weft.trace.interception.capture import without_functions
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# The methods that call programs and that trace them: they are given ordinary tensors.
+PROGRAM_CALLS = ((Hybrid, "_call"), (Step, "__call__"))
+PROGRAM_TRACES = ((Hybrid, "_trace"),)
+
+
+class _Own(threading.local):
+    """How deep each thread is in lazy blocks, and the mode it entered for good."""
+
+    depth = 0
+    lasting: LazyMode | None = None
+
+
+_OWN = _Own()
+
+
+class lazy:  # noqa: N801  # it reads as a word of the language
+    """Make ordinary PyTorch asynchronous: `with weft.lazy():`, `@weft.lazy()`, or `weft.lazy(True)` for the session.
+
+    Operators return at once; looking at a value waits. Leaving the block waits for all that is queued, as code outside
+    may use the same tensors unseen, and raises what kept one of them from being changed. `weft.lazy(False)` ends what
+    `weft.lazy(True)` began, in this thread.
+    """
+
+    def __init__(self, active: bool | None = None) -> None:
+        if active is not None and not isinstance(active, bool):
+            raise UsageError(f"weft.lazy({active!r})", fix="decorate with @weft.lazy(), or give True or False")
+        self._modes: list[LazyMode | None] = []
+        intercept_entries(LazyMode, PROGRAM_CALLS, PROGRAM_TRACES)
+        SESSION.settings.watch(SESSION.finish)
+        if active is not None:
+            _set_lasting(active, place_of(_getframe(1)))
+
+    def __enter__(self) -> None:
+        mode = None
+        if _OWN.depth == 0 and _OWN.lasting is None:
+            mode = _entered(place_of(_getframe(1)))
+        _OWN.depth += 1
+        self._modes.append(mode)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _OWN.depth -= 1
+        mode = self._modes.pop()
+        if mode is not None:
+            _leave(mode, tell=error is None)
+
+    def __call__(self, function: Function) -> Function:
+        """Decorate a function: its body is a lazy block."""
+
+        @functools.wraps(function)
+        def lazily(*args: Any, **kwargs: Any) -> Any:
+            with lazy():
+                return function(*args, **kwargs)
+
+        return lazily  # type: ignore[return-value]
+
+
+def _set_lasting(active: bool, place: Place) -> None:
+    if active and _OWN.lasting is None:
+        _OWN.lasting = _entered(place)
+    elif not active and _OWN.lasting is not None:
+        mode, _OWN.lasting = _OWN.lasting, None
+        _leave(mode, tell=True)
+
+
+def _entered(place: Place) -> LazyMode:
+    SESSION.own.looks = looks = looks_of(place)
+    mode = LazyMode(looks)
+    mode.__enter__()  # type: ignore[no-untyped-call]
+    return mode
+
+
+def _leave(mode: LazyMode, *, tell: bool) -> None:
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    SESSION.own.looks = None
+    keep(mode.looks)
+    if tell:
+        SESSION.finish_and_tell()
+    else:
+        SESSION.finish()  # an error is on its way: another one in its place would hide it
 
 
 def wait(thing: Any) -> Any:

@@ -12,9 +12,6 @@ from pathlib import Path
 import torch
 
 from weft.api.c_build import build_and_compare, makefile
-from weft.api.programs.loaded import LoadedProgram
-from weft.api.programs.parts import ProgramParts
-from weft.api.programs.program import Program
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import given_path, write_atomically
@@ -25,6 +22,9 @@ from weft.plan.fuse.fuse import Fused, fuse
 from weft.plan.memory.arena import place
 from weft.plan.regions.native_values import with_regions
 from weft.plan.regions.region import Region, find_regions
+from weft.programs.loaded import LoadedProgram
+from weft.programs.parts import ProgramParts
+from weft.programs.program import Program
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift

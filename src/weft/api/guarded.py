@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.programs.program import Program
+from weft.programs.program import Program
 from weft.runtime.back_off import BackOff
 from weft.runtime.memory_layout import Images, Row, Rows, content_rows, dictionary_rows, held_rows, word
 from weft.runtime.steady import Steady, can_watch

@@ -25,8 +25,6 @@ from weft.api.checks.check import Check, Work
 from weft.api.guarded import Guarded
 from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong
 from weft.api.numbers import FreeNumbers
-from weft.api.programs.description import Example
-from weft.api.programs.program import Program
 from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.compile.ahead import compile_ahead
@@ -34,6 +32,8 @@ from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
 from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, source_line
 from weft.ir.graph import Graph
+from weft.programs.description import Example
+from weft.programs.program import Program
 from weft.runtime.collector import without_collection
 from weft.runtime.whole_call import Whole, refuse_all
 from weft.trace.encoder import as_eager_computes, traced_form

@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.asynchronous_cores import cores
-from weft.api.gpu_lanes import GpuLane
-from weft.api.lazy.questions import tensors_in, user_place
-from weft.api.lazy.recording import place_text
-from weft.api.lazy.session import SESSION
-from weft.api.lazy.tasks import engine
-from weft.api.lazy.tensor import LazyTensor
 from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.codegen.library import version_of
 from weft.engine import Placement, Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError
+from weft.lazy_tensors.cores import operator_cores
+from weft.lazy_tensors.gpu_lanes import GpuLane
+from weft.lazy_tensors.questions import tensors_in, user_place
+from weft.lazy_tensors.recording import place_text
+from weft.lazy_tensors.session import SESSION
+from weft.lazy_tensors.tasks import engine
+from weft.lazy_tensors.tensor import LazyTensor
 from weft.trace.interception.capture import storage_key, tree_flatten, tree_map_only, without_functions
 from weft.trace.python_state.reachable import find_state
 
@@ -152,7 +152,11 @@ class _Task:
             args, kwargs = _with_values((args, kwargs))
         versions = [version_of(real) for real in reals]
         gpu = self.gpu
-        with same_modes(self.modes), cores(1) if self.alone else nullcontext(), gpu.entered() if gpu else nullcontext():
+        with (
+            same_modes(self.modes),
+            operator_cores(1) if self.alone else nullcontext(),
+            gpu.entered() if gpu else nullcontext(),
+        ):
             self.made._value = SESSION.settled(function(*args, **kwargs), frozenset(map(storage_key, reals)))
         if gpu is not None:
             gpu.hand_over(self.made._value)

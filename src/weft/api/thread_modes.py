@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.api.lazy.settings import flushes_denormals, flushing_denormals
+from weft.lazy_tensors.settings import flushes_denormals, flushing_denormals
 
 KINDS = ("cpu", "cuda")
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from weft.api.asynchronous_cores import cores
-from weft.api.steps.step import Step, step
+from weft.api.step import Step, step
 from weft.devices import Device
+from weft.lazy_tensors.cores import operator_cores
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.shares import MeasuredShares
 from weft.train.devices.split import load_pieces, moved, samples_in, samples_of, split_sizes, split_tree, training_sizes
@@ -154,7 +154,7 @@ class LogicalShards:
         gpus = sorted({place.torch_device.index or 0 for place in places if place.torch_device.type == "cuda"})
         before = [(buffer, buffer.clone()) for net in self.replicas.nets for buffer in net.buffers()]
         # Whoever draws outside of a step finds the generator where it was, whichever shard was the last to draw.
-        with cores(1), torch.random.fork_rng(devices=gpus):
+        with operator_cores(1), torch.random.fork_rng(devices=gpus):
             state, self._drew = torch.get_rng_state(), False
             results = run_on(work, places)
             if self._draws:
@@ -183,7 +183,7 @@ class LogicalShards:
             for buffer, value in zip(net.buffers(), before, strict=True):
                 buffer.data.copy_(value)
             cast = self.options.autocast
-            with cores(1), torch.enable_grad(), _drawing if self._draws else nullcontext():
+            with operator_cores(1), torch.enable_grad(), _drawing if self._draws else nullcontext():
                 if self._draws:
                     torch.manual_seed((number * SHARDS + shard) * SEED_STEP % 2**63)
                     seeded = torch.get_rng_state()
@@ -191,7 +191,7 @@ class LogicalShards:
                     loss, count = summed_loss(loss_fn, net(x), y)
                 if self._draws and not torch.equal(torch.get_rng_state(), seeded):
                     self._drew = True
-            with cores(1):
+            with operator_cores(1):
                 gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             kept = [buffer.clone() for buffer in net.buffers()]
             found[shard] = (list(gradients), float(count), loss.detach(), kept)

@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 
 from weft.api.hybrid import program
-from weft.api.programs.picture import program_blocks
-from weft.api.programs.program import Program
 from weft.console.bench.comparison import compare, settings_text
 from weft.console.bench.result import Comparison
 from weft.console.bench.settings import HYBRID, STEP, Settings
@@ -23,6 +21,8 @@ from weft.document.blocks import Block, Document, Heading, Paragraph, Table
 from weft.document.html import page
 from weft.errors import UnsupportedError
 from weft.files import write_atomically
+from weft.programs.picture import program_blocks
+from weft.programs.program import Program
 
 
 def compared_program(target: str, sizes: Sequence[str] = (), threads: int = 0) -> Program:

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.asynchronous import wait
+from weft.api.asynchronous import lazy, wait
 from weft.api.hybrid import hybridize
-from weft.api.lazy.block import lazy
-from weft.api.steps.step import Step
+from weft.api.step import Step
 from weft.console.bench.training import Run, compiled_loop, eager_loop, hybrid_loop, lazy_loop, whole_step
 from weft.errors import UnsupportedError
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from weft.api.hybrid import HybridFunction, hybridize
-from weft.api.steps.step import Step
+from weft.api.step import Step
 from weft.api.user_file import one_line, place_in, run_file
 from weft.console.bench.settings import HYBRID, STEP
 from weft.console.bench.training import losses_function

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from weft.api.asynchronous import lazy
 from weft.api.hybrid import hybridize
-from weft.api.lazy.block import lazy
-from weft.api.steps.step import Step, step
-from weft.api.steps.training import losses_of
+from weft.api.step import Step, step
+from weft.api.step_training import losses_of
 from weft.errors import UsageError
 from weft.trace.interception.capture import tree_flatten, tree_map_only
 

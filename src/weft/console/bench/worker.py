@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.api.steps.step import Step
+from weft.api.step import Step
 from weft.api.user_file import one_line
 from weft.console.bench.rivals import RIVALS
 from weft.console.bench.settings import EAGER, LEAST_SECONDS, STEPS, Task

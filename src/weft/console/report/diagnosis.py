@@ -21,7 +21,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from weft.api.hybrid import checked, hybridize, program
-from weft.api.steps.step import Step
+from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import config
 from weft.console.bench.subject import call, load_subject

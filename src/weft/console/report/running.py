@@ -15,9 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.api.programs.file import LoadedProgram
-from weft.api.programs.parts import ProgramParts
-from weft.api.programs.structure import build
 from weft.console.outcome import Outcome
 from weft.console.progress import Progress
 from weft.console.report.stages import load
@@ -25,6 +22,9 @@ from weft.document.blocks import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError, counted
 from weft.files import missing_file, open_regular, write_atomically
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType
+from weft.programs.file import LoadedProgram
+from weft.programs.parts import ProgramParts
+from weft.programs.structure import build
 from weft.trace.interception.capture import tree_flatten
 from weft.underway import underway
 

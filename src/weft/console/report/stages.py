@@ -11,10 +11,6 @@ import torch
 
 from weft.api.export import export
 from weft.api.hybrid import program
-from weft.api.programs.container import SUFFIX
-from weft.api.programs.file import ProgramFileError, load_program
-from weft.api.programs.loaded import LoadedProgram
-from weft.api.programs.program import Program
 from weft.codegen.objects.compiler import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.console.arguments import did_you_mean
@@ -26,6 +22,10 @@ from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import FILE, FOLDER, what_is_there, write_atomically
 from weft.ir.printer import print_graph
 from weft.plan.form.plan import Plan
+from weft.programs.container import SUFFIX
+from weft.programs.file import ProgramFileError, load_program
+from weft.programs.loaded import LoadedProgram
+from weft.programs.program import Program
 from weft.target import host_target
 
 PICTURE, ENDING = "draw", ".svg"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from weft.api.programs.picture import timeline_picture
 from weft.console.tour.stop import Claim, Names, Stop
 from weft.console.tour.timing import before_and_after, change_text
 from weft.devices import cpu_count
 from weft.document.blocks import Picture
+from weft.programs.picture import timeline_picture
 
 CALLS = 20
 CLOSE = 1e-5

@@ -9,11 +9,11 @@ from functools import partial
 
 import torch
 
-from weft.api.lazy.session import SESSION
-from weft.api.lazy.tasks import engine
 from weft.config import asks_for_naive_engine
 from weft.engine import Placement, Var
 from weft.errors import ExecutionError
+from weft.lazy_tensors.session import SESSION
+from weft.lazy_tensors.tasks import engine
 from weft.mx.base.context import Context
 from weft.mx.base.errors import as_mxnet_error
 from weft.runtime.kept_memory import keep_freed_memory

@@ -9,8 +9,9 @@ from weft.ir.graph import Place
 from weft.owners import TORCH, WEFT, Owner, owner_of
 
 # Weft's layers that run user code are not the user's; its models and examples are, and so are installed ones.
-API = tuple(f"{folder}api/" for folder in WEFT)
-OURS = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("trace", "compile", "api", "runtime", "train"))
+API = tuple(f"{folder}{layer}/" for folder in WEFT for layer in ("api", "lazy_tensors", "programs"))
+LAYERS = ("trace", "compile", "programs", "lazy_tensors", "api", "runtime", "train")
+OURS = tuple(f"{folder}{layer}/" for folder in WEFT for layer in LAYERS)
 # PyTorch's own models, losses and distributions, which may branch on values; what calls modules is not meant.
 DISTRIBUTIONS = tuple(f"{folder}distributions/" for folder in TORCH)
 LIBRARY = (*(f"{folder}{name}/" for folder in TORCH for name in ("nn", "ao")), *DISTRIBUTIONS)

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import torch
 
-from weft.api.asynchronous_cores import cores
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.devices import Device, cpu_count
 from weft.errors import OutOfMemoryError
+from weft.lazy_tensors.cores import operator_cores
 from weft.worker_threads import WorkerThreads, is_ending
 
 Result = TypeVar("Result")
@@ -67,7 +67,7 @@ def _run(function: Callable[[], Result], place: Device, share: int, modes: Threa
     with ExitStack() as stack:
         stack.enter_context(same_modes(modes))
         if place.kind == "cpu":
-            stack.enter_context(cores(share))
+            stack.enter_context(operator_cores(share))
         else:
             stack.enter_context(torch.cuda.device(place.torch_device))
         return function()

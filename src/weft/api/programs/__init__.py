@@ -1,1 +1,0 @@
-"""A Program that a user holds: its parts, its pictures and its file."""

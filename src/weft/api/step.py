@@ -1,0 +1,475 @@
+"""A module, its loss and its optimizer -> a function that trains: forward, loss, backward and update as one program."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import is_
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from weft.api.checks.check import Work
+from weft.api.guarded import Guarded
+from weft.api.hybrid import Call, Hybrid
+from weft.api.hybrid_errors import refuse_check
+from weft.api.optimizers.library import Snapshot, all_or_nothing, by_library, needs_closure
+from weft.api.optimizers.rules import RULES
+from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
+from weft.api.quick_call import QuickCall, quick_call
+from weft.api.steady_step import Ran, SteadyStep, steady_step
+from weft.api.step_copies import again, parts_of
+from weft.api.step_errors import hooked, refuse_options, refuse_wrong, with_loop
+from weft.api.step_loop import UsualLoop
+from weft.api.step_training import (
+    Clipping,
+    Gradients,
+    Task,
+    added_up,
+    clipped,
+    losses_of,
+    number_dtype,
+    total_gradients,
+    update,
+)
+from weft.errors import UnsupportedError, UsageError, counted
+from weft.ir.graph import Graph
+from weft.programs.program import Program
+from weft.runtime.interrupts import interrupts_after
+from weft.trace.interception.capture import (
+    has_gradient_hooks,
+    has_own_step,
+    note_step,
+    step_hooks,
+    traced_elsewhere,
+    tree_flatten,
+    tree_map_only,
+)
+from weft.trace.interception.refusals import refuse_unmaterialised, trace_failure, unmaterialised
+from weft.trace.python_state.reachable import Location, PythonState, find_state
+from weft.trace.traced import Traced
+
+MOST_QUICK_CALLS = 8
+FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    """One call: what it works on, gradients so far, whether it ends in an update, and the key's part of all that.
+
+    `numbers` are the optimizer's, in each precision in which parameters are updated.
+    """
+
+    prepared: Prepared
+    before: list[torch.Tensor | None]
+    updates: bool
+    numbers: dict[torch.dtype, torch.Tensor]
+    form: str
+
+
+class Step(Hybrid):
+    """Trains a module by whole programs; made by `weft.step`."""
+
+    keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
+
+    def __init__(self, task: Task, optimizer: torch.optim.Optimizer, check: int = 0) -> None:
+        # Where a search decides how often the loss is computed, roundings decide where it ends.
+        check = 0 if needs_closure(optimizer) else check
+        super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None, check)
+        self.checked = check
+        self.task = task
+        self.optimizer = optimizer
+        self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
+        self._quick_calls: dict[str, QuickCall | None] = {}
+        self._calls = 0  # since the last update
+        self._round: _Round | None = None
+        self._before = Snapshot()
+        self._steady: SteadyStep | None = None
+        self._known = [*self._parameters()]
+        self._waits_for_sizes = any(map(unmaterialised, self._known))
+        self._long_ways, self._next_steady = 0, FIRST_STEADY
+        # For which parameters the last trace found a gradient, and for which each program gives one.
+        self._gradients_there: tuple[bool, ...] = ()
+        self._updated: WeakKeyDictionary[Guarded, tuple[bool, ...]] = WeakKeyDictionary()
+
+    def __str__(self) -> str:
+        memory = "low memory" if self.task.low_memory else "normal memory"
+        return f"{self.name}: {counted(self.traces, 'program')}, {memory}, peak of {self.peak_bytes} bytes"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return again, (step, *parts_of(self))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Train on one batch; gives the loss or losses, without a gradient."""
+        if not self.task.deterministic:
+            return self._step(arguments, keywords)
+        # Kernels add up in one order on however many lanes; PyTorch's operators in one that depends on their threads.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._step(arguments, keywords)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _step(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self._steady is not None and not keywords:
+            found = self._steady.run(arguments)
+            if found is not None:
+                return found
+        if self.check is not None and self.check.left and not self._waits_for_sizes:
+            return self.check.run(self._checked_work(arguments, keywords))
+        return self._trained(arguments, keywords)
+
+    def _checked_work(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Work:
+        """A step as one that is made in both ways."""
+        loop = UsualLoop(self.task, self.optimizer, [*self._parameters()], self._calls)
+
+        def program() -> tuple[Graph, list[Any]] | None:
+            current = self._next_round(covered=self._covered())
+            given = (*arguments, *current.numbers.values(), current.form)
+            leaves, structure = tree_flatten((given, keywords))
+            found = self._find(self._key_of(Call(given, keywords, leaves, structure)), leaves)
+            return None if found is None else (found.program.graph, found.inputs(leaves))
+
+        given = {f"argument {index}": thing for index, thing in enumerate(arguments)}
+        given |= {f"argument {name}": thing for name, thing in keywords.items()}
+        roots = {**given, "net": self.task.net, "loss": self.task.loss, "optimizer": self.optimizer}
+        return Work(
+            self.name,
+            lambda: loop.run(arguments, keywords),
+            lambda: self._trained(arguments, keywords),
+            roots,
+            program,
+            "until it is mended, train with PyTorch's loop: loss.backward(); optimizer.step()",
+        )
+
+    def _trained(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Train on one batch, the long way."""
+        covered = self._covered()
+        if self._waits_for_sizes:
+            return self._first_step(arguments, keywords, covered=covered)
+        current = self._next_round(covered=covered)
+        if current.updates and not covered:
+            self._before.take((*self._parameters(), *self._buffers()), self.optimizer.state)
+            return all_or_nothing(
+                lambda: by_library(self.optimizer, lambda: self._differentiate(current, arguments, keywords)),
+                self._undo,
+                lambda _: None,
+            )
+        return self._differentiate(current, arguments, keywords)
+
+    def _undo(self) -> None:
+        self._before.restore()
+        if not self._calls:
+            self.optimizer.zero_grad()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that a step is planned to need at once, beside its inputs; 0 before the first."""
+        programs = (guarded.program for group in self.programs.values() for guarded in group)
+        return max((program.peak_bytes for program in programs), default=0)
+
+    def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
+        """The program that a call with these arguments would run."""
+        if self._waits_for_sizes and any(map(unmaterialised, self._parameters())):
+            raise refuse_unmaterialised(self.name)
+        current = self._next_round(covered=self._covered())
+        return super().program((*arguments, *current.numbers.values(), current.form), keywords)
+
+    # -- one call -----------------------------------------------------------------------------------------------
+
+    def _differentiate(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
+        ready = self._program_of(current, arguments, keywords)
+        if ready is None:
+            return self._imperatively(arguments, keywords)
+        found, inputs = ready
+        if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
+            self._kept.wake()
+            return self._differentiate(self._next_round(covered=True), arguments, keywords)
+        if not self._calls:
+            self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
+        with interrupts_after():  # what is written, handed out and counted changes together
+            losses, gradients = found.run(inputs, arguments, keywords)
+            self._hand_out(current, gradients)
+        self._steady = None if keywords else self._steady_step(current, found, arguments)
+        return losses
+
+    def _imperatively(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run a round as Python says: batches of sizes that hardly ever come are not worth a program each."""
+        if self._kept is not None:
+            self._kept.wake()  # which parameters will get a gradient is not known before
+        current = self._next_round(covered=self._covered())
+        if not self._calls:
+            self.optimizer.zero_grad()
+        kept = (tensor for entry in current.prepared.kept for tensor in entry.values())
+        before = Snapshot()
+        added_to = (gradient for gradient in current.before if gradient is not None)
+        before.take([*self._buffers(), *current.prepared.parameters, *kept, *added_to], {})
+
+        def train() -> tuple[Any, Gradients]:
+            with torch.inference_mode(False), torch.enable_grad():
+                found: tuple[Any, Gradients] = self._train(
+                    *arguments, *current.numbers.values(), current.form, **keywords
+                )
+            return found
+
+        losses, _ = all_or_nothing(train, before.restore, lambda found: self._hand_out(current, found[1]))
+        self._steady = None
+        return losses
+
+    def _first_step(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, covered: bool) -> Any:
+        """Run a step as Python says: its forward makes the parameters that wait for the first batch."""
+        updates = self._calls + 1 >= self.task.accumulate
+
+        def differentiate() -> Any:
+            if not self._calls:
+                self.optimizer.zero_grad()
+            with torch.inference_mode(False), torch.enable_grad():
+                losses = losses_of(self.task, arguments, keywords)
+                self._waits_for_sizes = any(map(unmaterialised, self._parameters()))
+                if self._waits_for_sizes:
+                    raise refuse_unmaterialised(self.name)
+                if self._kept is not None:
+                    self._kept.wake()
+                current = self._next_round(covered=covered)
+                gradients = self._learn(losses, current, current.numbers)
+            self._hand_out(current, gradients)
+            return tree_map_only(torch.Tensor, torch.Tensor.detach, losses)
+
+        return by_library(self.optimizer, differentiate) if updates and not covered else differentiate()
+
+    def _steady_step(self, current: _Round, found: Guarded, arguments: tuple[Any, ...]) -> SteadyStep | None:
+        """What runs this step again; tried at some steps, ever fewer, as it is costly to make."""
+        if self._kept is None or self.task.accumulate > 1 or not current.prepared.form.buckets:
+            return None
+        if self.check is not None and self.check.left:
+            return None
+        self._long_ways += 1
+        if self._long_ways < self._next_steady or not all(self._updated[found]):
+            return None
+        self._next_steady = 2 * self._long_ways
+        ran = Ran(self.optimizer, self._kept.rule, current.prepared, tuple(current.numbers), found)
+        return steady_step(ran, (*arguments, *current.numbers.values()))
+
+    def _program_of(
+        self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[Guarded, list[Any]] | None:
+        """The program of a round, traced if there is none, and its inputs; None where its signature comes too rarely.
+
+        Deterministic steps always get one: what ran before must not decide how a step rounds.
+        """
+        given = (*arguments, *current.numbers.values())
+        quick = self._quick_calls.get(current.form)
+        if quick is not None:
+            row = quick.leaves(given, keywords)
+            inputs = None if row is None else quick.inputs(row)
+            if inputs is not None:
+                return quick.guarded, inputs
+        leaves, structure = tree_flatten(((*given, current.form), keywords))
+        if traced_elsewhere(leaves):
+            raise UsageError(
+                f"{self.name} is called inside another tracer or transform",
+                why="a step changes parameters, which must not happen while something else looks at tensors",
+                fix="call it outside",
+            )
+        call = Call((*given, current.form), keywords, leaves, structure)
+        found = self._find(self._key_of(call), leaves)
+        if found is None:
+            found = self._trace(call, always=self.task.deterministic)
+            if found is None:
+                return None
+        if len(self._quick_calls) >= MOST_QUICK_CALLS:
+            self._quick_calls.clear()
+        # The form of a round is a leaf behind its arguments: keywords would come behind that.
+        self._quick_calls[current.form] = None if keywords else quick_call(found, given, {})
+        return found, found.inputs(leaves)
+
+    def _traced(self, call: Call, *, runs: bool) -> Guarded:
+        try:
+            found = super()._traced(call, runs=runs)
+        except UnsupportedError as error:
+            raise with_loop(error) from error
+        self._updated[found] = self._gradients_there
+        return found
+
+    def _compiled(self, traced: Traced) -> Program:
+        losses = traced.structure.children()[0].num_leaves
+        return Program(traced, self.lock, losses if self.task.low_memory else 0)
+
+    def _hand_out(self, current: _Round, gradients: Gradients) -> None:
+        prepared = current.prepared
+        for parameter, gradient in zip(prepared.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if current.updates and self._kept is not None and prepared.form.buckets:
+            self._kept.commit(prepared.parameters, [gradient is not None for gradient in gradients])
+            note_step(self.optimizer)
+        self._calls = 0 if current.updates else self._calls + 1
+
+    def _covered(self) -> bool:
+        """Whether the optimizer's rule says all that its step would do."""
+        return (
+            self._kept is not None
+            and not any(step_hooks(self.optimizer))
+            and not has_own_step(self.optimizer)
+            and not any(group.get("differentiable") or group.get("capturable") for group in self.optimizer.param_groups)
+            and all(parameter.is_floating_point() for parameter in self._parameters())
+        )
+
+    def _next_round(self, *, covered: bool) -> _Round:
+        self._forget_other_parameters()
+        updates = self._calls + 1 >= self.task.accumulate
+        if updates and covered and self._kept is not None:
+            prepared = self._kept.prepare()
+        else:
+            parameters = [parameter for parameter in self._parameters() if parameter.requires_grad]
+            prepared = Prepared(parameters, [{} for _ in parameters], UpdateForm((), ()), [])
+        for index, parameter in enumerate(prepared.parameters):
+            if has_gradient_hooks(parameter):
+                raise hooked(index)
+        before = [parameter.grad if self._calls else None for parameter in prepared.parameters]
+        dtypes = dict.fromkeys(map(number_dtype, prepared.parameters)) if prepared.numbers else {}
+        numbers = {dtype: torch.tensor(prepared.numbers, dtype=dtype) for dtype in dtypes}
+        form = self._form(prepared, before, clips=updates and self.task.clipping != Clipping())
+        self._round = _Round(prepared, before, updates, numbers, form)
+        return self._round
+
+    def _forget_other_parameters(self) -> None:
+        """Drop all programs when the optimizer has got other parameters: they update those that they were made for."""
+        now = [*self._parameters()]
+        if len(now) != len(self._known) or not all(map(is_, now, self._known)):
+            self.programs.clear()
+            self._quick_calls.clear()
+            self._known = now
+            self._waits_for_sizes = any(map(unmaterialised, now))
+
+    def _form(self, prepared: Prepared, before: list[torch.Tensor | None], *, clips: bool) -> str:
+        added = [index for index, gradient in enumerate(before) if gradient is not None]
+        parts = [f"adds to gradients {added}"] if added else []
+        parts += ["clips them"] if clips else []
+        if prepared.form.buckets:
+            parts.append(f"{type(self.optimizer).__name__}: {prepared.form}")
+        return ". ".join(parts) or "gradients"
+
+    # -- what is traced -----------------------------------------------------------------------------------------
+
+    def _train(self, *given: Any, **keywords: Any) -> Any:
+        """The step itself, as Python runs it once; `given` are the user's arguments, the numbers, the form."""
+        current = self._round
+        assert current is not None
+        count = len(current.numbers)
+        arguments = given[: len(given) - 1 - count]
+        numbers = dict(zip(current.numbers, given[len(arguments) : -1], strict=True))
+        losses = losses_of(self.task, arguments, keywords)
+        gradients = self._learn(losses, current, numbers)
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, losses), gradients
+
+    def _learn(self, losses: Any, current: _Round, numbers: Mapping[torch.dtype, torch.Tensor]) -> Gradients:
+        """Differentiate the losses and, where a rule covers the optimizer, update."""
+        with torch.autocast("cpu", enabled=False):
+            gradients = total_gradients(self.task, losses, current.prepared.parameters)
+            with torch.no_grad():
+                self._gradients_there = tuple(gradient is not None for gradient in gradients)
+                gradients = added_up(gradients, current.before)
+                if current.updates:
+                    clipped(gradients, self.task.clipping)
+                if current.prepared.form.buckets:
+                    assert self.task.rule is not None
+                    update(self.task.rule, current.prepared, gradients, numbers)
+        return gradients
+
+    def _state(self, *roots: Any) -> PythonState:
+        """What module and loss reach, and what the optimizer keeps."""
+        current = self._round
+        state = find_state(*roots, self.task.loss)
+        if current is None:
+            return state  # before the first call
+        for index, (parameter, gradient) in enumerate(zip(current.prepared.parameters, current.before, strict=True)):
+            state.slots.setdefault(id(parameter), Location([parameter], 0, f"parameter {index}"))
+            state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
+            if gradient is not None:
+                state.slots[id(gradient)] = Location(
+                    GradientPlace(parameter), "grad", f"gradient {index}", registered=True
+                )
+        if self._kept is not None:
+            state.slots.update(self._kept.slots(current.prepared))
+        return state
+
+    def _raise_as_eager(self, error: Exception, call: Call) -> NoReturn:
+        """A mistake in the user's program gets the very exception that it gets imperatively; nothing is updated."""
+        current = self._round
+        assert current is not None
+        arguments = call.arguments[: len(call.arguments) - 1 - len(current.numbers)]
+        before = Snapshot()
+        before.take(self._buffers(), {})
+        try:
+            losses = losses_of(self.task, arguments, call.keywords)
+            total_gradients(self.task, losses, current.prepared.parameters)
+        finally:
+            before.restore()
+        raise trace_failure(self.name, error) from error
+
+    def _positional_names(self, count: int) -> list[str]:
+        """The arguments as the module calls them, then the target, then what is the optimizer's."""
+        numbers = [f"numbers{index or ''}" for index in range(len(self._round.numbers) if self._round else 0)]
+        last = [*(["target"] if self.task.loss is not None else []), *numbers, "form"]
+        forward = self.task.net.forward if isinstance(self.task.net, nn.Module) else self.task.net
+        own = [*inspect.signature(forward).parameters]
+        inputs = (own[index] if index < len(own) else str(index) for index in range(count - len(last)))
+        return [*inputs, *last]
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        return (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+
+    def _buffers(self) -> list[torch.Tensor]:
+        modules = [thing for thing in (self.task.net, self.task.loss) if isinstance(thing, nn.Module)]
+        return [buffer for module in modules for buffer in module.buffers()]
+
+
+def step(  # noqa: PLR0913 - what a step may be told, by keyword
+    net: Callable[..., Any],
+    loss: Callable[..., Any] | None,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
+    deterministic: bool = False,
+    memory: str = "normal",
+    check: int = 0,
+) -> Step:
+    """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
+
+    The last argument is the target, given to `loss(output, target)`; all others are the module's. A `loss` of None says
+    that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
+    dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
+    gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
+    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`. The first
+    `check` steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
+    optimizer's state; MismatchError tells what differs.
+    """
+    refuse_wrong(net, loss, optimizer)
+    refuse_check(check)
+    if check and needs_closure(optimizer):
+        warnings.warn(
+            f"weft: steps of {type(optimizer).__name__} are not checked: roundings decide how often it asks for a loss",
+            stacklevel=2,
+        )
+    refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
+    if accumulate > 1 and needs_closure(optimizer):
+        raise UsageError(
+            f"{type(optimizer).__name__} cannot accumulate",
+            why="it computes the loss several times a step, of one batch",
+            fix="pass the whole batch at once",
+        )
+    rule = RULES.get(type(optimizer))
+    clipping = Clipping(clip_norm, clip_value)
+    return Step(Task(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer, check)
+
+
+def _name(thing: Any) -> str:
+    return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", "a function")

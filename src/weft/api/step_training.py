@@ -1,0 +1,149 @@
+"""A loss, gradients and an optimizer's rule -> the Python function of one training step, as it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.api.optimizers.rule import Rule, Tensors
+from weft.api.optimizers.state import NARROW, Prepared
+from weft.errors import UsageError
+from weft.trace.backward import refuse_reentrant
+from weft.trace.interception.capture import real_stand_in, storage_key, tree_flatten, without_functions
+
+Gradients = list[torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Clipping:
+    """How gradients are limited before an update: by their norm over all parameters, or each element."""
+
+    norm: float | None = None
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """What a step trains: a module, its loss, the rule of its optimizer if Weft has one, and what limits gradients.
+
+    `deterministic` steps give the same bits however many cores there are; those of `low_memory` compute cheap values
+    again in the backward.
+    """
+
+    net: Callable[..., Any]
+    loss: Callable[..., Any] | None
+    rule: Rule | None
+    clipping: Clipping
+    accumulate: int
+    deterministic: bool
+    low_memory: bool
+
+
+def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Forward and loss: the last argument is the target, all others are the net's.
+
+    A net that gives its loss itself may give it among other results, as their attribute `loss`.
+    """
+    if task.loss is None:
+        found = task.net(*arguments, **keywords)
+        loss = getattr(found, "loss", None)
+        return loss if isinstance(loss, torch.Tensor) else found
+    *inputs, target = arguments
+    return task.loss(task.net(*inputs, **keywords), target)
+
+
+def total_gradients(task: Task, losses: Any, parameters: Sequence[torch.Tensor]) -> Gradients:
+    """The gradients of the sum of all losses, each laid out as its parameter, in memory of its own."""
+    roots = [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
+    if not roots:
+        raise UsageError(
+            "the loss function gave no tensor", fix="return a zero-dimensional tensor, or a tuple or dict of them"
+        )
+    carrying = [root for root in roots if root.requires_grad] or roots
+    weights = None
+    if task.accumulate > 1:
+        weights = [torch.full_like(root, 1 / task.accumulate) for root in carrying]
+    found = _differentiated(carrying, parameters, weights)
+    seen: set[int] = set()
+    return [
+        None if gradient is None else _own(gradient, parameter, seen)
+        for gradient, parameter in zip(found, parameters, strict=True)
+    ]
+
+
+def _differentiated(
+    roots: list[torch.Tensor], parameters: Sequence[torch.Tensor], weights: list[torch.Tensor] | None
+) -> Gradients:
+    # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves, other code
+    # the stand-ins that a trace puts in their place.
+    stand_ins = [real_stand_in(parameter) for parameter in parameters]
+    refuse_reentrant(roots)
+    with without_functions():
+        found = torch.autograd.grad(roots, [*stand_ins, *parameters], weights, allow_unused=True)
+    direct = found[len(stand_ins) :] if any(map(_differs, stand_ins, parameters)) else [None] * len(parameters)
+    return [_sum(first, second) for first, second in zip(found[: len(stand_ins)], direct, strict=True)]
+
+
+def _differs(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first is not second
+
+
+def _sum(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    return (first if second is None else second) if first is None or second is None else first + second
+
+
+def _own(gradient: torch.Tensor, parameter: torch.Tensor, seen: set[int]) -> torch.Tensor:
+    """A gradient as autograd would leave it in `.grad`: the parameter's layout, memory that nobody else has."""
+    key = storage_key(gradient)
+    is_whole = gradient.untyped_storage().nbytes() == gradient.numel() * gradient.element_size()
+    if gradient.stride() == parameter.stride() and is_whole and key not in seen:
+        seen.add(key)
+        return gradient
+    return torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
+
+
+def added_up(gradients: Gradients, before: Sequence[torch.Tensor | None]) -> Gradients:
+    """Gradients of several calls: added into what is there, new ones as they are."""
+    return [
+        there if gradient is None else gradient if there is None else there.add_(gradient)
+        for gradient, there in zip(gradients, before, strict=True)
+    ]
+
+
+def clipped(gradients: Gradients, clipping: Clipping) -> None:
+    """Limit gradients in place, as torch.nn.utils does."""
+    found = [gradient for gradient in gradients if gradient is not None]
+    if clipping.norm is not None and found:
+        norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in found])
+        scale = torch.clamp(clipping.norm / (torch.linalg.vector_norm(norms) + 1e-6), max=1.0)
+        for gradient in found:
+            gradient.mul_(scale)
+    if clipping.value is not None:
+        for gradient in found:
+            gradient.clamp_(-clipping.value, clipping.value)
+
+
+def update(rule: Rule, prepared: Prepared, gradients: Gradients, numbers: Mapping[torch.dtype, torch.Tensor]) -> None:
+    """Apply an optimizer's rule to every parameter that has a gradient."""
+    split = {dtype: given.unbind() for dtype, given in numbers.items()}
+    for parameter, kept, gradient, index in zip(
+        prepared.parameters, prepared.kept, gradients, prepared.form.of_parameter, strict=True
+    ):
+        if gradient is None:
+            continue
+        bucket = prepared.form.buckets[index]
+        dtype = number_dtype(parameter)
+        own = split[dtype][bucket.first : bucket.first + bucket.count]
+        wide: Tensors = {name: tensor if name in rule.alone else tensor.to(dtype) for name, tensor in kept.items()}
+        new, new_kept = rule.update(bucket.form, parameter.to(dtype), gradient.to(dtype), wide, own)
+        parameter.copy_(new)
+        for name, tensor in new_kept.items():
+            kept[name].copy_(tensor)
+
+
+def number_dtype(parameter: torch.Tensor) -> torch.dtype:
+    """In which precision a parameter is updated: its own, but float32 for the narrow ones."""
+    return torch.float32 if parameter.dtype in NARROW else parameter.dtype

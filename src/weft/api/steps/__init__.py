@@ -1,1 +1,0 @@
-"""A whole training step as one program: its state, its optimizers and its calls."""

@@ -1,0 +1,1 @@
+"""Run, print, draw, save and load the Program that a user holds."""

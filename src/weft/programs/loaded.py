@@ -1,0 +1,197 @@
+"""The parts of a program -> something that is called like the function or module it was made from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.errors import UsageError
+from weft.ir.graph import Graph
+from weft.ir.printer import print_graph
+from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, Type, type_of
+from weft.programs.drawing import draw
+from weft.programs.parts import ProgramParts
+from weft.programs.plan import ProgramPlan
+from weft.programs.running import LoadedGraph
+from weft.programs.shortcut import Shortcut
+from weft.programs.structure import build, take_apart
+from weft.runtime.boundary import Boundary
+from weft.runtime.whole_call import Whole, refuse_all
+from weft.trace.signature import memory_key
+
+
+class LoadedProgram:
+    """A program that runs without the source of its model: for inference, so what it returns carries no gradient.
+
+    Called with arguments like those it was made for. `state` holds its parameters and buffers by name; what the program
+    writes (running statistics, counters) is written there, and what you write there is seen by the next call.
+    """
+
+    def __init__(self, parts: ProgramParts) -> None:
+        self.parts = parts
+        self._state = MappingProxyType({entry.name: entry.tensor for entry in parts.state})
+        written = {write.input for write in parts.graph.writes}
+        own = (parts.graph.inputs[entry.input] for entry in parts.state)
+        self._execute = LoadedGraph(parts.graph, frozenset(value for value in own if value not in written))
+        self._shortcut = Shortcut(parts, self._execute)
+        self._whole: Whole = refuse_all
+        self._boundary = Boundary(parts.graph, [False] * len(parts.graph.results))
+
+    @property
+    def graph(self) -> Graph:
+        """What is computed."""
+        return self.parts.graph
+
+    @property
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """The parameters and buffers, by their names in the module."""
+        return self._state
+
+    @property
+    def plan(self) -> ProgramPlan:
+        """How it is computed: kernels, tiles, lanes, memory; `print` shows it."""
+        return self._execute.plan
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raise UsageError unless the graph, on these inputs of it, gives what its file says; then kernels may run."""
+        self._execute.check(inputs)
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the graph as SVG."""
+        draw(self.graph, path, {entry.input: entry.name for entry in self.parts.state})
+
+    def __str__(self) -> str:
+        return print_graph(self.graph)
+
+    def __repr__(self) -> str:
+        return f"<loaded program {self.graph.name}: {len(self.graph.values)} values>"
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the program."""
+        if not keywords:
+            result = self._whole(*arguments)
+            if result is not False:
+                return result
+        inputs = self._inputs(arguments, keywords)
+        with _modes(self.parts.grad_mode):
+            results = self._boundary.apply(inputs, self._execute(inputs))
+        # One that refused this call guards itself, and may do for the next: in another thread's call it is busy.
+        self._whole = self._shortcut.after(arguments, keywords) or self._whole
+        return build(self.parts.results, results)
+
+    def _inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+        """The inputs of the graph in order, each as the graph declares it."""
+        call = self.parts.arguments
+        arguments, keywords = self._by_position(arguments, keywords)
+        found: dict[int, tuple[str, Any]] = {}
+        for (name, node), given in zip(call.positional, arguments, strict=True):
+            take_apart(node, given, name, found)
+        for name, node in call.keywords:
+            take_apart(node, keywords[name], name, found)
+        inputs: list[Any] = [None] * len(self.graph.inputs)
+        for index, (name, given) in found.items():
+            check_argument(name, self.graph.inputs[index].type, given)
+            inputs[index] = given
+        if not self._shortcut.state_is_as_before():
+            self._look_at_state()
+        for entry in self.parts.state:
+            inputs[entry.input] = entry.tensor
+        self._check_modes(inputs)
+        return inputs
+
+    def _by_position(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as in the call that the program was made from; a positional one may be given by its name."""
+        names = [name for name, _ in self.parts.arguments.positional]
+        expected = [name for name, _ in self.parts.arguments.keywords]
+        rest = dict(keywords)
+        given = list(arguments)
+        while len(given) < len(names) and names[len(given)] in rest:
+            given.append(rest.pop(names[len(given)]))
+        if len(given) != len(names) or rest.keys() != set(expected):
+            wanted = ", ".join([*names, *(f"{name}=" for name in expected)])
+            got = ", ".join([*(["..."] * len(arguments)), *(f"{name}=" for name in keywords)])
+            raise UsageError(
+                f"{self.graph.name} takes ({wanted}), and was given ({got})",
+                why="a saved program is made for one way to call it",
+            )
+        return tuple(given), rest
+
+    def _look_at_state(self) -> None:
+        """Compare the program's own tensors with the graph: `.data` and `.resize_` may have changed their sizes."""
+        for entry in self.parts.state:
+            check_argument(f"state[{entry.name!r}]", self.graph.inputs[entry.input].type, entry.tensor)
+        self._shortcut.look_again()
+
+    def _check_modes(self, inputs: list[Any]) -> None:
+        if torch.get_default_dtype() is not self.parts.default_dtype:
+            raise UsageError(
+                f"the default dtype is {torch.get_default_dtype()}; {self.graph.name} was made for"
+                f" {self.parts.default_dtype}",
+                why="PyTorch's operators look at it",
+                fix=f"torch.set_default_dtype({self.parts.default_dtype})",
+            )
+        if self.parts.memory is not None:
+            tensors = [given for given in inputs if isinstance(given, torch.Tensor)]
+            if memory_key(tensors) != self.parts.memory:
+                raise UsageError(
+                    f"the arguments of {self.graph.name} share memory in another way than when it was made",
+                    why="it writes into its arguments, or gives views of them",
+                    fix="give tensors with memory of their own: tensor.clone()",
+                )
+
+
+def check_argument(name: str, declared: Type, given: Any) -> None:
+    """Raise UsageError, naming the argument, unless it is as the graph declares it."""
+    if isinstance(declared, NumberType):
+        if type(given) is not NUMBER_KINDS[declared.kind]:
+            raise UsageError(f"{name} must be {declared}, and is a {type(given).__name__}")
+        return
+    if not isinstance(given, torch.Tensor) or not isinstance(declared, TensorType):
+        raise UsageError(f"{name} must be a tensor {declared}, and is a {type(given).__name__}")
+    found = type_of(given)
+    if not _fits(declared, found):
+        raise UsageError(
+            f"{name} must be {_with_strides(declared, found)}, and is {_with_strides(found, declared)}",
+            why="a saved program is made for these sizes, types, strides and devices",
+            fix="x.contiguous() where only strides differ; else save a program from a call with such an argument",
+        )
+    if given.is_conj() or given.is_neg():
+        raise UsageError(f"{name} is a lazy conjugate or negative", fix="x.resolve_conj().resolve_neg()")
+    if given.requires_grad and torch.is_grad_enabled():
+        raise UsageError(
+            f"{name} requires a gradient, and a saved program gives none",
+            why="a program file holds what is computed, not how to differentiate it",
+            fix="call it under torch.no_grad(), or give x.detach()",
+        )
+
+
+def _fits(declared: TensorType, found: TensorType) -> bool:
+    """Whether types agree, in strides only where there is a next element to step to."""
+    if (declared.dtype, declared.shape, declared.device) != (found.dtype, found.shape, found.device):
+        return False
+    steps = zip(declared.shape, declared.strides, found.strides, strict=True)
+    return declared.size == 0 or all(extent == 1 or one == other for extent, one, other in steps)
+
+
+def _with_strides(shown: TensorType, other: TensorType) -> str:
+    """The type; with strides, also the usual ones, where they are all that differs."""
+    same = (shown.dtype, shown.shape, shown.device) == (other.dtype, other.shape, other.device)
+    return f"{shown} with strides {list(shown.strides)}" if same else str(shown)
+
+
+@contextmanager
+def _modes(grad_mode: bool) -> Iterator[None]:
+    """The modes under which the program was made: its gradient mode, and no autocast (casts are in the graph)."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(grad_mode))
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -1,0 +1,216 @@
+"""A program's graph, signature and tensors <-> the metadata, text and tensor block of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from weft.errors import UsageError
+from weft.ir.graph import Graph, Place, Value
+from weft.ir.lexer import Limits, Reader
+from weft.ir.parser import parse_graph, read_type
+from weft.ir.printer import constants_of, print_graph
+from weft.ir.types import DTYPE_NAMES, DTYPES_BY_NAME, TensorType, type_of
+from weft.ir.verifier import problems_of
+from weft.programs.operators import check_operators
+from weft.programs.structure import CallStructure, Node, call_from_json, from_json, ports, to_json
+from weft.programs.tensors import StoredTensor, TensorBlock, store_tensors
+
+LARGEST_TEXT = 1 << 25
+LARGEST_METADATA = 1 << 22
+SHORT = Limits(characters=1 << 12)
+MOST_PROBLEMS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateTensor:
+    """A tensor that belongs to the program: which input of the graph it is, and its name in the module."""
+
+    input: int
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramParts:
+    """A program apart from the process that made it: what a program file holds.
+
+    The ports of `arguments` are inputs of the graph, those of `results` its results. `memory` says how the tensors that
+    go in share memory, where the program relies on it (`weft.trace.signature.memory_key`).
+    """
+
+    graph: Graph
+    arguments: CallStructure
+    results: Node
+    state: tuple[StateTensor, ...]
+    memory: tuple[tuple[int, int], ...] | None
+    grad_mode: bool
+    default_dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The three sections of a file that say what a program is."""
+
+    metadata: bytes
+    text: bytes
+    tensors: bytes
+
+
+def write_parts(parts: ProgramParts, versions: Mapping[str, str]) -> Written:
+    """Write a program as the sections of a file."""
+    constants = constants_of(parts.graph)
+    named = {entry.name: entry.tensor for entry in parts.state}
+    named |= {f"#constant.{number}": tensor for number, tensor in enumerate(constants)}
+    if len(named) < len(parts.state) + len(constants):
+        raise UsageError("two tensors of the program have one name", why=", ".join(entry.name for entry in parts.state))
+    rows, tensors = store_tensors(named, exact=parts.memory is not None)
+    stored = [row.as_json() for row in rows]
+    count = len(parts.state)
+    metadata = {
+        "made_by": dict(versions),
+        **parts.arguments.as_json(),
+        "results": to_json(parts.results),
+        "state": [
+            {"input": entry.input, "name": entry.name, **row}
+            for entry, row in zip(parts.state, stored[:count], strict=True)
+        ],
+        "constants": [
+            {"type": str(type_of(tensor)), **row} for tensor, row in zip(constants, stored[count:], strict=True)
+        ],
+        "memory": parts.memory,
+        "grad_mode": parts.grad_mode,
+        "default_dtype": DTYPE_NAMES[parts.default_dtype],
+    }
+    text = print_graph(parts.graph, short_places=True)
+    return Written(json.dumps(metadata, allow_nan=False).encode(), text.encode(), tensors)
+
+
+def read_parts(written: Written, allow: Sequence[str]) -> ProgramParts:
+    """Read a program from sections of any origin; whatever does not fit is a UsageError."""
+    metadata = Metadata(_json(written.metadata))
+    block = TensorBlock(written.tensors)
+    constants = [
+        block.tensor(_row(row), _tensor_type(row.text("type"))) for row in map(Metadata, metadata.items("constants"))
+    ]
+    graph = _without_files(parse_graph(written.text.decode("utf-8"), constants, Limits(characters=LARGEST_TEXT)))
+    check_operators(graph, allow)
+    problems = problems_of(graph)
+    if problems:
+        raise UsageError("its graph is malformed", why="\n".join(problems[:MOST_PROBLEMS_SHOWN]))
+    state = [_state(Metadata(row), graph, block) for row in metadata.items("state")]
+    parts = ProgramParts(
+        graph,
+        call_from_json(metadata.items("positional"), metadata.items("keywords")),
+        from_json(metadata.data.get("results")),
+        tuple(state),
+        _memory(metadata),
+        metadata.data.get("grad_mode") is True,
+        DTYPES_BY_NAME.get(metadata.text("default_dtype"), torch.float32),
+    )
+    _check_ports(parts)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """A JSON object of any origin, whose fields are read with the type that they must have."""
+
+    data: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, dict):
+            raise UsageError("its metadata is damaged", why="something that must be a JSON object is none")
+
+    def text(self, name: str) -> str:
+        """Give a field that must be a string."""
+        return str(self._field(name, str))
+
+    def count(self, name: str) -> int:
+        """Give a field that must be an integer from 0 on, of at most 64 bits."""
+        number = self._field(name, int)
+        if not 0 <= number < 1 << 63:
+            raise UsageError(f"its metadata is damaged: {name} is {number}")
+        return int(number)
+
+    def items(self, name: str) -> list[Any]:
+        """Give a field that must be a list."""
+        return list(self._field(name, list))
+
+    def _field(self, name: str, kind: type) -> Any:
+        found = self.data.get(name)
+        if type(found) is not kind:
+            raise UsageError(f"its metadata is damaged: {name} must be a {kind.__name__}")
+        return found
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError("its metadata is not JSON", why=str(error)) from error
+
+
+def _row(row: Metadata) -> StoredTensor:
+    return StoredTensor(row.text("entry"), row.count("offset") if "offset" in row.data else None)
+
+
+def _tensor_type(text: str) -> TensorType:
+    reader = Reader(text, SHORT)
+    kind = read_type(reader)
+    reader.expect("end", "the end of the type")
+    if not isinstance(kind, TensorType):
+        raise UsageError(f"its metadata is damaged: {text} is not the type of a tensor")
+    return kind
+
+
+def _state(row: Metadata, graph: Graph, block: TensorBlock) -> StateTensor:
+    index = row.count("input")
+    kind = graph.inputs[index].type if index < len(graph.inputs) else None
+    if not isinstance(kind, TensorType):
+        raise UsageError(f"its metadata is damaged: the graph has no tensor as input {index}")
+    return StateTensor(index, row.text("name"), block.tensor(_row(row), kind))
+
+
+def _memory(metadata: Metadata) -> tuple[tuple[int, int], ...] | None:
+    if metadata.data.get("memory") is None:
+        return None
+    pairs = metadata.items("memory")
+    if not all(isinstance(pair, list) and [type(number) for number in pair] == [int, int] for pair in pairs):
+        raise UsageError("its metadata is damaged: memory must be a list of pairs")
+    return tuple((first, second) for first, second in pairs)
+
+
+def _check_ports(parts: ProgramParts) -> None:
+    """Every input comes from an argument or is state, and every result is one of the graph's."""
+    own = [entry.input for entry in parts.state]
+    sources = sorted([*own, *set(parts.arguments.ports())])
+    if sources != list(range(len(parts.graph.inputs))):
+        raise UsageError("its metadata does not say where every input of the graph comes from")
+    if len({entry.name for entry in parts.state}) < len(own):
+        raise UsageError("two tensors in it have one name")
+    if max(ports(parts.results), default=-1) >= len(parts.graph.results):
+        raise UsageError("its metadata asks for results that the graph does not have")
+
+
+def _without_files(graph: Graph) -> Graph:
+    """Mark file names as names only: no error message may open what a file from elsewhere names."""
+    renamed: dict[Value, Value] = {}
+    for value in graph.values:
+        operands = tuple(renamed.get(operand, operand) for operand in value.operands)
+        renamed[value] = replace(value, operands=operands, place=_name_only(value.place))
+    return Graph(
+        graph.name,
+        graph.inputs,
+        tuple(renamed[value] for value in graph.values),
+        tuple(replace(result, value=renamed.get(result.value, result.value)) for result in graph.results),
+        tuple(replace(write, value=renamed.get(write.value, write.value)) for write in graph.writes),
+    )
+
+
+def _name_only(place: Place | None) -> Place | None:
+    return None if place is None else replace(place, filename=f"<{place.filename.strip('<>')}>")

@@ -1,0 +1,243 @@
+"""A traced function -> a Program: something that can be run, printed, drawn and saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from threading import RLock
+from typing import Any, NoReturn
+
+import torch
+
+from weft.compile.pipeline import compile_traced
+from weft.document.html import notebook
+from weft.errors import UsageError, counted
+from weft.files import given_file
+from weft.ir.graph import Graph
+from weft.ir.printer import print_graph
+from weft.programs.description import Example, describe_program, named_graph, state_names
+from weft.programs.drawing import draw
+from weft.programs.file import save_program
+from weft.programs.parts import ProgramParts
+from weft.programs.picture import program_card
+from weft.programs.plan import ProgramPlan
+from weft.programs.rebuild import flat_kind
+from weft.programs.returned import Returned, keep, places
+from weft.programs.run_modes import RunModes
+from weft.programs.timeline import CALL, Timeline, measure_timeline
+from weft.runtime.boundary import Boundary
+from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.differentiable import DifferentiableExecutable, Replay
+from weft.runtime.whole_call import BoundProgram, Given
+from weft.trace.interception.capture import tree_flatten
+from weft.trace.python_state.trees import TensorLeaf
+from weft.trace.signature import autocast_key
+from weft.trace.traced import Traced
+from weft.trace.tracer import TracedInput, TracedNumber
+
+
+class Program:
+    """One program: what to compute (`graph`), how (`plan`), when (`timeline`), and the machinery of a call."""
+
+    def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
+        """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
+        self._traced = replace(traced, inputs=tuple(map(_without_tensor, traced.inputs)))
+        self._example: Example | None = None
+        compiled = compile_traced(traced, lock, lambda kept: partial(keep, places(kept)), forward_results)
+        self.graph: Graph = compiled.graph
+        self._execute: CompiledGraph | DifferentiableExecutable = compiled.run
+        shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
+        leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
+        leaves += (leaf for inside, _ in traced.made for leaf in inside)
+        by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
+        # A program that gives new tensors and writes nothing needs no edge.
+        self._is_new = not traced.kept and not traced.made and _are_new(shown, traced.leaves)
+        self._modes = RunModes(traced, shown)
+        self._is_new = self._is_new and not self._modes
+        self._bare = self._is_new and traced.structure.is_leaf()
+        self._row = flat_kind(traced.structure)
+        self.needs_containers = traced.needs_containers  # a run has to be given those of its call
+        self._returned = Returned(traced)
+        self._first_number = len(traced.inputs)
+        self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
+
+    def __str__(self) -> str:
+        return print_graph(self._named())
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: in a line, as a picture, and as text."""
+        state = {} if self._example is None else state_names(self._traced, self._example)
+        return notebook(program_card(self.summary(), self._named(), state, self.plan.regions))
+
+    def summary(self) -> str:
+        """One line: how many values, how they are computed, what is written."""
+        forward = self._forward()
+        steps = forward.executable.plan.steps
+        calls = counted(sum(step.value.op in ("library", "update") for step in steps), "call")
+        values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
+        regions = f"{counted(len(forward.regions), 'region')} in machine code, " if forward.regions else ""
+        capture = f" ({forward.capture})" if forward.capture else ""
+        text = f"{values}: {regions}{calls} of PyTorch's operators{capture}; {results}"
+        return text + (f", {counted(len(self.graph.writes), 'write')}" if self.graph.writes else "")
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """What goes in: arguments by position, and tensors that the function reached by itself."""
+        return self._traced.inputs
+
+    def made_for(self, example: Example) -> Program:
+        """The same program with the call that it was asked for by: that is what a saved file can be called like."""
+        found = Program.__new__(Program)
+        found.__dict__.update(self.__dict__, _example=example)
+        return found
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a program cannot be copied or pickled",
+            why="it is machine code in this process, and it reads the tensors of the module that it was made of",
+            fix="copy or pickle the module, whose copy makes programs of its own; program.save(path) writes a file "
+            "that weft.load_program reads",
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a file that runs without the model's source (`weft.load_program`), with its tensors as now."""
+        save_program(self.parts, path)
+
+    @property
+    def parts(self) -> ProgramParts:
+        """The program apart from this process: its graph, how it is called, its tensors as they are now."""
+        return describe_program(self.graph, self._traced, self._call())
+
+    def draw(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture of the graph as SVG."""
+        draw(self._named(), path, state_names(self._traced, self._call()))
+
+    @property
+    def plan(self) -> ProgramPlan:
+        """How the forward is computed: kernels, tiles, lanes, memory; `print` shows it."""
+        forward = self._forward()
+        return ProgramPlan(tuple(region.plan for region in forward.regions), forward.executable.plan)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that the forward is planned to need at once, beside its inputs."""
+        return self._forward().peak_bytes
+
+    def timeline(self, path: str | os.PathLike[str] | None = None) -> Timeline:
+        """Measure the forward on the example's arguments: what each lane did, and when; written as a Chrome trace.
+
+        It really runs, some twenty times: what it writes into (the statistics of a batch norm) is a copy.
+        """
+        if path is not None:
+            given_file(path, "timeline", CALL)  # told before anything is measured
+        example = self._call()
+        leaves, _ = tree_flatten((example.arguments, example.keywords))
+        arguments = [leaves[entry.argument] for entry in self._traced.inputs if entry.argument is not None]
+        numbers = [_number(entry, leaves) for entry in self._traced.numbers]
+        inputs = [*arguments, *(slot.get() for slot in example.slots), *numbers]
+        written = {write.input for write in self.graph.writes}
+        copies = {value: index for index, value in enumerate(self.graph.inputs) if value in written}
+        for index in copies.values():
+            inputs[index] = inputs[index].detach().clone()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            found = measure_timeline(self._forward(), inputs)
+        if path is not None:
+            found.save(path)
+        return found
+
+    def pack_ahead(self, traced: Traced) -> None:
+        """Let another core begin to pack what the program was traced with, for a run that comes soon."""
+        if isinstance(self._execute, CompiledGraph):
+            own = (entry for entry in traced.inputs if entry.argument is None)
+            self._execute.pack_ahead({entry.value: entry.tensor for entry in own})
+
+    def prepare_backward(self) -> None:
+        """Make the backward, where there is one, before it is asked for: what is in its way is raised here."""
+        if isinstance(self._execute, DifferentiableExecutable):
+            self._execute.prepare_backward()
+
+    def replay_by(self, replay: Replay) -> None:
+        """Let a backward that the program has none for go through operators: what computes its results from inputs."""
+        if isinstance(self._execute, DifferentiableExecutable):
+            self._execute.replay = replay
+
+    def _forward(self) -> CompiledGraph:
+        return self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
+
+    def _named(self) -> Graph:
+        """The graph with the names that the user knows, where the call is known."""
+        return self.graph if self._example is None else named_graph(self.graph, self._traced, self._example)
+
+    def _call(self) -> Example:
+        if self._example is None:
+            raise UsageError("this program has no example call", fix="use the one that weft.program(net, x) gives")
+        return self._example
+
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run on the graph's inputs in order; gives what the traced function returned.
+
+        `containers` are those among the arguments of the call, where the program needs them.
+        """
+        if self._bare and autocast_key() is None:
+            return self._execute(inputs)[0]
+        if self._modes:
+            with _without_autocast(), self._modes.entered():
+                outputs = self._execute(inputs)
+                results = self._modes.marked(self._boundary.apply(inputs, outputs))
+            return self._returned.apply(results, containers, inputs[self._first_number :])
+        with _without_autocast():
+            outputs = self._execute(inputs)
+            results = self._boundary.apply(inputs, outputs)
+        return self._returned.apply(results, containers, inputs[self._first_number :])
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, Given] | None:
+        """Give what runs it as it is bound now, where it is native code from end to end and gives new tensors alone."""
+        if not self._is_new or not (self._bare or self._row) or not isinstance(self._execute, CompiledGraph):
+            return None
+        found = self._execute.bound(arguments)
+        return None if found is None else (found[0], Given(found[1], self._row))
+
+
+def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
+    """Whether a graph's function returns what the graph computes, in order: no input, view or constant, no writes."""
+    values = [result.value for result in graph.results]
+    return (
+        not graph.writes
+        and not any(result.path for result in graph.results)
+        and not {*values} & {*graph.inputs}
+        and len({*values}) == len(values)
+        and [leaf.index if isinstance(leaf, TensorLeaf) else None for leaf in leaves] == [*range(len(values))]
+    )
+
+
+def _without_tensor(entry: TracedInput) -> TracedInput:
+    """What is known of an input without the tensor that it was traced with: each call brings its own."""
+    return replace(entry, tensor=entry.stand_in)
+
+
+def _number(entry: TracedNumber, leaves: Sequence[Any]) -> Any:
+    """A number that goes in, as it is now."""
+    return entry.slot.get() if entry.slot is not None else leaves[entry.argument or 0]
+
+
+def _without_autocast() -> Any:
+    """Casts are part of the graph; operators called from a program must not cast again."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        return _AutocastOff()
+    return nullcontext()
+
+
+class _AutocastOff:
+    def __enter__(self) -> None:
+        self._guards = [
+            torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
+        ]
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)
