@@ -28,6 +28,7 @@ class Config:
     codegen: str = "native"
     cuda_graphs: str = "off"
     kept_memory: int = 256
+    programs_at_once: int = 2
     log: str = "quiet"
 
 
@@ -82,6 +83,13 @@ OPTIONS = (
     Option("WEFT_CODEGEN", "codegen", one_of(*CODEGENS), " | ".join(CODEGENS), "library runs PyTorch's operators only"),
     Option("WEFT_CUDA_GRAPHS", "cuda_graphs", one_of(*SWITCHES), " | ".join(SWITCHES), "whether CUDA graphs are used"),
     Option("WEFT_KEPT_MEMORY", "kept_memory", count, "megabytes", "freed memory that is kept for what comes next"),
+    Option(
+        "WEFT_PROGRAMS_AT_ONCE",
+        "programs_at_once",
+        count,
+        "a number",
+        "how many signatures of an object get a program at their first call; later ones once they have cost as much",
+    ),
     Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
 )
 

@@ -8,29 +8,107 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.rare_calls import FIRST_NEEDED, MOST_REMEMBERED, PROGRAMS_AT_ONCE, PROGRAMS_TO_DOUBLE, RareCalls
+from weft.api.rare_calls import MOST_REMEMBERED, RareCalls
+from weft.config import overrides
+from weft.trace.signature import tensor_key
 
 
-def test_the_first_signatures_get_programs_at_once_and_later_ones_when_they_come_again():
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr("weft.api.rare_calls.perf_counter", found)
+    return found
+
+
+@pytest.fixture
+def at_once():
+    with overrides(programs_at_once=2):
+        yield
+
+
+def key(*sizes: int, dtype: torch.dtype = torch.float32):
+    """The signature of a call with one tensor of these sizes."""
+    return ("x", (tensor_key(torch.empty(sizes, dtype=dtype)),), ())
+
+
+def stream(rare: RareCalls, clock: Clock, keys, *, call: float = 0.01, made: float = 0.2) -> int:
+    """Let signatures come that take so long imperatively or to be made; gives how many programs were made."""
+    programs = set()
+    for one in keys:
+        if one in programs:
+            continue
+        if rare.deserves(one):
+            programs.add(one)
+            with rare.making(one):
+                clock.now += made
+        else:
+            with rare.running(one):
+                clock.now += call
+    return len(programs)
+
+
+def test_the_first_sizes_get_programs_at_once_and_later_ones_when_they_have_cost_half_as_much(at_once, clock):
     rare = RareCalls()
-    assert all(rare.deserves(("size", size)) for size in range(PROGRAMS_AT_ONCE))
-    assert [rare.deserves("new") for _ in range(FIRST_NEEDED)] == [False] * (FIRST_NEEDED - 1) + [True]
-    assert rare.calls == FIRST_NEEDED - 1
+    assert stream(rare, clock, [key(1), key(2), key(3)]) == 2
+    assert stream(rare, clock, [key(3)] * 8) == 0  # 0.01 s each, of the 0.1 s that half a program takes
+    assert rare.calls == 9
+    assert stream(rare, clock, [key(3)] * 3) == 1
 
 
-def test_programs_that_go_on_being_dropped_are_made_ever_more_rarely():
+def test_sizes_of_another_dtype_or_rank_have_programs_at_once_of_their_own(at_once, clock):
     rare = RareCalls()
-    programs = [sum(rare.deserves(size) for size in range(100)) for _ in range(64)]
-    assert sum(programs) < PROGRAMS_AT_ONCE + 6 * PROGRAMS_TO_DOUBLE
-    assert rare.needed > 32
+    assert stream(rare, clock, [key(1), key(2), key(3)]) == 2
+    assert stream(rare, clock, [key(size, dtype=torch.float64) for size in range(3)]) == 2
+    assert stream(rare, clock, [key(1, size) for size in range(3)]) == 2
 
 
-def test_a_bounded_number_of_signatures_is_remembered():
+def test_a_stream_of_sizes_takes_little_longer_than_without_programs(at_once, clock):
     rare = RareCalls()
-    for size in range(PROGRAMS_AT_ONCE + 2 * MOST_REMEMBERED):
-        rare.deserves(size)
-    assert not rare.deserves(PROGRAMS_AT_ONCE)  # it came long ago
-    assert rare.deserves(PROGRAMS_AT_ONCE + 2 * MOST_REMEMBERED - 1)
+    stream(rare, clock, [key(size) for _ in range(5) for size in range(100)])
+    assert clock.now < 500 * 0.01 + 2 * 0.2 + 1e-6
+
+
+def test_the_fastest_program_tells_what_one_costs(at_once, clock):
+    rare = RareCalls()
+    stream(rare, clock, [key(1)], made=4.0)  # everything is loaded, and somebody else keeps the machine busy
+    stream(rare, clock, [key(2)], made=0.04)
+    assert stream(rare, clock, [key(3)] * 4) == 1
+
+
+def test_programs_that_go_on_being_made_must_be_worth_ever_more(at_once, clock):
+    rare = RareCalls()
+    first = stream(rare, clock, [key(size) for size in range(64) for _ in range(12)])
+    again = stream(rare, clock, [key(size) for size in range(64, 500) for _ in range(12)])
+    assert first == 64
+    assert again == 8
+
+
+def test_a_program_that_fails_to_be_made_counts_for_nothing(at_once, clock):
+    rare = RareCalls()
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no"), rare.making(key(1)):
+            raise ValueError("no")
+    assert stream(rare, clock, [key(1), key(2)]) == 2
+
+
+def test_a_bounded_number_of_signatures_is_remembered(at_once, clock):
+    rare = RareCalls()
+    stream(rare, clock, [key(1), key(2)])
+    for size in range(3, 3 + 2 * MOST_REMEMBERED):
+        with rare.running(key(size)):
+            clock.now += 1
+    assert not rare.deserves(key(3))  # it came long ago
+    assert rare.deserves(key(2 + 2 * MOST_REMEMBERED))
 
 
 MADE = 3
@@ -38,16 +116,18 @@ MADE = 3
 
 @pytest.fixture
 def worn(monkeypatch, by_library):
-    """A function for which so many programs were made that a new signature runs imperatively."""
-    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", MADE)
+    """A function that has its programs, so that a new signature runs imperatively, and the second time by one."""
+    monkeypatch.setattr("weft.api.rare_calls.WORTH", 1e-9)
 
     @weft.hybridize
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) * 2
 
-    for size in range(MADE):
-        function(torch.ones(size + 1))
-    return function
+    with overrides(programs_at_once=MADE):
+        for size in range(MADE):
+            function(torch.ones(size + 1))
+    with overrides(programs_at_once=0):
+        yield function
 
 
 def test_a_rare_signature_runs_imperatively_with_gradients_and_the_second_time_by_a_program(worn):
@@ -92,8 +172,8 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rare_steps_train_as_others_do(monkeypatch, name):
-    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", 2)
+def test_rare_steps_train_as_others_do(monkeypatch, at_once, name):
+    monkeypatch.setattr("weft.api.rare_calls.WORTH", 1e-9)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
     other = deepcopy(net)
@@ -115,8 +195,13 @@ def test_rare_steps_train_as_others_do(monkeypatch, name):
     torch.testing.assert_close(optimizer.state_dict()["state"], others.state_dict()["state"])
 
 
-def test_a_rare_step_that_fails_changes_nothing(monkeypatch):
-    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", 0)
+@pytest.fixture
+def never_at_once():
+    with overrides(programs_at_once=0):
+        yield
+
+
+def test_a_rare_step_that_fails_changes_nothing(never_at_once):
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     step = weft.step(net, nn.functional.cross_entropy, torch.optim.Adam(net.parameters()))
     step(torch.randn(4, 3), torch.randint(2, (4,)))
@@ -127,8 +212,7 @@ def test_a_rare_step_that_fails_changes_nothing(monkeypatch):
         assert torch.equal(ours, theirs)
 
 
-def test_deterministic_steps_are_programs_however_rare(monkeypatch):
-    monkeypatch.setattr("weft.api.rare_calls.PROGRAMS_AT_ONCE", 0)
+def test_deterministic_steps_are_programs_however_rare(never_at_once):
     net = nn.Linear(3, 2)
     step = weft.step(net, nn.functional.cross_entropy, torch.optim.SGD(net.parameters(), 0.1), deterministic=True)
     step(torch.randn(4, 3), torch.randint(2, (4,)))

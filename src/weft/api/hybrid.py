@@ -145,7 +145,10 @@ class Hybrid:
             return self._materialise(call)
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
-        return self.function(*arguments, **keywords)
+        if self.imperative is not None:
+            return self.function(*arguments, **keywords)
+        with self.rare.running(key):
+            return self.function(*arguments, **keywords)
 
     def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
         """Run a program, which the next call takes the quick way to."""
@@ -233,7 +236,7 @@ class Hybrid:
                 return None
             self._note_miss(key, call.leaves)
             try:
-                with without_collection(), memory_told(self.name):
+                with without_collection(), memory_told(self.name), self.rare.making(key):
                     found = self._traced(call, runs=not always)
             except UnsupportedError as error:
                 if self.fallback is None:

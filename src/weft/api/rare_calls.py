@@ -1,46 +1,66 @@
-"""The signature of a call for which there is no program -> whether it comes often enough to be worth one.
+"""Decide when a signature that comes again is worth a program: once it has cost as much imperatively.
 
-A program costs as much as dozens of imperative calls. While an object has few signatures each gets its program at once.
-Once as many programs were dropped as are kept, most signatures come once or twice (texts of every length, one token
-more at each call): then they run imperatively until they have come a few times, ever more often as programs go on being
-dropped, so that making programs takes a bounded part of all time.
+Making a program takes as long as dozens of imperative calls. Of signatures that differ in nothing but sizes the first
+few get theirs at once (`WEFT_PROGRAMS_AT_ONCE`): most objects have no more. Beyond them most come once or twice (texts
+of every length, one token more at each call), and each runs imperatively until that has taken a good part of the time
+that a program takes to be made. Whatever comes, all of it then takes at most one and a half times as long as the better
+of both ways would have, known beforehand (the ski rental problem). Where very many programs were made, later ones have
+to be worth ever more.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from time import perf_counter
+
+from weft.config import config
+from weft.trace.signature import Key, without_sizes
 
 MOST_PROGRAMS = 32  # that are kept for one object
-PROGRAMS_AT_ONCE = 2 * MOST_PROGRAMS
-MOST_REMEMBERED = 1024
-FIRST_NEEDED = 2  # times that a signature must come; twice as many after each further few programs
+MOST_REMEMBERED = 1024  # signatures
+WORTH = 0.5  # of the time that a program takes to be made
+FIRST_GUESS = 0.3  # seconds to make a program, before one was made
 PROGRAMS_TO_DOUBLE = 8
 MOST_DOUBLED = 10
 
 
 class RareCalls:
-    """Counts the signatures that came without getting a program."""
+    """Count what signatures cost that came without getting a program; any thread may."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[Hashable, int] = OrderedDict()
-        self._programs = 0
+        self._seconds: OrderedDict[Key, float] = OrderedDict()
+        self._lock = Lock()  # nothing is called while it is held
+        self._programs: Counter[Key] = Counter()  # that were made, by their signature without sizes
+        self._cost = FIRST_GUESS
         self.calls = 0  # that ran imperatively
 
-    @property
-    def needed(self) -> int:
-        """How many times a signature must come; 1 is at once."""
-        if self._programs < PROGRAMS_AT_ONCE:
-            return 1
-        doubled = (self._programs - PROGRAMS_AT_ONCE) // PROGRAMS_TO_DOUBLE
-        return FIRST_NEEDED << min(doubled, MOST_DOUBLED)
-
-    def deserves(self, key: Hashable) -> bool:
+    def deserves(self, key: Key) -> bool:
         """Whether a signature that has come once more gets a program now."""
-        count = self._seen.pop(key, 0) + 1
-        if count >= self.needed:
-            self._programs += 1
+        if self._programs[without_sizes(key)] < config().programs_at_once:
             return True
-        self.calls += 1
-        self._seen[key] = count
-        if len(self._seen) > MOST_REMEMBERED:
-            self._seen.popitem(last=False)
-        return False
+        doubled = max(self._programs.total() - 2 * MOST_PROGRAMS, 0) // PROGRAMS_TO_DOUBLE
+        return self._seconds.get(key, 0.0) >= WORTH * self._cost * (1 << min(doubled, MOST_DOUBLED))
+
+    @contextmanager
+    def making(self, key: Key) -> Iterator[None]:
+        """Time how a program is made; the fastest tells what one costs, as others may have been disturbed."""
+        begin = perf_counter()
+        yield
+        seconds = perf_counter() - begin
+        with self._lock:
+            self._cost = min(self._cost, seconds) if self._programs else seconds
+            self._programs[without_sizes(key)] += 1
+            self._seconds.pop(key, None)
+
+    @contextmanager
+    def running(self, key: Key) -> Iterator[None]:
+        """Time a call that runs imperatively."""
+        begin = perf_counter()
+        yield
+        seconds = perf_counter() - begin
+        with self._lock:
+            self.calls += 1
+            self._seconds[key] = self._seconds.pop(key, 0.0) + seconds
+            if len(self._seconds) > MOST_REMEMBERED:
+                self._seconds.popitem(last=False)

@@ -186,7 +186,8 @@ class Step(Hybrid):
         """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
         ready = self._program_of(current, arguments, keywords)
         if ready is None:
-            return self._imperatively(arguments, keywords)
+            with self.rare.running(self._key_of(self._call_of(current, arguments, keywords))):
+                return self._imperatively(arguments, keywords)
         found, inputs = ready
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
             self._kept.wake()
@@ -270,14 +271,14 @@ class Step(Hybrid):
             inputs = None if row is None else quick.inputs(row)
             if inputs is not None:
                 return quick.guarded, inputs
-        leaves, structure = tree_flatten(((*given, current.form), keywords))
+        call = self._call_of(current, arguments, keywords)
+        leaves = call.leaves
         if traced_elsewhere(leaves):
             raise UsageError(
                 f"{self.name} is called inside another tracer or transform",
                 why="a step changes parameters, which must not happen while something else looks at tensors",
                 fix="call it outside",
             )
-        call = Call((*given, current.form), keywords, leaves, structure)
         found = self._find(self._key_of(call), leaves)
         if found is None:
             found = self._trace(call, always=self.task.deterministic)
@@ -288,6 +289,10 @@ class Step(Hybrid):
         # The form of a round is a leaf behind its arguments: keywords would come behind that.
         self._quick_calls[current.form] = None if keywords else quick_call(found, given, {})
         return found, found.inputs(leaves)
+
+    def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+        given = (*arguments, *current.numbers.values(), current.form)
+        return Call(given, keywords, *tree_flatten((given, keywords)))
 
     def _traced(self, call: Call, *, runs: bool) -> Guarded:
         try:

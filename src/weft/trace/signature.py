@@ -69,6 +69,13 @@ def tensor_key(tensor: torch.Tensor) -> Key:
     return (torch.Tensor, tensor.dtype, tensor.shape, tensor.stride(), tensor.device, grad, lazy_bits, *kind)
 
 
+def without_sizes(key: Key) -> Key:
+    """A signature without the sizes and strides of its tensors: calls that differ in nothing else have one."""
+    structure, leaves, *others = key
+    kinds = tuple((*leaf[:2], len(leaf[2]), *leaf[4:]) if leaf[0] is torch.Tensor else leaf for leaf in leaves)
+    return (structure, kinds, *others)
+
+
 def same_tensors(leaves: Sequence[Any]) -> tuple[int, ...]:
     """For each tensor among leaves the first place of the very same one; nothing where all differ.
 
