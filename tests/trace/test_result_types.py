@@ -12,7 +12,7 @@ from torch.nn import functional
 from weft.errors import UsageError
 from weft.ir.printer import print_graph
 from weft.trace.python_state.reachable import find_state
-from weft.trace.result_types import ResultTypes, rows_as_data, rows_from_data
+from weft.trace.results.result_types import ResultTypes, rows_as_data, rows_from_data
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
 

@@ -20,7 +20,7 @@ from weft.codegen.objects.object_cache import ObjectCache
 from weft.compile.plan_cache import planning_version
 from weft.config import config
 from weft.errors import UsageError
-from weft.trace.result_types import ResultTypes, Row, rows_as_data, rows_from_data
+from weft.trace.results.result_types import ResultRow, ResultTypes, rows_as_data, rows_from_data
 
 TYPE_FOLDER = "types"
 LARGEST_CACHE = 16 * 1024 * 1024
@@ -29,7 +29,7 @@ MOST_ROWS = 1 << 16
 log = logging.getLogger("weft.runtime")
 
 # All rows that this process knows: each is true for itself, so threads may add to them in any order.
-_rows: dict[str, Row] = {}
+_rows: dict[str, ResultRow] = {}
 
 
 def known_types(name: str) -> ResultTypes:
@@ -62,7 +62,7 @@ def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, *tensor.shape
 
 
-def _read(entry: bytes | None, name: str) -> dict[str, Row]:
+def _read(entry: bytes | None, name: str) -> dict[str, ResultRow]:
     # An entry that was moved to another's place is whole, and says whose it is.
     if entry is None or not entry.startswith(name.encode()):
         return {}

@@ -1,1 +1,1 @@
-"""Imperative code -> Graph: what a program computes, recorded while it runs or read from its text."""
+"""Trace imperative code to a Graph of what it computes, recorded while it runs or read from its text."""

@@ -26,7 +26,7 @@ LARGEST = 1 << 16
 PURE = frozenset({"constant", "library", "update", "item"})
 
 
-class Known:
+class TraceConstants:
     """Computes values of a trace that are the same at every run."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ Names = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class AnswerCheck:
     """What a program raises where the real answer is another; with a tensor, its elements are told too."""
 
     message: str
@@ -85,32 +85,32 @@ class Answer:
     """What a question is answered with, and how the check of it is made of the names that the asking function has."""
 
     answer: bool
-    check: Callable[[Names], Check] | None = None
+    check: Callable[[Names], AnswerCheck] | None = None
 
-    def check_of(self, frame: FrameType) -> Check | None:
+    def check_of(self, frame: FrameType) -> AnswerCheck | None:
         """The check of the question that this frame asks."""
         return None if self.check is None else self.check(frame.f_locals)
 
 
-def _variance(names: Names) -> Check:
+def _variance(names: Names) -> AnswerCheck:
     del names
-    return Check("var has negative entry/entries")
+    return AnswerCheck("var has negative entry/entries")
 
 
-def _parameter(names: Names) -> Check:
+def _parameter(names: Names) -> AnswerCheck:
     rule = f"of distribution {names['self']!r} to satisfy the constraint {names['constraint']!r}"
     return _invalid(names["value"], f"parameter {names['param']}", rule)
 
 
-def _sample(names: Names) -> Check:
+def _sample(names: Names) -> AnswerCheck:
     rule = f"to be within the support ({names['support']!r}) of the distribution {names['self']!r}"
     return _invalid(names["value"], "value argument", rule)
 
 
-def _invalid(value: torch.Tensor, name: str, rule: str) -> Check:
+def _invalid(value: torch.Tensor, name: str, rule: str) -> AnswerCheck:
     kind = "Parameter" if isinstance(value, torch.nn.Parameter) else "Tensor"
     described = f"{kind} of shape {tuple(value.shape)}"
-    return Check(f"Expected {name} ({described}) {rule}, but found invalid values:\n", value)
+    return AnswerCheck(f"Expected {name} ({described}) {rule}, but found invalid values:\n", value)
 
 
 # By file and function of PyTorch that asks.

@@ -1,4 +1,4 @@
-"""A traced forward -> its backward, as a Graph of its own: from saved values and tangents to gradients.
+"""Trace the backward of a traced forward as a Graph of its own: from saved values and tangents to gradients.
 
 The stand-ins of the forward carry PyTorch's own autograd graph. Running it backward under the same interception records
 the backward's operators; the forward's values that they read are what the forward has to save. Views and constants are

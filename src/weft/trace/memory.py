@@ -1,4 +1,4 @@
-"""Tensors seen while tracing -> the values that hold their elements, with writes turned into new values.
+"""Follow the memory of tensors while tracing: the values that hold its elements, with writes turned into new values.
 
 PyTorch's tensors are windows onto memory that operators may write into; a Graph's values never change. So each piece of
 memory remembers the value that holds its elements now (its base) and how often it was written; each tensor the view
@@ -35,7 +35,7 @@ class PathEntry:
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class TracedMemory:
     """One piece of memory: the value of its elements now, and how often it was written."""
 
     base: Value
@@ -50,7 +50,7 @@ class TensorState:
     """One tensor: its memory, the way from the memory's base to it, its value at a version of the memory."""
 
     tensor: torch.Tensor
-    memory: Memory
+    memory: TracedMemory
     path: tuple[PathEntry, ...]
     value: Value
     version: int
@@ -82,7 +82,7 @@ class TensorTable:
         self.values: list[Value] = []
         self.adopt = adopt
         self.place = place
-        self.memories: dict[int, Memory] = {}
+        self.memories: dict[int, TracedMemory] = {}
         self.numbers: dict[Any, Value] = {}
         self.depends_on_offsets = False
         self.states: dict[int, TensorState] = {}
@@ -92,7 +92,7 @@ class TensorTable:
         key = storage_key(tensor)
         memory = self.memories.get(key)
         if memory is None:
-            memory = self.memories[key] = Memory(value, int(tensor.storage_offset()))
+            memory = self.memories[key] = TracedMemory(value, int(tensor.storage_offset()))
         state = TensorState(tensor, memory, (), value, memory.version, input=value)
         memory.inputs.append(state)
         self.states[id(tensor)] = state
@@ -110,7 +110,7 @@ class TensorTable:
             refuse("foreign tensor", self.place())
         return self._window(tensor, memory)
 
-    def _window(self, tensor: torch.Tensor, memory: Memory) -> TensorState:
+    def _window(self, tensor: torch.Tensor, memory: TracedMemory) -> TensorState:
         """A tensor over known memory that no recorded view made: a window of these sizes, strides and offset."""
         window, base = type_of(tensor), memory.base.type
         whole = window == base and tensor.storage_offset() == memory.offset
@@ -153,13 +153,13 @@ class TensorTable:
 
     def add_result(self, tensor: torch.Tensor, value: Value) -> TensorState:
         """Remember a tensor in new memory."""
-        memory = Memory(value, int(tensor.storage_offset()))
+        memory = TracedMemory(value, int(tensor.storage_offset()))
         self.memories[storage_key(tensor)] = memory
         state = memory.first = TensorState(tensor, memory, (), value, 0)
         self.states[id(tensor)] = state
         return state
 
-    def flatten_aliased(self, memory: Memory) -> None:
+    def flatten_aliased(self, memory: TracedMemory) -> None:
         """Give memory that several inputs look into one flat base, so that a write through one is seen by all."""
         first = memory.inputs[0]
         if memory.version or first.prefix:

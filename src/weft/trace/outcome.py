@@ -1,4 +1,4 @@
-"""What a traced function returned and wrote -> the results and writes of a Graph, with who shares memory with whom."""
+"""Describe what a traced function returned and wrote, with who shares memory with whom, as results and writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.ir.calls import HOLE, ViewStep
 from weft.ir.graph import Result, Write
 from weft.trace.interception.capture import has_gradient_hooks
 from weft.trace.interception.refusals import refuse
-from weft.trace.memory import Memory, TensorState
+from weft.trace.memory import TensorState, TracedMemory
 from weft.trace.recorder import Recorder
 
 DETACH = "aten.detach.default"
@@ -122,6 +122,6 @@ def _view_of_input(state: TensorState) -> Result:
     return Result(state.memory.inputs[0].input_value(), (step,))
 
 
-def written_inputs(memories: list[Memory]) -> list[TensorState]:
+def written_inputs(memories: list[TracedMemory]) -> list[TensorState]:
     """The inputs whose memory the function wrote."""
     return [memory.inputs[0] for memory in memories if memory.inputs and memory.version]

@@ -1,4 +1,4 @@
-"""Calls on packed sequences -> the same on the padded batch that was packed, whose sizes are known while tracing.
+"""Compute calls on packed sequences on the padded batch that was packed, whose sizes are known while tracing.
 
 A packed batch has as many rows as its sequences have steps together, which only a run knows. Recurrent layers compute
 the same of the padded one: nothing behind the end of a sequence reaches what is before it, and a direction that begins
@@ -21,7 +21,7 @@ from weft.ir.types import TensorType, contiguous
 from weft.trace.interception.capture import outside_tracing, pack_padded, pad_packed
 from weft.trace.interception.modes import open_blocks
 from weft.trace.interception.user_lines import user_place
-from weft.trace.recurrent import taken_whole
+from weft.trace.replacements import taken_whole
 
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("packed_lengths(Tensor lengths, int steps, int batch) -> Tensor")

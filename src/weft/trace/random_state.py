@@ -1,4 +1,4 @@
-"""Seeding while Python is traced -> the same seeding at every run of the program, or a refusal.
+"""Record seeding while Python is traced, so that every run seeds the same, or refuse it.
 
 Stand-ins draw no numbers, so that after tracing a random operator the generator would stand where it stood before. The
 ledger therefore advances it by hand, once per random operator: every moment of the program gets a state of its own. A

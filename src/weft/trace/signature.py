@@ -1,4 +1,4 @@
-"""The arguments and modes of a call -> a key: two calls with equal keys may run the same program."""
+"""Make a key of the arguments and modes of a call: two calls with equal keys may run the same program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function and its arguments -> a traced program: Graph, what goes in and where it comes from, what comes out."""
+"""Trace a function to a program: its Graph, what goes in and where it comes from, what comes out."""
 
 from __future__ import annotations
 

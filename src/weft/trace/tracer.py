@@ -1,4 +1,4 @@
-"""A Python function and its arguments -> a trace: every operator it ran, as values, with what goes in and comes out."""
+"""Run a Python function on stand-ins, and record every operator that it runs, with what goes in and comes out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from weft.ir.calls import Call
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
-from weft.trace.answers import Known, find_answer
-from weft.trace.corrections import CORRECTIONS, correct_strides
-from weft.trace.ctc import REPLACEMENTS, with_lengths_in_tensors
-from weft.trace.encoding import CallBuilder
+from weft.trace.answers import TraceConstants, find_answer
 from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.interception.capture import (
     DATA_DEPENDENT,
@@ -41,7 +38,6 @@ from weft.trace.interception.capture import (
 from weft.trace.interception.functions import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal, stays, with_check
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
 from weft.trace.interception.user_lines import user_place
-from weft.trace.known_sizes import KnownSizes
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
 from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in
@@ -60,12 +56,13 @@ from weft.trace.python_state.tensor_facts import (
 )
 from weft.trace.python_state.trees import TakenApart
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
-from weft.trace.recorder import Recorder
-from weft.trace.recurrent import taken_whole
-from weft.trace.rehearsal import REFUSALS, as_kernel, result_of_kernel
-from weft.trace.result_types import ResultTypes
-from weft.trace.shortcuts import known_result
-from weft.trace.unsized import UNSIZED, unsized_types
+from weft.trace.recorder import CallBuilder, Recorder
+from weft.trace.replacements import REPLACEMENTS, taken_whole, with_lengths_in_tensors
+from weft.trace.results.corrections import CORRECTIONS, correct_strides
+from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsized_types
+from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
+from weft.trace.results.result_rules import row_by_rule
+from weft.trace.results.result_types import ResultTypes, stand_ins
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
 
@@ -156,12 +153,12 @@ class Tracer:
         self._generators = OwnGenerators(())
         self._real_of: dict[int, torch.Tensor] = {}
         self.facts = TensorFacts(request.state.slot, partial(self.interception.empty, NO_ELEMENTS))
-        self._known = Known()
+        self._known = TraceConstants()
         self._in_backward = False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
         self._packed = PackedSequences(self.interception.empty, self._elements)
-        self._known_sizes = KnownSizes(self._elements, self._constant, self.on_operator)
+        self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -514,9 +511,10 @@ class Tracer:
 
     def _runner(self, operator: Operator, target: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-            known = known_result(self.interception, target, arguments, keywords)
-            if known is not None:
-                return known
+            with self.interception.plainly():
+                row = row_by_rule(target, arguments, keywords)
+            if row is not None:
+                return stand_ins(row, arguments, self.interception)
             result = self._by_rule(operator, target, arguments, keywords)
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():

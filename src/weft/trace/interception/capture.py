@@ -1,4 +1,4 @@
-"""PyTorch's own interception points, behind a small interface: the one place in tracing that uses private corners.
+"""Intercept operators and functions at PyTorch's own points: beside modes.py the one place with private corners.
 
 `Interception` makes every operator that runs inside it run on stand-ins ("fake" tensors: sizes, strides and autograd,
 but no data), and hands each operator to a listener. Nothing above this file imports a name of PyTorch that starts with

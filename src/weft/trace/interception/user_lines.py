@@ -1,4 +1,4 @@
-"""The frames that are running, or that an exception went through -> the line of source that is responsible."""
+"""Find the line of the user's source that is responsible, on the stack or among an exception's frames."""
 
 from __future__ import annotations
 

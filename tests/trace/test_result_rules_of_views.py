@@ -10,7 +10,7 @@ import torch
 
 from weft.ir.types import type_of
 from weft.trace.interception.capture import Interception, storage_key
-from weft.trace.view_shortcuts import VIEW_SHORTCUTS, window_of
+from weft.trace.results.result_rules import RESULT_RULES
 
 OPERATORS = {
     "aten.view.default": torch.ops.aten.view.default,
@@ -64,14 +64,14 @@ def given(target: str, tensor: torch.Tensor, draw: random.Random) -> tuple[Any, 
     return tuple(place() for _ in range(count))
 
 
-@pytest.mark.parametrize("target", sorted(VIEW_SHORTCUTS))
+@pytest.mark.parametrize("target", sorted(OPERATORS))
 def test_a_view_is_what_pytorch_gives(target: str) -> None:
     draw, found = random.Random(target), 0
     for _ in range(SAMPLES):
         real = tensors(draw)
         arguments = given(target, real, draw)
         stand_in, _ = Interception(None).stand_in(real)  # type: ignore[arg-type]
-        window = window_of(target, (stand_in, *arguments))
+        window = RESULT_RULES[target]((stand_in, *arguments))
         if window is None:
             continue
         found += 1
@@ -81,7 +81,7 @@ def test_a_view_is_what_pytorch_gives(target: str) -> None:
     assert found > SAMPLES // 10
 
 
-@pytest.mark.parametrize("target", sorted(VIEW_SHORTCUTS))
+@pytest.mark.parametrize("target", sorted(OPERATORS))
 def test_a_stand_in_of_a_view_is_as_by_pytorchs_rule(target: str) -> None:
     draw = random.Random(target)
     for _ in range(60):
@@ -89,7 +89,7 @@ def test_a_stand_in_of_a_view_is_as_by_pytorchs_rule(target: str) -> None:
         arguments = given(target, real, draw)
         interception = Interception(None)  # type: ignore[arg-type]
         stand_in, _ = interception.stand_in(real)
-        window = window_of(target, (stand_in, *arguments))
+        window = RESULT_RULES[target]((stand_in, *arguments))
         if window is None:
             continue
         found = interception.window(stand_in, *window)
@@ -104,8 +104,8 @@ def test_what_is_no_usual_tensor_or_number_is_left_to_pytorch() -> None:
     interception = Interception(None)  # type: ignore[arg-type]
     numbers, _ = interception.stand_in(torch.zeros(2, 3, dtype=torch.complex64))
     usual, _ = interception.stand_in(torch.zeros(2, 3))
-    assert window_of("aten.t.default", (numbers,)) is None
-    assert window_of("aten.view.default", (usual, [True, 6])) is None
-    assert window_of("aten.select.int", (usual, 0, 2)) is None
-    assert window_of("aten.alias.default", (usual,)) is None
-    assert window_of("aten.t.default", (usual,)) is not None
+    assert RESULT_RULES["aten.t.default"]((numbers,)) is None
+    assert RESULT_RULES["aten.view.default"]((usual, [True, 6])) is None
+    assert RESULT_RULES["aten.select.int"]((usual, 0, 2)) is None
+    assert "aten.alias.default" not in RESULT_RULES
+    assert RESULT_RULES["aten.t.default"]((usual,)) is not None

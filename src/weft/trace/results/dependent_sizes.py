@@ -1,4 +1,4 @@
-"""Operators whose results have sizes that depend on values -> the same, where these values are the same at every run.
+"""Find the results of operators whose sizes depend on values: they are constants, or may only be handed out.
 
 A mask that code writes down (`~torch.eye(n, dtype=torch.bool)`) says while tracing how many elements it leaves. So does
 a tensor of counts, of which `repeat_interleave` makes as many rows.
@@ -6,12 +6,14 @@ a tensor of counts, of which `repeat_interleave` makes as many rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from weft.ir.library import has_effect, name_of
+from weft.ir.types import UnsizedType
 from weft.trace.interception.capture import Operator, outside_tracing, tree_flatten, tree_map_only
 
 Elements = Callable[[torch.Tensor], torch.Tensor | None]
@@ -19,7 +21,7 @@ INDEX, SELECT = "aten.index.Tensor", "aten.masked_select.default"
 MASKS = (torch.bool, torch.uint8)
 
 
-class KnownSizes:
+class SizesOfConstants:
     """Calls operators on what is known: `elements` tells it, `constant` makes a stand-in, `record` calls another."""
 
     def __init__(self, elements: Elements, constant: Callable[[torch.Tensor], Any], record: Callable[..., Any]) -> None:
@@ -56,3 +58,22 @@ class KnownSizes:
                 found = mask.nonzero().unbind(1)
             places += map(self._constant, found)
         return self._record(torch.ops.aten.index.Tensor, (values, places), {})
+
+
+# A program's sizes are fixed when it is traced, so such a result can go nowhere but out: whatever else touches it is
+# refused. `torch.unique` is used in this way, as a last step; masks and index lists are not, and stay refused.
+
+# By operator: how many results, and which have the dtype of the argument (the others count or number elements: int64).
+UNSIZED: Mapping[str, tuple[bool, ...]] = MappingProxyType(
+    {
+        "aten._unique2.default": (True, False, False),
+        "aten.unique_consecutive.default": (True, False, False),
+        "aten.unique_dim.default": (True, False, False),
+        "aten.unique_dim_consecutive.default": (True, False, False),
+    }
+)
+
+
+def unsized_types(target: str, operand: torch.Tensor) -> tuple[UnsizedType, ...]:
+    """The types of an operator's results."""
+    return tuple(UnsizedType(operand.dtype if alike else torch.int64, operand.device) for alike in UNSIZED[target])

@@ -1,4 +1,4 @@
-"""Operators on tensors of some types -> the types of their results, once PyTorch's shape rules have told them.
+"""Remember the types of operators' results, once a shape rule has told them for tensors of some types.
 
 A rule takes much longer than making a stand-in of a type that is known. What a rule says of one call holds for every
 call of the operator with the same literals on tensors of the same types: a row for each is kept, by whoever traces,
@@ -35,7 +35,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """The results of a call in order, None where one is absent; whether they are one, a tuple or a list."""
 
     form: str
@@ -46,8 +46,8 @@ class Row:
 class ResultTypes:
     """Rows by their question; `used` are those of this trace, `learned` counts those that are new."""
 
-    rows: dict[str, Row] = field(default_factory=dict)
-    used: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, ResultRow] = field(default_factory=dict)
+    used: dict[str, ResultRow] = field(default_factory=dict)
     learned: int = 0
 
     def results(self, call: Call, tensors: Sequence[torch.Tensor], interception: Interception, run: Run) -> Any:
@@ -58,7 +58,7 @@ class ResultTypes:
         row = self.rows.get(question)
         if row is not None:
             self.used[question] = row
-            return _made(row, tensors, interception)
+            return stand_ins(row, tensors, interception)
         result = run()
         row = row_of(result, tensors)
         if row is not None:
@@ -90,7 +90,7 @@ def _names_all(call: Call) -> bool:
     return all(keywords.get(name) is not None for name in ("dtype", "device"))
 
 
-def row_of(result: Any, tensors: Sequence[torch.Tensor]) -> Row | None:
+def row_of(result: Any, tensors: Sequence[torch.Tensor]) -> ResultRow | None:
     """Describe results; None where their types are not all there is to say."""
     form = LIST if type(result) is list else TUPLE if type(result) is tuple else ONE
     leaves = (result,) if form == ONE else tuple(result)
@@ -116,7 +116,7 @@ def row_of(result: Any, tensors: Sequence[torch.Tensor]) -> Row | None:
             return None
         else:
             found.append(Made(kind, base, int(leaf.storage_offset() - tensors[base].storage_offset())))
-    return Row(form, tuple(found))
+    return ResultRow(form, tuple(found))
 
 
 def _bytes(kind: TensorType) -> int:
@@ -126,7 +126,8 @@ def _bytes(kind: TensorType) -> int:
     return (reach + 1) * kind.dtype.itemsize
 
 
-def _made(row: Row, tensors: Sequence[torch.Tensor], interception: Interception) -> Any:
+def stand_ins(row: ResultRow, tensors: Sequence[torch.Tensor], interception: Interception) -> Any:
+    """Make stand-ins for the results of a call; views are of these tensors."""
     leaves = [
         None
         if made is None
@@ -138,7 +139,7 @@ def _made(row: Row, tensors: Sequence[torch.Tensor], interception: Interception)
     return leaves[0] if row.form == ONE else leaves if row.form == LIST else tuple(leaves)
 
 
-def rows_as_data(rows: Mapping[str, Row]) -> dict[str, Any]:
+def rows_as_data(rows: Mapping[str, ResultRow]) -> dict[str, Any]:
     """Turn rows into what JSON can hold."""
     return {
         question: [row.form, [None if made is None else _as_data(made) for made in row.results]]
@@ -152,7 +153,7 @@ def _as_data(made: Made) -> list[Any]:
     return [name, list(kind.shape), list(kind.strides), made.base, made.offset]
 
 
-def rows_from_data(data: Any) -> dict[str, Row]:
+def rows_from_data(data: Any) -> dict[str, ResultRow]:
     """Undo `rows_as_data`; anything else is a UsageError."""
     try:
         return {question: _row(*row) for question, row in data.items()}
@@ -160,10 +161,10 @@ def rows_from_data(data: Any) -> dict[str, Row]:
         raise UsageError("these are no rows of types", why=str(error)) from error
 
 
-def _row(form: str, results: Sequence[Any]) -> Row:
+def _row(form: str, results: Sequence[Any]) -> ResultRow:
     if form not in (ONE, TUPLE, LIST) or (form == ONE and len(results) != 1):
         raise ValueError(form)
-    return Row(form, tuple(None if made is None else _from_data(*made) for made in results))
+    return ResultRow(form, tuple(None if made is None else _from_data(*made) for made in results))
 
 
 def _from_data(name: str, shape: Sequence[int], strides: Sequence[int], base: int | None, offset: int) -> Made:

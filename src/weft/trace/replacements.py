@@ -1,7 +1,13 @@
-"""A call of `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu` -> an operator for each layer and direction.
+"""Replace functions and operators of PyTorch by ones of Weft that compute the same and can be recorded whole.
 
-Only where that changes nothing but what is recorded: on plain stand-ins of the CPU, outside autocast, and where nobody
-looks at what is saved or carries tangents.
+The CTC loss with lengths in tensors: PyTorch's operator also gives the sums over all ways to begin a target, for its
+backward, and makes room for the longest target of the batch. Here there is room for what a row of targets can hold, so
+that sizes are known while tracing. Targets that lie one after the other say nothing of the longest; there the backward
+computes the sums again.
+
+A call of `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu`: an operator for each layer and direction. Only where that
+changes nothing but what is recorded: on plain stand-ins of the CPU, outside autocast, and where nobody looks at what is
+saved or carries tangents.
 """
 
 from __future__ import annotations
@@ -14,9 +20,88 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.trace.interception.capture import is_plain_stand_in
+from weft.ir.library import resolve
+from weft.trace.interception.capture import Operator, is_plain_stand_in
 from weft.trace.interception.modes import open_blocks
 from weft.trace.lift import recurrent_layer
+
+LOSS, BACKWARD = "aten._ctc_loss.Tensor", "aten._ctc_loss_backward.Tensor"
+LIBRARY = torch.library.Library("weft", "FRAGMENT")
+BATCH = "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths"
+LIBRARY.define(f"ctc_loss({BATCH}, int blank=0, bool zero_infinity=False) -> (Tensor, Tensor)")
+LIBRARY.define(
+    f"ctc_loss_backward(Tensor grad, {BATCH}, Tensor loss, Tensor sums, int blank, bool zero_infinity=False) -> Tensor"
+)
+
+
+def _room(targets: torch.Tensor) -> int:
+    """Sums for each time: before, between and behind the labels of a row; none for targets without rows."""
+    return 2 * targets.shape[1] + 1 if targets.dim() == 2 else 0
+
+
+def _loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    loss, sums = resolve(LOSS)(log_probs, targets, *rest)
+    room = _room(targets)
+    if room == 0:
+        return loss, sums.new_empty((*sums.shape[:2], 0))
+    if sums.shape[2] == room:
+        return loss, sums
+    whole = sums.new_zeros((*sums.shape[:2], room))
+    whole[:, :, : sums.shape[2]] = sums
+    return loss, whole
+
+
+def _loss_sizes(log_probs: torch.Tensor, targets: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    del rest
+    times, batch, _ = log_probs.shape
+    return log_probs.new_empty((batch,)), log_probs.new_empty((batch, times, _room(targets)))
+
+
+def _backward(gradient: torch.Tensor, *given: Any) -> torch.Tensor:
+    batch, (loss, sums), rest = given[:4], given[4:6], given[6:]
+    if sums.shape[2] == 0:
+        loss, sums = resolve(LOSS)(*batch, *rest)
+    found: torch.Tensor = resolve(BACKWARD)(gradient, *batch, loss, sums, *rest)
+    return found
+
+
+def _backward_sizes(gradient: torch.Tensor, log_probs: torch.Tensor, *rest: Any) -> torch.Tensor:
+    del gradient, rest
+    return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
+
+
+for device in ("CPU", "CUDA"):
+    LIBRARY.impl("ctc_loss", _loss, device)
+    LIBRARY.impl("ctc_loss_backward", _backward, device)
+LIBRARY.impl("ctc_loss", _loss_sizes, "Meta")
+LIBRARY.impl("ctc_loss_backward", _backward_sizes, "Meta")
+
+# By PyTorch's operator: what is recorded in its place.
+REPLACEMENTS: Mapping[str, Operator] = MappingProxyType(
+    {
+        LOSS: torch.ops.weft.ctc_loss.default,
+        BACKWARD: torch.ops.weft.ctc_loss_backward.default,
+    }
+)
+
+FUNCTIONS = (torch.ctc_loss, torch.nn.functional.ctc_loss)
+LENGTHS = ("input_lengths", "target_lengths")
+
+
+def with_lengths_in_tensors(
+    function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments, the lengths of a CTC loss in tensors: PyTorch's form for numbers makes some that it reads."""
+    if function not in FUNCTIONS:
+        return arguments, keywords
+    places = enumerate(arguments)
+    found = tuple(_in_tensor(argument) if place in (2, 3) else argument for place, argument in places)
+    return found, {name: _in_tensor(argument) if name in LENGTHS else argument for name, argument in keywords.items()}
+
+
+def _in_tensor(lengths: Any) -> Any:
+    return lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
+
 
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -25,7 +110,7 @@ ARGUMENTS = 9
 PLAIN = ((bool,), (int,), (float, int), (bool,), (bool,), (bool,))
 
 
-class Call(NamedTuple):
+class RecurrentCall(NamedTuple):
     """The arguments of the functions, in order."""
 
     given: Tensor
@@ -61,10 +146,10 @@ def _is_covered(cell: str, arguments: Sequence[Any]) -> bool:
         return False
     if torch.is_autocast_enabled("cpu") or open_blocks():
         return False
-    return given.dim() == 3 and given.numel() > 0 and _fits(cell, Call(*arguments))
+    return given.dim() == 3 and given.numel() > 0 and _fits(cell, RecurrentCall(*arguments))
 
 
-def _fits(cell: str, call: Call) -> bool:
+def _fits(cell: str, call: RecurrentCall) -> bool:
     directions, batch = 1 + call.both, call.given.shape[0 if call.batch_first else 1]
     if call.first.dim() != 3 or call.first.shape[:2] != (call.layers * directions, batch) or not call.first.shape[2]:
         return False
@@ -79,7 +164,7 @@ def _fits(cell: str, call: Call) -> bool:
 
 def _layers(cell: str, *arguments: Any) -> tuple[Tensor, Tensor]:
     """All layers, in the order of PyTorch's own function."""
-    call = Call(*arguments)
+    call = RecurrentCall(*arguments)
     given = call.given.transpose(0, 1) if call.batch_first else call.given
     states, count = iter(call.first.unbind(0)), 4 if call.has_biases else 2
     weights = iter(call.parameters[start : start + count] for start in range(0, len(call.parameters), count))

@@ -1,19 +1,32 @@
-"""Operators whose shape rule in PyTorch is slow, or only knows of GPUs -> the types of their results.
+"""Infer the result types of usual operators by rules of Weft's own, a row each, without PyTorch's slow shape rules.
 
-A shortcut covers the usual case alone; of any other it gives nothing, and PyTorch's rule is asked.
+PyTorch's rule takes up to a millisecond, or knows of GPUs alone; what it says of a usual call is arithmetic on sizes
+and strides. A rule covers the usual case alone; of any other it gives nothing, and PyTorch's rule is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from weft.ir.types import CPU, TensorType, contiguous, row_major
+from weft.ir.types import CPU, TensorType, contiguous, row_major, type_of
+from weft.trace.interception.capture import is_plain_stand_in
+from weft.trace.results.result_types import ONE, TUPLE, Made, ResultRow
 
-Types = TensorType | tuple[TensorType, ...] | None
+
+class Window(NamedTuple):
+    """A view of the first argument: its type, and how many elements behind that one it begins."""
+
+    type: TensorType
+    offset: int = 0
+
+
+Types = TensorType | tuple[TensorType, ...] | Window | None
+Rule = Callable[[tuple[Any, ...]], Types]
 
 
 def _batch_norm(arguments: tuple[Any, ...]) -> Types:
@@ -228,7 +241,136 @@ def _grouped_product(arguments: tuple[Any, ...]) -> Types:
     return None if sizes is None else contiguous(first.dtype, tuple(sizes), first.device)
 
 
-SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Types]] = MappingProxyType(
+def _of_view(rule: Callable[..., Window | None]) -> Rule:
+    """Make a rule of one that takes the type of a tensor and plain numbers, and says what a view looks into of it."""
+
+    def of_arguments(arguments: tuple[Any, ...]) -> Types:
+        tensor, *numbers = arguments
+        if not isinstance(tensor, torch.Tensor) or not is_plain_stand_in(tensor):
+            return None
+        if any(type(number) is not int for given in numbers for number in (given if type(given) is list else [given])):
+            return None
+        return rule(type_of(tensor), *numbers)
+
+    return of_arguments
+
+
+def _window(kind: TensorType, sizes: list[int], strides: list[int], offset: int = 0) -> Window:
+    return Window(TensorType(kind.dtype, tuple(sizes), tuple(strides), kind.device), offset)
+
+
+def _view(kind: TensorType, sizes: list[int]) -> Window | None:
+    """Of a tensor with elements, of which every dimension of the view has those of one run of its dimensions."""
+    count, unknown = prod(size for size in sizes if size != -1), sizes.count(-1)
+    if kind.size == 0 or count <= 0 or unknown > 1 or min(sizes, default=1) < -1:
+        return None
+    whole = [kind.size // count if size == -1 else size for size in sizes]
+    if prod(whole) != kind.size:
+        return None
+    if kind.strides == row_major(kind.shape):
+        return _window(kind, whole, list(row_major(tuple(whole))))
+    strides = _strides_in_runs(kind, whole)
+    return None if strides is None else _window(kind, whole, strides)
+
+
+def _strides_in_runs(kind: TensorType, sizes: list[int]) -> list[int] | None:
+    """Give the strides of a view by runs of dimensions that lie as one.
+
+    A run has so many elements `apart` from one another; the view has `reached` some of them. What PyTorch says of
+    dimensions of one element depends on who is asked: they are left to it.
+    """
+    if 1 in kind.shape or 1 in sizes:
+        return None
+    strides, left = [0] * len(sizes), len(sizes)
+    apart, count, reached = kind.strides[-1], 1, 1
+    for place in reversed(range(len(kind.shape))):
+        count *= kind.shape[place]
+        if place and kind.strides[place - 1] == count * apart:
+            continue
+        while left and reached < count:
+            left -= 1
+            strides[left] = reached * apart
+            reached *= sizes[left]
+        if reached != count:
+            return None
+        apart, count, reached = kind.strides[place - 1], 1, 1
+    return strides
+
+
+def _expand(kind: TensorType, sizes: list[int]) -> Window | None:
+    """Of a tensor with dimensions, of which those of one element are repeated, and so are new ones before them."""
+    new = len(sizes) - len(kind.shape)
+    if not kind.shape or new < 0 or min(sizes) < -1 or -1 in sizes[:new]:
+        return None
+    whole, strides = list(sizes), [0] * new + list(kind.strides)
+    for place, size in enumerate(kind.shape, new):
+        if whole[place] in (-1, size):
+            whole[place] = size
+        elif size == 1:
+            strides[place] = 0
+        else:
+            return None
+    for place in reversed(range(new)):
+        strides[place] = whole[place + 1] * strides[place + 1] if whole[place] == 1 else 0
+    return _window(kind, whole, strides)
+
+
+def _same(kind: TensorType) -> Window:
+    return Window(kind)
+
+
+def _transpose(kind: TensorType, first: int, second: int) -> Window | None:
+    order = list(range(len(kind.shape)))
+    if not _exists(kind, first) or not _exists(kind, second):
+        return None
+    order[first], order[second] = order[second], order[first]
+    return _permute(kind, order)
+
+
+def _matrix_transpose(kind: TensorType) -> Window | None:
+    return _transpose(kind, 0, 1) if len(kind.shape) == 2 else None
+
+
+def _permute(kind: TensorType, order: list[int]) -> Window | None:
+    places = range(len(kind.shape))
+    if not all(_exists(kind, place) for place in order) or sorted(places[place] for place in order) != list(places):
+        return None
+    return _window(kind, [kind.shape[place] for place in order], [kind.strides[place] for place in order])
+
+
+def _select(kind: TensorType, dimension: int, index: int) -> Window | None:
+    if not _exists(kind, dimension) or not -kind.shape[dimension] <= index < kind.shape[dimension]:
+        return None
+    sizes, strides = list(kind.shape), list(kind.strides)
+    index, step = range(sizes.pop(dimension))[index], strides.pop(dimension)
+    return _window(kind, sizes, strides, index * step)
+
+
+def _unsqueeze(kind: TensorType, dimension: int) -> Window | None:
+    count = len(kind.shape)
+    if not -count - 1 <= dimension <= count:
+        return None
+    place = dimension % (count + 1)
+    step = kind.shape[place] * kind.strides[place] if place < count else 1
+    sizes, strides = list(kind.shape), list(kind.strides)
+    sizes.insert(place, 1)
+    strides.insert(place, step)
+    return _window(kind, sizes, strides)
+
+
+def _squeeze(kind: TensorType, dimension: int) -> Window | None:
+    if not _exists(kind, dimension) or kind.shape[dimension] != 1:
+        return None
+    sizes, strides = list(kind.shape), list(kind.strides)
+    del sizes[dimension], strides[dimension]
+    return _window(kind, sizes, strides)
+
+
+def _exists(kind: TensorType, dimension: int) -> bool:
+    return -len(kind.shape) <= dimension < len(kind.shape)
+
+
+RESULT_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "aten.native_batch_norm.default": _batch_norm,
         "aten.native_batch_norm_backward.default": _batch_norm_gradient,
@@ -261,5 +403,26 @@ SHAPE_SHORTCUTS: Mapping[str, Callable[[tuple[Any, ...]], Types]] = MappingProxy
             for kind in ("upsample_nearest", "_upsample_nearest_exact")
             for rank in (1, 2, 3)
         },
+        "aten.view.default": _of_view(_view),
+        "aten._unsafe_view.default": _of_view(_view),
+        "aten.expand.default": _of_view(_expand),
+        "aten.detach.default": _of_view(_same),
+        "aten.t.default": _of_view(_matrix_transpose),
+        "aten.transpose.int": _of_view(_transpose),
+        "aten.permute.default": _of_view(_permute),
+        "aten.select.int": _of_view(_select),
+        "aten.unsqueeze.default": _of_view(_unsqueeze),
+        "aten.squeeze.dim": _of_view(_squeeze),
     }
 )
+
+
+def row_by_rule(target: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ResultRow | None:
+    """Describe the results of a call, a view's base being its first argument; None where PyTorch has to be asked."""
+    rule = RESULT_RULES.get(target)
+    types = None if rule is None or keywords else rule(arguments)
+    if isinstance(types, Window):
+        return ResultRow(ONE, (Made(types.type, 0, types.offset),))
+    if isinstance(types, TensorType):
+        return ResultRow(ONE, (Made(types),))
+    return None if types is None else ResultRow(TUPLE, tuple(Made(kind) for kind in types))

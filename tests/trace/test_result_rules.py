@@ -7,7 +7,7 @@ import torch
 
 import weft
 from weft.ir.types import type_of
-from weft.trace.shape_shortcuts import SHAPE_SHORTCUTS
+from weft.trace.results.result_rules import RESULT_RULES
 
 NAME = "aten.native_batch_norm.default"
 INPUTS = {
@@ -62,16 +62,16 @@ def test_the_gradients_of_a_batch_norm_lie_as_eagers(name):
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["row by row", "one image", "a matrix"])
 def test_the_usual_batch_norm_takes_the_shortcut(name, training):
-    found = SHAPE_SHORTCUTS[NAME](given(INPUTS[name], training=training))
+    found = RESULT_RULES[NAME](given(INPUTS[name], training=training))
     statistics = (8,) if training else (0,)
     assert [result.shape for result in found] == [INPUTS[name].shape, statistics, statistics]
 
 
 @pytest.mark.parametrize("name", ["channels last", "one pixel", "doubles"])
 def test_other_inputs_of_a_batch_norm_are_left_to_the_rule(name):
-    assert SHAPE_SHORTCUTS[NAME](given(INPUTS[name])) is None
+    assert RESULT_RULES[NAME](given(INPUTS[name])) is None
     gradient = INPUTS[name].clone()
-    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(gradient, INPUTS[name])) is None
+    assert RESULT_RULES[BACKWARD](backward_of(gradient, INPUTS[name])) is None
 
 
 def backward_of(gradient, values, *, training=True, wanted=(True, True, True), size=8):
@@ -82,13 +82,13 @@ def backward_of(gradient, values, *, training=True, wanted=(True, True, True), s
 def test_a_batch_norm_with_wrong_parameters_is_left_to_the_rule():
     values = INPUTS["row by row"]
     for training in (False, True):
-        assert SHAPE_SHORTCUTS[NAME](given(values, training=training, size=7)) is None
-        assert SHAPE_SHORTCUTS[NAME]((values, None, None, *given(values, training=training)[3:])) is None
-    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values)) is not None
-    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values, training=False)) is None
-    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values, wanted=(True, True, False))) is None
-    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(values, values, size=7)) is None
-    assert SHAPE_SHORTCUTS[BACKWARD](backward_of(INPUTS["channels last"], values)) is None
+        assert RESULT_RULES[NAME](given(values, training=training, size=7)) is None
+        assert RESULT_RULES[NAME]((values, None, None, *given(values, training=training)[3:])) is None
+    assert RESULT_RULES[BACKWARD](backward_of(values, values)) is not None
+    assert RESULT_RULES[BACKWARD](backward_of(values, values, training=False)) is None
+    assert RESULT_RULES[BACKWARD](backward_of(values, values, wanted=(True, True, False))) is None
+    assert RESULT_RULES[BACKWARD](backward_of(values, values, size=7)) is None
+    assert RESULT_RULES[BACKWARD](backward_of(INPUTS["channels last"], values)) is None
 
 
 TENSORS = {
@@ -152,7 +152,7 @@ def test_what_a_unit_computes_lies_as_eagers(name):
 
 
 def test_the_usual_element_by_element_takes_the_shortcut():
-    add, values = SHAPE_SHORTCUTS["aten.add.Tensor"], TENSORS["row by row"]
+    add, values = RESULT_RULES["aten.add.Tensor"], TENSORS["row by row"]
     for other in (values, 2, 0.5, torch.tensor(0.5)):
         assert add((values, other)).shape == (4, 3, 5)
     assert add((TENSORS["with ones"], TENSORS["with ones"])) is not None
@@ -185,7 +185,7 @@ def test_sums_over_dimensions_lie_as_eagers(name, over, keeps):
 
 
 def test_the_usual_sum_over_dimensions_takes_the_shortcut():
-    reduced, values = SHAPE_SHORTCUTS["aten.sum.dim_IntList"], TENSORS["row by row"]
+    reduced, values = RESULT_RULES["aten.sum.dim_IntList"], TENSORS["row by row"]
     assert reduced((values, [1, -1])).shape == (4,)
     assert reduced((values, [0], True)).shape == (1, 3, 5)
     for arguments in ((values, []), (values, None), (values, [3]), (values, [1, 1]), (values.double(), [1])):
@@ -218,7 +218,7 @@ def test_products_lie_as_eagers(name):
 
 
 def test_usual_products_take_the_shortcut():
-    mm, bmm, addmm = (SHAPE_SHORTCUTS[f"aten.{name}.default"] for name in ("mm", "bmm", "addmm"))
+    mm, bmm, addmm = (RESULT_RULES[f"aten.{name}.default"] for name in ("mm", "bmm", "addmm"))
     x, y = MATRICES["turned"]
     assert mm((x, y)).strides == (3, 1)
     assert bmm((x.expand(2, 4, 5), y.expand(2, 5, 3))).shape == (2, 4, 3)
@@ -247,7 +247,7 @@ def test_layer_norms_lie_as_eagers(name, dimensions):
 
 
 def test_layer_norms_that_are_not_usual_are_left_to_the_rule():
-    norm, values = SHAPE_SHORTCUTS["aten.native_layer_norm.default"], TENSORS["row by row"]
+    norm, values = RESULT_RULES["aten.native_layer_norm.default"], TENSORS["row by row"]
     assert [kind.shape for kind in norm((values, [3, 5], None, None, 1e-5))] == [(4, 3, 5), (4, 1, 1), (4, 1, 1)]
     for arguments in ((values, [4]), (values.double(), [5]), (TENSORS["turned"], [5]), (values[:0], [5])):
         assert norm((*arguments, None, None, 1e-5)) is None
@@ -273,7 +273,7 @@ def test_losses_of_classes_lie_as_eagers(reduction, dtype, turned):
 
 
 def test_losses_that_are_not_usual_are_left_to_the_rule():
-    forward, soft = SHAPE_SHORTCUTS["aten.nll_loss_forward.default"], SHAPE_SHORTCUTS["aten._softmax.default"]
+    forward, soft = RESULT_RULES["aten.nll_loss_forward.default"], RESULT_RULES["aten._softmax.default"]
     values, classes = torch.randn(4, 5), torch.zeros(4, dtype=torch.int64)
     assert [kind.shape for kind in forward((values, classes, None, 1, -100))] == [(), ()]
     assert forward((values, classes, None, 0, -100)) is None
@@ -282,7 +282,7 @@ def test_losses_that_are_not_usual_are_left_to_the_rule():
     assert forward((values[0], classes[0], None, 1, -100)) is None
     assert soft((values, 2, False)) is None
     assert soft((values.t(), 1, False)) is None
-    back = SHAPE_SHORTCUTS["aten._softmax_backward_data.default"]
+    back = RESULT_RULES["aten._softmax_backward_data.default"]
     assert back((values, values, 1, torch.float16)) is None
 
 
@@ -319,8 +319,8 @@ def test_gradients_of_products_of_groups_are_eagers():
 
 def test_products_of_groups_that_do_not_fit_are_left_to_the_rule():
     name = "aten._grouped_mm.default"
-    assert SHAPE_SHORTCUTS[name]((torch.ones(10, 16), torch.ones(3, 8, 8), ENDS)) is None
-    assert SHAPE_SHORTCUTS[name]((torch.ones(10, 16), torch.ones(3, 16, 8).double(), ENDS)) is None
+    assert RESULT_RULES[name]((torch.ones(10, 16), torch.ones(3, 8, 8), ENDS)) is None
+    assert RESULT_RULES[name]((torch.ones(10, 16), torch.ones(3, 16, 8).double(), ENDS)) is None
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
@@ -350,7 +350,7 @@ def convolutions(draw):
 
 
 def test_convolutions_lie_as_eagers():
-    draw, shortcut = random.Random(3), SHAPE_SHORTCUTS["aten.convolution.default"]
+    draw, shortcut = random.Random(3), RESULT_RULES["aten.convolution.default"]
     taken = 0
     for _ in range(600):
         arguments = convolutions(draw)
@@ -363,7 +363,7 @@ def test_convolutions_lie_as_eagers():
 
 
 def test_convolutions_that_are_not_usual_are_left_to_the_rule():
-    shortcut = SHAPE_SHORTCUTS["aten.convolution.default"]
+    shortcut = RESULT_RULES["aten.convolution.default"]
     values, weight, rest = torch.randn(2, 4, 5, 5), torch.randn(8, 4, 3, 3), ([1, 1], [0, 0], [1, 1])
     none = False, [0, 0], 1
     assert shortcut((values, weight, None, *rest, *none)) is not None

@@ -1,4 +1,4 @@
-"""Operators whose shape rule in PyTorch differs from what they return -> the right stand-in for their result."""
+"""Correct stand-ins of operators whose shape rule in PyTorch differs from what they return."""
 
 from __future__ import annotations
 
