@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def weft(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Weft:
     """Run a command line; how slow this machine is does not show in what is told."""
-    monkeypatch.setattr("weft.console.progress.QUIET", 1e6)
+    monkeypatch.setattr("weft.console.terminal.QUIET", 1e6)
 
     def run(*words: str) -> Answer:
         status = main(list(words))

@@ -145,8 +145,8 @@ def test_what_takes_long_tells_each_tenth_of_it(
 
     assert "%" not in weft("ckpt", *line.split()).err  # below two seconds nothing is told
 
-    monkeypatch.setattr("weft.console.progress.QUIET", 0.0)
-    monkeypatch.setattr("weft.console.progress.Progress.stage", lambda *_: None)
+    monkeypatch.setattr("weft.console.terminal.QUIET", 0.0)
+    monkeypatch.setattr("weft.console.terminal.Progress.stage", lambda *_: None)
     answer = weft("ckpt", *line.split())
     assert answer.status == 0
     lines = [found.rpartition(": ") for found in answer.err.splitlines()]

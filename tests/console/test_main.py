@@ -15,7 +15,7 @@ from tests.console.conftest import Weft, transcript
 import weft as package
 from weft.console import main, terminal
 from weft.console.commands import COMMANDS
-from weft.document.json_text import as_json
+from weft.console.outcome import as_json
 from weft.errors import ExecutionError, InternalError
 
 MISTAKES = (

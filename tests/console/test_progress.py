@@ -12,7 +12,7 @@ import torch
 from tests.console.conftest import Weft
 
 import weft as package
-from weft.console.progress import ERASE, Progress
+from weft.console.terminal import ERASE, Progress
 from weft.underway import underway
 
 WAIT = 20
@@ -38,8 +38,8 @@ class Screen(io.StringIO):
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything takes long."""
-    monkeypatch.setattr("weft.console.progress.QUIET", 0.0)
-    monkeypatch.setattr("weft.console.progress.LOOK", 0.001)
+    monkeypatch.setattr("weft.console.terminal.QUIET", 0.0)
+    monkeypatch.setattr("weft.console.terminal.LOOK", 0.001)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -71,7 +71,7 @@ def test_where_lines_stay_a_stage_is_told_once_and_then_seldom(monkeypatch: pyte
 
 @pytest.mark.parametrize("live", [True, False])
 def test_what_is_quick_is_quiet(live: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.console.progress.QUIET", 1e6)
+    monkeypatch.setattr("weft.console.terminal.QUIET", 1e6)
     screen = Screen("", live)
     monkeypatch.setattr(sys, "stderr", screen)
     with Progress() as progress:
@@ -110,7 +110,7 @@ def test_commands_name_their_stages(line: str, stages: list[str], weft: Weft, mo
 @pytest.mark.usefixtures("folder")
 def test_a_result_stays_clean_where_a_command_takes_long() -> None:
     code = (
-        "import sys\nfrom weft.console import main, progress\nprogress.QUIET = 0.0\nprogress.LOOK = 0.001\n"
+        "import sys\nfrom weft.console import main, terminal\nterminal.QUIET = 0.0\nterminal.LOOK = 0.001\n"
         "sys.exit(main(['show', 'net.py:net', '--json']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -55,7 +55,7 @@ def test_the_whole_tour_reads_as_it_should(language: str, weft: Weft, monkeypatc
     for module in ("parallel", "programming", "training"):
         monkeypatch.setattr(f"weft.console.tour.{module}.before_and_after", lambda *_: (0.2, 0.1, 2.0))
     monkeypatch.setattr("weft.console.tour.programming.LONGEST_FIRST_CALL", 60)
-    monkeypatch.setattr("weft.console.tour.asynchronous.MOST_QUEUED", 1.1)
+    monkeypatch.setattr("weft.console.tour.parallel.MOST_QUEUED", 1.1)
     monkeypatch.setattr("weft.console.tour.tour.visit_alone", _here)
     answer = weft("tour", "--lang", language)
     text = answer.out

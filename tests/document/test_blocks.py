@@ -7,8 +7,8 @@ from weft.document.blocks import (
     Document,
     Heading,
     Paragraph,
-    Span,
     Style,
+    StyledText,
     Table,
     bar,
     columns_of,
@@ -23,7 +23,7 @@ def test_blocks_stand_apart_by_an_empty_line() -> None:
 
 
 def test_columns_are_aligned_and_numbers_end_together() -> None:
-    table = Table(("name", "time"), (("eager", "1.5"), ("hybrid", Span("12.25", "good"))), frozenset({1}))
+    table = Table(("name", "time"), (("eager", "1.5"), ("hybrid", StyledText("12.25", "good"))), frozenset({1}))
     assert str(Document((table,))) == "name     time\neager     1.5\nhybrid  12.25"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from weft.document.blocks import Code, Document, Heading, Paragraph, Span, Table
+from weft.document.blocks import Code, Document, Heading, Paragraph, StyledText, Table
 from weft.document.html import page
 
 DOCUMENT = Document(
@@ -12,7 +12,7 @@ DOCUMENT = Document(
         Heading("1. <script>"),
         Paragraph("a & b\nsecond line", "faint"),
         Code("x = '<b>'"),
-        Table(("name", "time"), (("eager", Span("1 < 2", "good")),), frozenset({1})),
+        Table(("name", "time"), (("eager", StyledText("1 < 2", "good")),), frozenset({1})),
         Table((), (("a", "b"),)),
     )
 )

@@ -7,14 +7,14 @@ import re
 import pytest
 
 from weft.document.charts import Axes, Bar, bars, curve_text, curves
-from weft.document.schedules import Block, Piece, flow, lanes, lanes_text
+from weft.document.schedules import LaneBlock, Piece, flow, lanes, lanes_text
 
 AXES = Axes(lambda x: f"{x:.0f} s", lambda y: f"{y:.0f} MB")
 STAIRS = Axes(lambda x: f"{x:.0f} s", lambda y: f"{y:.0f} MB", stairs=True)
 BLOCKS = (
-    Block("lane 0", "gemm 8x8", "gemm", 0.0, 0.5),
-    Block("lane 0", "wait for lane 1", None, 0.5, 1.0),
-    Block("lane 1", "row <b>", "row", 0.25, 1.0),
+    LaneBlock("lane 0", "gemm 8x8", "gemm", 0.0, 0.5),
+    LaneBlock("lane 0", "wait for lane 1", None, 0.5, 1.0),
+    LaneBlock("lane 1", "row <b>", "row", 0.25, 1.0),
 )
 PIECES = (
     Piece(0, "0 gemm", "8x8", "gemm"),
@@ -84,7 +84,7 @@ def test_a_lane_is_a_row_of_blocks_in_text_too() -> None:
 
 
 def test_many_kinds_share_a_colour() -> None:
-    blocks = [Block("lane 0", f"kernel {n}", f"kind {n}", n / 20, (n + 1) / 20) for n in range(20)]
+    blocks = [LaneBlock("lane 0", f"kernel {n}", f"kind {n}", n / 20, (n + 1) / 20) for n in range(20)]
     drawn = lanes(blocks, 1.0)
     assert drawn.count("<li>") == 8
     assert "others" in drawn

@@ -10,15 +10,24 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 
 import weft
-from weft.console.arguments import did_you_mean, find_command, parse
+from weft.console.arguments import did_you_mean, find_command, greeting, help_of, overview, parse, version_line
 from weft.console.commands import COMMANDS, EVERYWHERE, Command
-from weft.console.help import greeting, help_of, overview, version_line
-from weft.console.interruption import interruptible, status_after, told_after, users_line, users_traceback
-from weft.console.outcome import BROKEN_PIPE, INTERNAL, OK, Outcome, error_data, status_of
-from weft.console.progress import Progress
-from weft.console.terminal import OutputError, forget_output, open_streams, say, show, style_of, text_of
+from weft.console.outcome import (
+    BROKEN_PIPE,
+    INTERNAL,
+    OK,
+    Outcome,
+    as_json,
+    error_data,
+    interruptible,
+    status_after,
+    status_of,
+    told_after,
+    users_line,
+    users_traceback,
+)
+from weft.console.terminal import OutputError, Progress, forget_output, open_streams, say, show, style_of, text_of
 from weft.document.blocks import Document, Style
-from weft.document.json_text import as_json
 from weft.errors import ExecutionError, UsageError, WeftError
 from weft.files import check_writable, given_path
 from weft.runtime.interrupts import interrupts_after

@@ -205,7 +205,7 @@ COMMANDS = (
     Command(
         "train",
         "train on all devices, in one process or several; go on after a stop",
-        "weft.console.report.training",
+        "weft.console.report.running",
         (
             ("weft train examples.lenet --synthetic", "the chapter's LeNet, on made-up data"),
             ("weft train run.py:run --resume auto", "your own, from where it stopped"),

@@ -1,1 +1,1 @@
-"""Documents: headings, tables and pictures in one form, shown as lines of text or as HTML."""
+"""Show headings, tables and pictures, in one form, as lines of text or as HTML."""

@@ -22,15 +22,15 @@ ASCII |= dict(zip("▁▂▃▄▅▆▇", "._-=+*%", strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class StyledText:
     """A piece of a line, and how it is meant."""
 
     text: str
     tone: Tone = "plain"
 
 
-Cell = str | Span
-Line = tuple[Span, ...]
+Cell = str | StyledText
+Line = tuple[StyledText, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def lines_of(document: Document, style: Style) -> list[Line]:
         if lines and found:
             lines.append(())
         lines += found
-    return [tuple(Span(written(span.text, style), span.tone) for span in line) for line in lines]
+    return [tuple(StyledText(written(span.text, style), span.tone) for span in line) for line in lines]
 
 
 def written(text: str, style: Style) -> str:
@@ -168,26 +168,26 @@ def _pieces(text: str) -> Iterable[str]:
 
 
 def _heading(block: Heading, style: Style) -> list[Line]:
-    return [(Span(line, "strong"),) for line in wrapped(block.text, style.width)]
+    return [(StyledText(line, "strong"),) for line in wrapped(block.text, style.width)]
 
 
 def _paragraph(block: Paragraph, style: Style) -> list[Line]:
-    return [(Span(line, block.tone),) for text in block.text.splitlines() for line in wrapped(text, style.width)]
+    return [(StyledText(line, block.tone),) for text in block.text.splitlines() for line in wrapped(text, style.width)]
 
 
 def _code(block: Code, style: Style) -> list[Line]:
     del style  # code that is cut or wrapped cannot be copied
-    return [(Span(" " * INDENT + line),) for line in block.text.rstrip().splitlines()]
+    return [(StyledText(" " * INDENT + line),) for line in block.text.rstrip().splitlines()]
 
 
 def _picture(block: Picture, style: Style) -> list[Line]:
     del style  # as above
-    return [(Span(" " * INDENT + line),) for line in block.text.splitlines()]
+    return [(StyledText(" " * INDENT + line),) for line in block.text.splitlines()]
 
 
 def _table(block: Table, style: Style) -> list[Line]:
     rows = [tuple(_span(cell, style) for cell in row) for row in block.rows]
-    titles = [tuple(Span(title, "faint") for title in block.columns)] if block.columns else []
+    titles = [tuple(StyledText(title, "faint") for title in block.columns)] if block.columns else []
     shown = [*titles, *rows]
     if not shown:
         return []
@@ -198,24 +198,24 @@ def _table(block: Table, style: Style) -> list[Line]:
     return [line for row in shown for line in _row(row, widths, block.right)]
 
 
-def _span(cell: Cell, style: Style) -> Span:
-    span = cell if isinstance(cell, Span) else Span(cell)
-    return Span(written(span.text, style), span.tone)
+def _span(cell: Cell, style: Style) -> StyledText:
+    span = cell if isinstance(cell, StyledText) else StyledText(cell)
+    return StyledText(written(span.text, style), span.tone)
 
 
-def _row(row: Sequence[Span], widths: Sequence[int], right: frozenset[int]) -> list[Line]:
+def _row(row: Sequence[StyledText], widths: Sequence[int], right: frozenset[int]) -> list[Line]:
     """One row as lines: more than one where its last cell is wrapped."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     for place, (span, width) in enumerate(zip(row[:-1], widths, strict=False)):
         space = " " * (width - columns_of(span.text))
-        spans += [Span(space), span] if place in right else [span, Span(space)]
-        spans.append(Span(" " * GAP))
+        spans += [StyledText(space), span] if place in right else [span, StyledText(space)]
+        spans.append(StyledText(" " * GAP))
     last, before = row[-1], sum(columns_of(span.text) for span in spans)
     texts = wrapped(last.text, widths[len(row) - 1])
     if len(row) - 1 in right:
         texts = [" " * (widths[len(row) - 1] - columns_of(text)) + text for text in texts]
-    rest = [(Span(" " * before), Span(text, last.tone)) for text in texts[1:]]
-    return [(*spans, Span(texts[0], last.tone)), *rest]
+    rest = [(StyledText(" " * before), StyledText(text, last.tone)) for text in texts[1:]]
+    return [(*spans, StyledText(texts[0], last.tone)), *rest]
 
 
 LAYOUTS: dict[type, Callable[..., list[Line]]] = {

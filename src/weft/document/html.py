@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from html import escape
 
-from weft.document.blocks import Block, Cell, Code, Document, Heading, Paragraph, Picture, Span, Table
+from weft.document.blocks import Block, Cell, Code, Document, Heading, Paragraph, Picture, StyledText, Table
 from weft.document.charts import STYLE
 
 # What a piece needs where no page around it has rules for tables and tones.
@@ -91,7 +91,7 @@ def _table(block: Table) -> str:
 
 
 def _cell(cell: Cell, place: int, block: Table) -> str:
-    if isinstance(cell, Span):
+    if isinstance(cell, StyledText):
         return f'<td{_side(place, block)}><span class="{cell.tone}">{escape(cell.text)}</span></td>'
     return f"<td{_side(place, block)}>{escape(cell)}</td>"
 

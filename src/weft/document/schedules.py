@@ -16,7 +16,7 @@ LETTERS = 23  # that fit into a box
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LaneBlock:
     """Something a lane did: its name, the kind that it is coloured by, and seconds; waiting is of no kind."""
 
     lane: str
@@ -26,7 +26,7 @@ class Block:
     end: float
 
 
-def lanes(blocks: Sequence[Block], seconds: float, caption: str = "") -> str:
+def lanes(blocks: Sequence[LaneBlock], seconds: float, caption: str = "") -> str:
     """Draw a row a lane; hovering over a block names it."""
     kinds = _kinds(blocks)
     keys = [(kind, colour(place)) for place, kind in enumerate(kinds)]
@@ -50,7 +50,7 @@ def lanes(blocks: Sequence[Block], seconds: float, caption: str = "") -> str:
     return picture(legend(keys) + f'<div class="wp-lanes">{"".join(rows)}</div>', caption)
 
 
-def lanes_text(blocks: Sequence[Block], seconds: float, width: int) -> str:
+def lanes_text(blocks: Sequence[LaneBlock], seconds: float, width: int) -> str:
     """Write a line a lane: a full block where it works, a light one where it waits."""
     names = sorted({block.lane for block in blocks})
     longest = max(map(len, names), default=0)
@@ -66,7 +66,7 @@ def lanes_text(blocks: Sequence[Block], seconds: float, width: int) -> str:
     return "\n".join(lines)
 
 
-def _kinds(blocks: Sequence[Block]) -> list[str]:
+def _kinds(blocks: Sequence[LaneBlock]) -> list[str]:
     """The kinds that take most of the time; what is left is called others."""
     times: dict[str, float] = {}
     for block in blocks:

@@ -8,8 +8,7 @@ from html import escape
 
 from weft.document.blocks import Block, Code, Document, Heading, Paragraph, Picture
 from weft.document.charts import Axes, curve_text, curves
-from weft.document.schedules import Block as Busy
-from weft.document.schedules import Piece, flow, lanes, lanes_text
+from weft.document.schedules import LaneBlock, Piece, flow, lanes, lanes_text
 from weft.errors import counted
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
@@ -50,7 +49,7 @@ def program_card(summary: str, graph: Graph, state: Mapping[int, str], plans: Se
 def timeline_picture(timeline: Timeline, caption: str | None = None) -> Picture:
     """Draw what each lane did in a measured call; the caption is its time, or the one that is given."""
     busy = [
-        Busy(f"lane {span.lane}", span.name, None if span.is_wait else _kind(span.name), span.start, span.end)
+        LaneBlock(f"lane {span.lane}", span.name, None if span.is_wait else _kind(span.name), span.start, span.end)
         for span in timeline.spans
     ]
     told = f"the fastest of some calls took {timeline}" if caption is None else caption

@@ -8,31 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.console.bench import worker
+from weft.console.bench import process
 from weft.console.bench.comparison import _reference, compare
-from weft.console.bench.figures import error_of, ratio, spread, time_text
 from weft.console.bench.portrait import portrait
-from weft.console.bench.result import Comparison, Entry
+from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of, ratio, spread, time_text
 from weft.console.bench.rivals import RIVALS
-from weft.console.bench.settings import Settings
-from weft.console.bench.subject import load_subject
 from weft.console.commands import RIVALS as NAMES
+from weft.console.subject import load_subject
 from weft.errors import UsageError
 
 ENTRIES = (
-    Entry("eager", (20e-6, 21e-6, 20e-6, 20e-6), 300e-6, 1e-7, agrees=True),
-    Entry("compile", (20.1e-6, 20e-6, 21e-6, 20e-6), 9.5, 1e-7, agrees=True),
-    Entry("onnxruntime", (5e-6, 9e-6, 5e-6, 8e-6), 1.5, 0.2, agrees=False),
-    Entry("hybrid", (10e-6, 10.1e-6, 10e-6, 10e-6), 0.05, 1e-7, agrees=True),
+    RivalTimes("eager", (20e-6, 21e-6, 20e-6, 20e-6), 300e-6, 1e-7, agrees=True),
+    RivalTimes("compile", (20.1e-6, 20e-6, 21e-6, 20e-6), 9.5, 1e-7, agrees=True),
+    RivalTimes("onnxruntime", (5e-6, 9e-6, 5e-6, 8e-6), 1.5, 0.2, agrees=False),
+    RivalTimes("hybrid", (10e-6, 10.1e-6, 10e-6, 10e-6), 0.05, 1e-7, agrees=True),
 )
-FOUND = Comparison("net.py:net", 2, ENTRIES, {"openvino": "openvino not installed"})
+FOUND = BenchComparison("net.py:net", 2, ENTRIES, {"openvino": "openvino not installed"})
 
-TRAINED = Comparison(
+TRAINED = BenchComparison(
     "net.py:step",
     2,
     (
-        Entry("eager", (20e-6, 21e-6), 300e-6, 1e-7, agrees=True, losses=(2.0, 1.0, 0.5)),
-        Entry("step", (10e-6, 10e-6), 300e-6, 1e-7, agrees=True, losses=(2.0, 1.0, 0.5)),
+        RivalTimes("eager", (20e-6, 21e-6), 300e-6, 1e-7, agrees=True, losses=(2.0, 1.0, 0.5)),
+        RivalTimes("step", (10e-6, 10e-6), 300e-6, 1e-7, agrees=True, losses=(2.0, 1.0, 0.5)),
     ),
     {},
 )
@@ -106,7 +104,7 @@ def test_a_rival_that_gives_something_else_is_told(tmp_path: Path, monkeypatch) 
     text += "def g(x):\n    return x + torch.randn(3)\n"
     (tmp_path / "odd.py").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    few = Settings(("eager",), threads=1, warmup=1, runs=2)
+    few = BenchSettings(("eager",), threads=1, warmup=1, runs=2)
     assert [entry.agrees for entry in compare("odd.py:f", ["3"], few).entries] == [True, False]
     assert [entry.agrees for entry in compare("odd.py:g", ["3"], few).entries] == [True, True]
 
@@ -117,7 +115,7 @@ def test_the_command_line_offers_every_rival() -> None:
 
 def test_an_unknown_rival_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no rival 'mxnet'"):
-        compare("net.py:net", settings=Settings(against=("mxnet",)))
+        compare("net.py:net", settings=BenchSettings(against=("mxnet",)))
 
 
 def test_pictures_have_a_bar_a_rival_and_curves_where_something_is_learned() -> None:
@@ -144,7 +142,7 @@ hybrid = weft.hybridize(nn.Linear(16, 2))
 def test_training_steps_are_compared_by_losses_and_parameters(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "train.py").write_text(STEP, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    few = Settings(("lazy", "hybrid", "openvino"), threads=1, warmup=1, runs=2)
+    few = BenchSettings(("lazy", "hybrid", "openvino"), threads=1, warmup=1, runs=2)
     found = compare("train.py:step", settings=few)
     assert [entry.name for entry in found.entries] == ["eager", "hybrid", "step", "lazy"]
     assert found.agrees
@@ -168,15 +166,17 @@ def test_processes_are_compared_and_one_that_fails_is_named(tmp_path: Path, monk
     (tmp_path / "text.py").write_text("def f(x):\n    return x.sort().values, x.sum().item()\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     told: list[str] = []
-    found = compare("net.py:net", settings=Settings(("onnxruntime",), threads=1, warmup=1, runs=2), say=told.append)
+    found = compare(
+        "net.py:net", settings=BenchSettings(("onnxruntime",), threads=1, warmup=1, runs=2), say=told.append
+    )
     assert [entry.name for entry in found.entries] == ["eager", "onnxruntime", "hybrid"]
     assert found.agrees
     assert "round 2 of 2" in told
-    found = compare("text.py:f", ["5"], Settings(("eager",), threads=1, warmup=1, runs=2))
+    found = compare("text.py:f", ["5"], BenchSettings(("eager",), threads=1, warmup=1, runs=2))
     assert "turns a tensor into a Python number" in found.skipped["hybrid"]
 
 
 def test_one_slow_call_does_not_make_a_turn_of_one_call(monkeypatch) -> None:
     slow = iter([0.5])  # the first turn makes ready what later ones use
-    monkeypatch.setattr(worker, "_turn", lambda _, calls: next(slow, 1e-4))
-    assert worker.calls_of_a_turn(lambda: None) == 64
+    monkeypatch.setattr(process, "_turn", lambda _, calls: next(slow, 1e-4))
+    assert process.calls_of_a_turn(lambda: None) == 64

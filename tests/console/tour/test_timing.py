@@ -6,8 +6,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from weft.console.tour import timing
-from weft.console.tour.timing import MOST_ROUNDS, ROUNDS, before_and_after, clear
+from weft.console.tour import stop
+from weft.console.tour.stop import MOST_ROUNDS, ROUNDS, before_and_after, clear
 
 
 def taking(monkeypatch: pytest.MonkeyPatch, ratios) -> list[float]:
@@ -19,7 +19,7 @@ def taking(monkeypatch: pytest.MonkeyPatch, ratios) -> list[float]:
         asked.append(next(times))
         return asked[-1]
 
-    monkeypatch.setattr(timing, "seconds", seconds)
+    monkeypatch.setattr(stop, "seconds", seconds)
     return asked
 
 

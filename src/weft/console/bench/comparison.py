@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.console.bench.figures import error_of
-from weft.console.bench.process import RivalProcess
-from weft.console.bench.result import Comparison, Entry
+from weft.console.bench.process import RivalProcess, RivalTask
+from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of
 from weft.console.bench.rivals import RIVALS
-from weft.console.bench.settings import EAGER, Settings, Task
-from weft.console.bench.subject import Subject, call, load_subject
+from weft.console.subject import EAGER, Subject, call, load_subject
 from weft.devices import cpu_count
 from weft.errors import ExecutionError, UsageError
 
@@ -36,13 +34,13 @@ class _Started:
 
 
 def compare(
-    target: str, sizes: Sequence[str] = (), settings: Settings | None = None, say: Say = lambda _: None
-) -> Comparison:
+    target: str, sizes: Sequence[str] = (), settings: BenchSettings | None = None, say: Say = lambda _: None
+) -> BenchComparison:
     """Time a module, a function or a step of `weft.step`, `file.py:name`, beside its rivals; `say` is told how it goes.
 
     Each rival has a process of its own, with the same weights and inputs. They are timed in turn, one turn a round.
     """
-    chosen = settings or Settings()
+    chosen = settings or BenchSettings()
     names = {rival.name for rival in RIVALS}
     if unknown := sorted(set(chosen.against) - names):
         raise UsageError(f"there is no rival {unknown[0]!r}", why="the rivals are " + ", ".join(sorted(names)))
@@ -51,7 +49,9 @@ def compare(
         return _compare(target, tuple(sizes), (subject, chosen, say), Path(name))
 
 
-def _compare(target: str, sizes: tuple[str, ...], given: tuple[Subject, Settings, Say], folder: Path) -> Comparison:
+def _compare(
+    target: str, sizes: tuple[str, ...], given: tuple[Subject, BenchSettings, Say], folder: Path
+) -> BenchComparison:
     subject, settings, say = given
     shared = folder / "shared.pt"
     module = subject.module
@@ -71,7 +71,7 @@ def _compare(target: str, sizes: tuple[str, ...], given: tuple[Subject, Settings
                     skipped[rival.name] = UNABLE[subject.trains]
                 continue
             say(f"preparing {rival.name}")
-            task = Task(
+            task = RivalTask(
                 rival.name, target, sizes, threads, settings.warmup, str(shared), str(folder / f"{rival.name}.npz")
             )
             found = rival.missing() or _start(task, folder)
@@ -90,10 +90,10 @@ def _compare(target: str, sizes: tuple[str, ...], given: tuple[Subject, Settings
     finally:
         for rival_started in started.values():
             rival_started.process.close()
-    return Comparison(target, threads, _entries(started, times, folder), skipped)
+    return BenchComparison(target, threads, _entries(started, times, folder), skipped)
 
 
-def _start(task: Task, folder: Path) -> _Started | str:
+def _start(task: RivalTask, folder: Path) -> _Started | str:
     process = RivalProcess(task, folder)
     try:
         told = process.prepared()
@@ -109,12 +109,12 @@ def _start(task: Task, folder: Path) -> _Started | str:
     return _Started(process, float(told["first_call"]), _arrays(Path(task.answers)), tuple(told["losses"]))
 
 
-def _entries(started: dict[str, _Started], times: dict[str, list[float]], folder: Path) -> tuple[Entry, ...]:
+def _entries(started: dict[str, _Started], times: dict[str, list[float]], folder: Path) -> tuple[RivalTimes, ...]:
     truth, allowed = _reference(started[EAGER].answers, _arrays(folder / f"{EAGER}.npz.double.npz"))
     entries = []
     for name, found in started.items():
         error = error_of(found.answers, truth)
-        entries.append(Entry(name, tuple(times[name]), found.first_call, error, error <= allowed, found.losses))
+        entries.append(RivalTimes(name, tuple(times[name]), found.first_call, error, error <= allowed, found.losses))
     return tuple(entries)
 
 
@@ -133,10 +133,10 @@ def _arrays(path: Path) -> list[np.ndarray]:
         return [block[name] for name in block.files]
 
 
-def settings_text(settings: Settings) -> str:
+def settings_text(settings: BenchSettings) -> str:
     """Write the settings that differ from the usual ones as Python."""
-    usual: dict[str, Any] = {name: getattr(Settings(), name) for name in Settings.__slots__}
+    usual: dict[str, Any] = {name: getattr(BenchSettings(), name) for name in BenchSettings.__slots__}
     changed = (
         f"{name}={getattr(settings, name)!r}" for name, value in usual.items() if getattr(settings, name) != value
     )
-    return f"Settings({', '.join(changed)})"
+    return f"BenchSettings({', '.join(changed)})"

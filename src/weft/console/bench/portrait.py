@@ -10,12 +10,11 @@ import torch
 
 from weft.api.hybrid import program
 from weft.console.bench.comparison import compare, settings_text
-from weft.console.bench.result import Comparison
-from weft.console.bench.settings import HYBRID, STEP, Settings
-from weft.console.bench.subject import load_subject
+from weft.console.bench.result import BenchComparison, BenchSettings
 from weft.console.outcome import CLAIM_FAILED, OK, UNSUPPORTED, Outcome
-from weft.console.progress import Progress
 from weft.console.report.environment import environment
+from weft.console.subject import HYBRID, STEP, load_subject
+from weft.console.terminal import Progress
 from weft.devices import cores, cpu_count
 from weft.document.blocks import Block, Document, Heading, Paragraph, Table
 from weft.document.html import page
@@ -32,7 +31,7 @@ def compared_program(target: str, sizes: Sequence[str] = (), threads: int = 0) -
         return program(subject.thing, *subject.inputs)
 
 
-def portrait(found: Comparison, sizes: Sequence[str] = (), trace: Path | None = None) -> Document:
+def portrait(found: BenchComparison, sizes: Sequence[str] = (), trace: Path | None = None) -> Document:
     """Give what was found, as a summary, pictures and tables, with the program's; `trace` gets the call's timeline."""
     first, *rest = found.document().blocks
     blocks: list[Block] = [first, *found.pictures(), *map(_without_bars, rest)]
@@ -46,7 +45,7 @@ def _without_bars(block: Block) -> Block:
     return Table(block.columns[:-1], tuple(row[:-1] for row in block.rows), block.right)
 
 
-def _program(found: Comparison, sizes: Sequence[str], trace: Path | None) -> list[Block]:
+def _program(found: BenchComparison, sizes: Sequence[str], trace: Path | None) -> list[Block]:
     try:
         made = compared_program(found.target, sizes, found.threads)
     except UnsupportedError as error:
@@ -62,8 +61,8 @@ def bench_call(given: Namespace) -> str:
     settings = settings_text(_settings(given))
     imports = ["from weft.console.bench.comparison import compare"]
     call = f"compare({given.TARGET!r}{sizes})"
-    if settings != "Settings()":
-        imports.append("from weft.console.bench.settings import Settings")
+    if settings != "BenchSettings()":
+        imports.append("from weft.console.bench.result import BenchSettings")
         call = f"compare({given.TARGET!r}{sizes}, settings={settings})"
     written = (given.export_json, given.export_markdown, given.html, given.trace)
     if not any(written):
@@ -112,5 +111,5 @@ def _title(given: Namespace) -> str:
     return f"{given.TARGET} beside its rivals"
 
 
-def _settings(given: Namespace) -> Settings:
-    return Settings(tuple(given.vs), given.threads or 0, given.warmup, given.runs)
+def _settings(given: Namespace) -> BenchSettings:
+    return BenchSettings(tuple(given.vs), given.threads or 0, given.warmup, given.runs)

@@ -1,25 +1,88 @@
-"""The times of rivals -> a table, sentences that compare, and data."""
+"""Compare the times of rivals, ratios taken round by round, as a table, sentences and data."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median, quantiles
 from typing import Any
 
-from weft.console.bench.figures import Spread, ratio, spread, time_text
-from weft.console.bench.settings import EAGER
-from weft.document.blocks import Block, Cell, Document, Heading, Paragraph, Picture, Span, Table, bar
+import numpy as np
+
+from weft.console.outcome import as_json
+from weft.console.subject import EAGER
+from weft.document.blocks import Block, Cell, Document, Heading, Paragraph, Picture, StyledText, Table, bar
 from weft.document.charts import Axes, Bar, bars, curves
 from weft.document.html import notebook
-from weft.document.json_text import as_json
 from weft.errors import counted
 
+NOISY = 0.1
 BAR = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BenchSettings:
+    """Rivals by name (none: all that are installed), threads for each (0: all cores), calls before, rounds."""
+
+    against: tuple[str, ...] = ()
+    threads: int = 0
+    warmup: int = 10
+    runs: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median, and half of what lies between the quartiles."""
+
+    median: float
+    half: float
+
+    @property
+    def noisy(self) -> bool:
+        """Tell whether the middle half of the figures lies further apart than a quiet machine's would."""
+        return 2 * self.half > NOISY * self.median
+
+
+def spread(figures: Sequence[float]) -> Spread:
+    """Give the median and the spread of some figures."""
+    if len(figures) < 2:
+        return Spread(figures[0], 0.0)
+    low, _, high = quantiles(figures, n=4, method="inclusive")
+    return Spread(median(figures), (high - low) / 2)
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
+    """Divide round by round, so that a slow drift of the machine cancels."""
+    return spread([one / other for one, other in zip(above, below, strict=True)])
+
+
+def error_of(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """Give the largest relative RMS difference of any result; infinite where sizes, NaNs or infinities differ."""
+    if len(found) != len(expected):
+        return float("inf")
+    return max((_error(one, other) for one, other in zip(found, expected, strict=True)), default=0.0)
+
+
+def _error(found: np.ndarray, expected: np.ndarray) -> float:
+    if found.shape != expected.shape or not np.array_equal(np.isfinite(found), np.isfinite(expected)):
+        return float("inf")
+    finite = np.isfinite(expected)
+    difference = np.linalg.norm(found[finite] - expected[finite])
+    size = np.linalg.norm(expected[finite])
+    return float(difference / size) if size else (float("inf") if difference else 0.0)
+
+
+def time_text(seconds: float) -> str:
+    """Say a time with three digits."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+@dataclass(frozen=True, slots=True)
+class RivalTimes:
     """One rival: seconds of a call in each round, of the first call, its error and whether that is small enough.
 
     `losses` are those of the first steps, where it trains.
@@ -39,12 +102,12 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BenchComparison:
     """What was measured on one target."""
 
     target: str
     threads: int
-    entries: tuple[Entry, ...]
+    entries: tuple[RivalTimes, ...]
     skipped: Mapping[str, str]
 
     @property
@@ -58,7 +121,7 @@ class Comparison:
         return any(entry.time.noisy for entry in self.entries)
 
     @property
-    def fastest(self) -> Entry:
+    def fastest(self) -> RivalTimes:
         """Give the fastest of those with a right answer."""
         able = [entry for entry in self.entries if entry.agrees] or list(self.entries)
         return min(able, key=lambda entry: entry.time.median)
@@ -144,16 +207,16 @@ class Comparison:
             drawn.append(Picture(curves(curves_of, axes, "the loss of the first steps, all on one and the same batch")))
         return drawn
 
-    def _row(self, entry: Entry, slowest: float) -> tuple[Cell, ...]:
+    def _row(self, entry: RivalTimes, slowest: float) -> tuple[Cell, ...]:
         time = entry.time
         tone = "good" if entry is self.fastest else "plain"
         return (
             entry.name,
-            Span(time_text(time.median), "good" if entry is self.fastest else "plain"),
+            StyledText(time_text(time.median), "good" if entry is self.fastest else "plain"),
             f"{time.half / time.median:.0%}{'~' if time.noisy else ''}",
             time_text(entry.first_call),
-            Span("agrees", "plain") if entry.agrees else Span(f"differs by {entry.error:.1e}", "bad"),
-            Span(bar(time.median / slowest, BAR), "good" if tone == "good" else "faint"),
+            StyledText("agrees", "plain") if entry.agrees else StyledText(f"differs by {entry.error:.1e}", "bad"),
+            StyledText(bar(time.median / slowest, BAR), "good" if tone == "good" else "faint"),
         )
 
     def json(self) -> str:
@@ -164,6 +227,6 @@ class Comparison:
         """Give the table for an issue or a page."""
         lines = ["| rival | a call | spread | first call | answer |", "|---|---:|---:|---:|---|"]
         for entry in self.entries:
-            cells = [str(cell.text if isinstance(cell, Span) else cell) for cell in self._row(entry, 1.0)[:5]]
+            cells = [str(cell.text if isinstance(cell, StyledText) else cell) for cell in self._row(entry, 1.0)[:5]]
             lines.append("| " + " | ".join(cells) + " |")
         return "\n".join([*lines, "", *(f"- {sentence}" for sentence in self.sentences()), ""])

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from weft.console.outcome import CLAIM_FAILED, EXECUTION, OK, Outcome
-from weft.console.progress import Progress
-from weft.document.blocks import Block, Code, Document, Heading, Paragraph, Span, Table, Tone, facts
+from weft.console.terminal import Progress
+from weft.document.blocks import Block, Code, Document, Heading, Paragraph, StyledText, Table, Tone, facts
 from weft.errors import UsageError, counted
 from weft.train.checkpoints.converting import Cleaned, Converted, clean, convert
 from weft.train.checkpoints.examining import (
@@ -61,7 +61,7 @@ def contents_data(found: Examined) -> dict[str, Any]:
 
 def verdicts(files: Sequence[Examined]) -> Document:
     """Show a row a file: sound or not, and why not."""
-    rows = tuple((str(each.path), Span(each.state, TONES[each.state]), each.problem or "") for each in files)
+    rows = tuple((str(each.path), StyledText(each.state, TONES[each.state]), each.problem or "") for each in files)
     counts = {state: sum(each.state == state for each in files) for state in TONES}
     total = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     told = Paragraph(f"{counted(len(files), 'file')}: {total}", "strong")
@@ -123,7 +123,7 @@ def cleaning(found: Cleaned) -> Document:
         ("kept", found.kept, "good"),
         ("damaged, kept", found.damaged, "bad"),
     ]
-    named = [(title, Span(", ".join(path.name for path in paths), tone)) for title, paths, tone in _named(rows)]
+    named = [(title, StyledText(", ".join(path.name for path in paths), tone)) for title, paths, tone in _named(rows)]
     return Document(
         (facts(named) if named else Paragraph("there is no checkpoint of weft.Checkpoints in it; nothing was removed"),)
     )
@@ -139,19 +139,21 @@ def _named(rows: Any) -> list[tuple[str, Any, Tone]]:
 
 
 def _content_blocks(found: Examined) -> list[Block]:
-    state = Span(found.state, TONES[found.state])
-    rows = [("file", Span(f"{found.kind}, {found.size:,} bytes")), ("state", state)]
+    state = StyledText(found.state, TONES[found.state])
+    rows = [("file", StyledText(f"{found.kind}, {found.size:,} bytes")), ("state", state)]
     if found.content is None:
         return [Heading(str(found.path)), facts([*rows, ("why", found.problem or "")])]
     content = found.content
     tensors, elements = summary(content.tensors)
-    rows.append(("model", Span(f"{counted(tensors, 'tensor')}, {elements:,} number{'' if elements == 1 else 's'}")))
+    rows.append(
+        ("model", StyledText(f"{counted(tensors, 'tensor')}, {elements:,} number{'' if elements == 1 else 's'}"))
+    )
     if content.parts:
-        rows.append(("besides", Span(", ".join(sorted(content.parts)))))
+        rows.append(("besides", StyledText(", ".join(sorted(content.parts)))))
     if content.random is not None:
-        rows.append(("random states", Span("of Python, NumPy and PyTorch")))
+        rows.append(("random states", StyledText("of Python, NumPy and PyTorch")))
     if content.made_by:
-        rows.append(("made by", Span(", ".join(f"{name} {text}" for name, text in content.made_by.items()))))
+        rows.append(("made by", StyledText(", ".join(f"{name} {text}" for name, text in content.made_by.items()))))
     listed = _rows(content.tensors)
     shown = tuple((name, dtype, str(shape), f"= {tie}" if tie else "") for name, dtype, shape, tie in listed)
     table = Table(("tensor", "type", "shape", ""), shown[:MOST_ROWS])

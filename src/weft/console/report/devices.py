@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from weft.console.outcome import Outcome
-from weft.console.progress import Progress
 from weft.console.report.environment import bytes_text
-from weft.console.terminal import show, style_of
+from weft.console.terminal import Progress, show, style_of
 from weft.devices import Device, all_devices
 from weft.document.blocks import Document, Paragraph, Table
 from weft.errors import UsageError
@@ -36,7 +35,7 @@ CLEAR = "\033[H\033[2J"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeviceRow:
     """One device: memory in bytes, speed in floating-point operations a second, share as a part of 1."""
 
     name: str
@@ -53,7 +52,7 @@ class Row:
 class Survey:
     """All devices."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[DeviceRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Give it as data."""
@@ -116,11 +115,11 @@ def _speed(device: Device) -> float:
     return REPEATS * 2 * PRODUCT**3 / (time.perf_counter() - start)
 
 
-def _cpu_row(device: Device) -> Row:
+def _cpu_row(device: Device) -> DeviceRow:
     """A logical device, a core: memory is that of the machine, which all of them share."""
     sizes = _memory()
     load = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
-    return Row(
+    return DeviceRow(
         str(device),
         processor_name(),
         None if load is None else f"{min(load, 1):.0%}",
@@ -150,7 +149,7 @@ def _memory() -> tuple[int, int] | None:
     return sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
 
 
-def _gpu_rows(devices: Sequence[Device]) -> list[Row]:
+def _gpu_rows(devices: Sequence[Device]) -> list[DeviceRow]:
     """GPUs as PyTorch knows them; with nvidia-ml-py also how busy they are."""
     library = importlib.import_module("pynvml") if devices and importlib.util.find_spec("pynvml") else None
     if library is not None:
@@ -165,11 +164,11 @@ def _gpu_rows(devices: Sequence[Device]) -> list[Row]:
             handle = library.nvmlDeviceGetHandleByUUID(f"GPU-{about.uuid}")
             used = f"{library.nvmlDeviceGetUtilizationRates(handle).gpu}%"
             processes = len(library.nvmlDeviceGetComputeRunningProcesses(handle))
-        rows.append(Row(str(device), about.name, used, total - free, total, processes, None, 0.0))
+        rows.append(DeviceRow(str(device), about.name, used, total - free, total, processes, None, 0.0))
     return rows
 
 
-def _memory_text(row: Row) -> str:
+def _memory_text(row: DeviceRow) -> str:
     if row.memory is None or row.memory_used is None:
         return UNKNOWN
     return f"{bytes_text(row.memory_used)} / {bytes_text(row.memory)}"

@@ -24,11 +24,11 @@ from weft.api.hybrid import checked, hybridize, program
 from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import config
-from weft.console.bench.subject import call, load_subject
 from weft.console.outcome import CLAIM_FAILED, OK, UNSUPPORTED, Outcome
-from weft.console.progress import Progress
 from weft.console.report.environment import bytes_text, environment, processor_facts
-from weft.document.blocks import Block, Document, Heading, Paragraph, Span, Table, facts
+from weft.console.subject import call, load_subject
+from weft.console.terminal import Progress
+from weft.document.blocks import Block, Document, Heading, Paragraph, StyledText, Table, facts
 from weft.errors import MismatchError, UnsupportedError, counted
 from weft.ir.calls import Call
 from weft.ir.graph import Place
@@ -151,7 +151,7 @@ def _refusal_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """One thing that was looked at: whether it is well, what was found, and what to do where it is not."""
 
     name: str
@@ -173,7 +173,7 @@ class ModelReport:
 class Diagnosis:
     """All checks, the rates of this machine as the planner knows them, and the report on a model."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[DoctorCheck, ...]
     machine: MachineModel
     model: ModelReport | None
 
@@ -229,44 +229,46 @@ def diagnose(thing: Callable[..., Any] | None = None, *inputs: Any, check: bool 
     return Diagnosis(checks, find(host_target()), model)
 
 
-def _versions() -> Check:
+def _versions() -> DoctorCheck:
     found = environment()
     names = ("torch", "llvmlite", "numpy")
     listed = ", ".join(f"{name} {found.packages[name]}" for name in names)
-    return Check("versions", True, f"weft {found.weft}, python {found.python.split()[0]}, {listed}")
+    return DoctorCheck("versions", True, f"weft {found.weft}, python {found.python.split()[0]}, {listed}")
 
 
-def _compiler() -> Check:
+def _compiler() -> DoctorCheck:
     """Compile something small and compare: LLVM, loading and calling machine code all have to work for that."""
     given = torch.linspace(-2, 2, 37)
     with torch.no_grad():
         found = hybridize(lambda x: (x * 3 + 1).relu())(given)
     well = torch.equal(found, (given * 3 + 1).relu())
-    return Check("compiler", well, "a program compiled here gives the right answer" if well else "a WRONG answer")
+    return DoctorCheck("compiler", well, "a program compiled here gives the right answer" if well else "a WRONG answer")
 
 
-def _cache() -> Check:
+def _cache() -> DoctorCheck:
     folder = config().cache_dir
     if folder is None:
-        return Check("cache", True, "none: everything is compiled anew in each process")
+        return DoctorCheck("cache", True, "none: everything is compiled anew in each process")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return Check("cache", False, f"cannot be written ({error.strerror}): set WEFT_CACHE_DIR to a folder of yours")
+        return DoctorCheck(
+            "cache", False, f"cannot be written ({error.strerror}): set WEFT_CACHE_DIR to a folder of yours"
+        )
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return Check("cache", True, f"compiled code is kept on disk, {bytes_text(size)}")
+    return DoctorCheck("cache", True, f"compiled code is kept on disk, {bytes_text(size)}")
 
 
-def _threads() -> Check:
+def _threads() -> DoctorCheck:
     cores, wanted = host_target().cores, config().threads
     if wanted > cores:
-        return Check("cores", False, f"WEFT_THREADS is {wanted}, and this process may use {cores}: lower it")
-    return Check("cores", True, f"{wanted or cores} of {cores}")
+        return DoctorCheck("cores", False, f"WEFT_THREADS is {wanted}, and this process may use {cores}: lower it")
+    return DoctorCheck("cores", True, f"{wanted or cores} of {cores}")
 
 
-def _answers(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> Check:
+def _answers(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> DoctorCheck:
     """Call a model in both ways, twice without gradients and twice with them; the first call of each traces."""
     modes = (True, True) if isinstance(thing, Step) else (False, False, True, True)
     hybrid = checked(thing, len(modes))
@@ -275,13 +277,13 @@ def _answers(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> Check:
             with torch.set_grad_enabled(mode):
                 hybrid(*inputs)
     except MismatchError as error:
-        return Check("answers", False, str(error))
+        return DoctorCheck("answers", False, str(error))
     except UnsupportedError:
-        return Check("answers", True, "not compared: it does not run as a program")
-    return Check("answers", True, f"{counted(len(modes), 'call')} gave and changed what eager PyTorch does")
+        return DoctorCheck("answers", True, "not compared: it does not run as a program")
+    return DoctorCheck("answers", True, f"{counted(len(modes), 'call')} gave and changed what eager PyTorch does")
 
 
-CHECKS: tuple[Callable[[], Check], ...] = (_versions, _compiler, _cache, _threads)
+CHECKS: tuple[Callable[[], DoctorCheck], ...] = (_versions, _compiler, _cache, _threads)
 
 
 def _examine(thing: Callable[..., Any], inputs: tuple[Any, ...]) -> ModelReport:
@@ -320,8 +322,8 @@ def _rates(model: MachineModel) -> list[tuple[str, str]]:
     ]
 
 
-def _mark(well: bool) -> Span:
-    return Span("✓", "good") if well else Span("✗", "bad")
+def _mark(well: bool) -> StyledText:
+    return StyledText("✓", "good") if well else StyledText("✗", "bad")
 
 
 def doctor_call(given: Namespace) -> str:
@@ -331,7 +333,7 @@ def doctor_call(given: Namespace) -> str:
     sizes = f", {given.input!r}" if given.input else ""
     check = ", check=True" if given.check else ""
     return (
-        "from weft.console.bench.subject import load_subject\nfrom weft.console.report.diagnosis import diagnose\n\n"
+        "from weft.console.subject import load_subject\nfrom weft.console.report.diagnosis import diagnose\n\n"
         f"subject = load_subject({given.TARGET!r}{sizes})\nprint(diagnose(subject.thing, *subject.inputs{check}))"
     )
 

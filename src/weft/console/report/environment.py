@@ -12,7 +12,7 @@ from typing import Any
 import weft
 from weft.config import OPTIONS, Config, config
 from weft.console.outcome import Outcome
-from weft.console.progress import Progress
+from weft.console.terminal import Progress
 from weft.document.blocks import Document, Heading, facts
 from weft.target import Target, host_target
 

@@ -1,4 +1,4 @@
-"""Run a saved program on files or random numbers: `weft run`."""
+"""Run a saved program on files or random numbers, or a training run: `weft run`, `weft train`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from weft.console.outcome import Outcome
-from weft.console.progress import Progress
 from weft.console.report.stages import load
+from weft.console.terminal import Progress
 from weft.document.blocks import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError, counted
 from weft.files import missing_file, open_regular, write_atomically
@@ -26,6 +26,10 @@ from weft.programs.file import LoadedProgram
 from weft.programs.parts import ProgramParts
 from weft.programs.structure import build
 from weft.trace.interception.capture import tree_flatten
+from weft.train.history import line_of
+from weft.train.launch import train
+from weft.train.processes.peers import PATIENCE
+from weft.train.training_run import parsed_devices, parsed_values
 from weft.underway import underway
 
 NPY_START = b"\x93NUMPY"
@@ -36,7 +40,7 @@ MOST_ELEMENTS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """The results of one call, as tensors in order, and the median time of a few more."""
 
     name: str
@@ -66,7 +70,7 @@ class Ran:
         return str(self.document())
 
 
-def run_program(program: LoadedProgram, files: Sequence[str | Path] = ()) -> Ran:
+def run_program(program: LoadedProgram, files: Sequence[str | Path] = ()) -> RunResult:
     """Call a saved program on arrays from .npy files, or on random numbers of the sizes it was made for."""
     torch.manual_seed(0)
     arguments, keywords = _arguments(program.parts, files)
@@ -81,10 +85,10 @@ def run_program(program: LoadedProgram, files: Sequence[str | Path] = ()) -> Ran
             raise ExecutionError(f"{program.graph.name} failed while it ran", why=str(error)) from error
     names = [*(name for name, _ in program.parts.arguments.positional), *keywords]
     shown = (f"{name}: {describe(value)}" for name, value in zip(names, [*arguments, *keywords.values()], strict=True))
-    return Ran(program.graph.name, tuple(shown), tuple(tree_flatten(found)[0]), median(times))
+    return RunResult(program.graph.name, tuple(shown), tuple(tree_flatten(found)[0]), median(times))
 
 
-def save_results(ran: Ran, path: Path) -> list[Path]:
+def save_results(ran: RunResult, path: Path) -> list[Path]:
     """Write results as .npy; several as NAME-0.npy, NAME-1.npy, ..."""
     arrays = [result for result in ran.results if isinstance(result, torch.Tensor)]
     alone = len(arrays) == 1
@@ -194,3 +198,31 @@ def run_run(given: Namespace, progress: Progress) -> Outcome:
     written = [str(path) for path in save_results(ran, Path(given.output))]
     document = Document((*document.blocks, Paragraph("written: " + ", ".join(written))))
     return Outcome(document, {**data, "written": written})
+
+
+def train_call(given: Namespace) -> str:
+    """Give the Python call that does the same."""
+    words = "".join(f", {name}={value!r}" for name, value in _order(given).items())
+    return f"from weft.train.launch import train\n\nprint(train({given.TARGET!r}{words}))"
+
+
+def train_run(given: Namespace, progress: Progress) -> Outcome:
+    """Train, and show the history."""
+    progress.end()  # training tells how it goes by itself
+    history = train(given.TARGET, **_order(given))
+    return Outcome(history.document(), {"history": list(history), "last": line_of(history[-1]) if history else None})
+
+
+def _order(given: Namespace) -> dict[str, Any]:
+    """What is not as usual."""
+    found = {
+        "devices": parsed_devices(given.devices),
+        "epochs": given.epochs,
+        "resume": given.resume,
+        "checkpoints": given.checkpoints,
+        "processes": given.processes,
+        "patience": given.patience,
+        "values": parsed_values([*given.set, *(["synthetic=true"] if given.synthetic else [])]),
+    }
+    usual = {"devices": "all", "epochs": 1, "processes": 1, "patience": PATIENCE, "values": {}}
+    return {name: value for name, value in found.items() if value != usual.get(name)}

@@ -14,9 +14,9 @@ from weft.api.hybrid import program
 from weft.codegen.objects.compiler import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.console.arguments import did_you_mean
-from weft.console.bench.subject import call, load_subject
 from weft.console.outcome import Outcome
-from weft.console.progress import Progress
+from weft.console.subject import call, load_subject
+from weft.console.terminal import Progress
 from weft.document.blocks import Document, Paragraph, facts
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import FILE, FOLDER, what_is_there, write_atomically
@@ -64,7 +64,7 @@ def load_code(target: str, sizes: Sequence[str]) -> str:
         return f"import weft\n\nprogram = weft.load_program({target!r})"
     given = f", {list(sizes)!r}" if sizes else ""
     return (
-        "import torch\nimport weft\nfrom weft.console.bench.subject import load_subject\n\n"
+        "import torch\nimport weft\nfrom weft.console.subject import load_subject\n\n"
         f"subject = load_subject({target!r}{given})\n"
         "with torch.set_grad_enabled(subject.trains):\n    program = weft.program(subject.thing, *subject.inputs)"
     )

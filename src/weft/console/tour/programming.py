@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from weft.console.tour.stop import Claim, Names, Stop
-from weft.console.tour.timing import before_and_after, change_text
+from weft.console.tour.stop import Claim, Names, Stop, before_and_after, change_text
 from weft.errors import UnsupportedError
 
 CALLS = 200

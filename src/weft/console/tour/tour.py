@@ -11,11 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from weft.console.outcome import CLAIM_FAILED, OK, Outcome
-from weft.console.progress import Progress
-from weft.console.terminal import style_of
+from weft.console.terminal import Progress, style_of
 from weft.console.tour.stop import Claim, Texts, read_texts
 from weft.console.tour.visit import Visit, stops_here, visit_alone
-from weft.document.blocks import Block, Code, Document, Heading, Paragraph, Picture, Span, Table, Tone, bar, columns_of
+from weft.document.blocks import (
+    Block,
+    Code,
+    Document,
+    Heading,
+    Paragraph,
+    Picture,
+    StyledText,
+    Table,
+    Tone,
+    bar,
+    columns_of,
+)
 from weft.document.charts import Bar, bars, picture
 from weft.document.html import page
 from weft.errors import UsageError
@@ -89,7 +100,7 @@ class Tour:
         if self.holds:
             return ()
         rows = tuple(
-            (Span("✗", "bad"), f"{number}.", self.texts.claims[claim.name])
+            (StyledText("✗", "bad"), f"{number}.", self.texts.claims[claim.name])
             for number, visit in enumerate(self.visits, 1)
             for claim in visit.claims
             if not claim.holds
@@ -113,9 +124,9 @@ class Tour:
         )
         return Picture(bars(drawn), "\n".join(lines))
 
-    def _rows(self, claim: Claim) -> Sequence[tuple[str | Span, ...]]:
+    def _rows(self, claim: Claim) -> Sequence[tuple[str | StyledText, ...]]:
         words = self.texts.words
-        mark = Span("✓", "good") if claim.holds else Span("✗", "bad")
+        mark = StyledText("✓", "good") if claim.holds else StyledText("✗", "bad")
         told = self.texts.claims[claim.name]
         return ((mark, words["claim"], told), ("", words["here"], claim.here), ("", words["chapter"], claim.chapter))
 

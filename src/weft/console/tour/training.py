@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.console.tour.stop import Claim, Names, Stop
-from weft.console.tour.timing import before_and_after, change_text
+from weft.console.tour.stop import Claim, Names, Stop, before_and_after, change_text
 
 CALLS = 50
 CLOSE = 1e-6

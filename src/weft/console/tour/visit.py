@@ -20,8 +20,7 @@ from typing import Any
 import torch
 
 import weft
-from weft.console.tour.asynchronous import QUEUED
-from weft.console.tour.parallel import PARALLEL
+from weft.console.tour.parallel import PARALLEL, QUEUED
 from weft.console.tour.programming import PROGRAMMING
 from weft.console.tour.stop import Claim, Stop
 from weft.console.tour.training import TRAINING

@@ -1,4 +1,4 @@
-"""The words `file.py:name` and sizes -> a module or function with inputs, ready to be called."""
+"""Load the model, function or training step that the words `file.py:name` and sizes of inputs name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import nn
 
 from weft.api.hybrid import HybridFunction, hybridize
 from weft.api.step import Step
+from weft.api.step_training import losses_of
 from weft.api.user_file import one_line, place_in, run_file
-from weft.console.bench.settings import HYBRID, STEP
-from weft.console.bench.training import losses_function
 from weft.errors import UsageError
 from weft.underway import underway
 
+EAGER, HYBRID, STEP = "eager", "hybrid", "step"  # rivals by name
 EXAMPLES = "example_inputs"
 SEED = 0
 DTYPES = {
@@ -117,6 +117,11 @@ def call(subject: Subject) -> Any:
             where=place_in(error),
             fix="check the sizes given by --input, or example_inputs in the file",
         ) from error
+
+
+def losses_function(trained: Step) -> Callable[..., Any]:
+    """Give forward and loss as a function of the batch."""
+    return lambda *arguments: losses_of(trained.task, arguments, {})
 
 
 def describe_input(value: Any) -> str:
