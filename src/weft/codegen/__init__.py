@@ -1,1 +1,1 @@
-"""Kernels described by the plan -> LLVM text -> machine code."""
+"""Turn the plans of native code into machine code, and plans of PyTorch's operators into functions of Python."""

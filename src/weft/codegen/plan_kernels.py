@@ -10,15 +10,14 @@ from weft.codegen.kernels.conv import emit_conv
 from weft.codegen.kernels.conv_weight import emit_weight_gradient
 from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
 from weft.codegen.kernels.gemm import emit_gemm
-from weft.codegen.kernels.loops import emit_loop
+from weft.codegen.kernels.loop import emit_loop
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.kernels.pool import emit_pool
 from weft.codegen.kernels.pool_gradient import emit_pool_gradient
 from weft.codegen.kernels.reduce import emit_reduce
 from weft.codegen.kernels.scatter import emit_scatter
 from weft.codegen.kernels.top import emit_top
-from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage
-from weft.codegen.kernels.winograd_weights import emit_winograd_weights
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.errors import InternalError
 from weft.plan.kernels.attention import AttentionKernel

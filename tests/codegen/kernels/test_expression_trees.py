@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
-from weft.codegen.kernels.loops import emit_loop
+from weft.codegen.kernels.loop import emit_loop
 from weft.plan.kernels.expression import Instruction, View, explicit_rounding
 from weft.plan.kernels.loop import LoopExpression, plan_loop
 

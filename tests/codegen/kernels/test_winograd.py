@@ -9,8 +9,7 @@ from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input
 
 from weft.codegen.kernels.gemm import emit_gemm
-from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage
-from weft.codegen.kernels.winograd_weights import emit_winograd_weights
+from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.codegen.llvm.module import Module
 from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.epilogue import Epilogue, Operand

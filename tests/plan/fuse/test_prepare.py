@@ -180,7 +180,7 @@ def test_products_of_parameters_that_train_are_computed_in_the_call() -> None:
     assert not any(products(plan.packing) for plan in plans)
 
 
-class Turned(nn.Module):
+class TransposedPatch(nn.Module):
     """Multiplies by a product of two weights and a constant."""
 
     def __init__(self, size: int) -> None:
@@ -195,10 +195,10 @@ class Turned(nn.Module):
 
 @pytest.mark.parametrize(("size", "before"), [(24, 2), (200, 1)])
 def test_small_products_of_weights_and_constants_are_computed_before_any_call(size: int, before: int) -> None:
-    net, x = Turned(size), torch.randn(6, size)
+    net, x = TransposedPatch(size), torch.randn(6, size)
     plan = plan_of(net, x)
     assert (products(plan.packing), products(plan.calls)) == (before, 3 - before)
-    run, plain = weft.hybridize(net), Turned(size)
+    run, plain = weft.hybridize(net), TransposedPatch(size)
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(run(x), plain(x), rtol=1e-4, atol=1e-4)

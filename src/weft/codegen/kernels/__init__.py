@@ -1,1 +1,1 @@
-"""The kernels of a plan -> LLVM functions, a file a kind, and the loops and blocks they share."""
+"""Emit LLVM functions for the kernels of a plan, a file a kind, with the loops and blocks they share."""

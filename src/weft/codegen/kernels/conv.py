@@ -1,79 +1,491 @@
-"""A ConvKernel -> LLVM functions: one per register block, and one that walks the blocks of a range of tiles.
+"""Emit convolutions: a function per register block, of pixels by output channels, and the loops over blocks.
 
 Contract of the emitted function: void name(out*, input*, weights*, inputs*..., begin, end). It computes tiles
-[begin, end); out overlaps no input except where an epilogue operand is read at the very place that is written.
-Nothing outside the tensors is read or written. Sizes are constants and may be 0.
+[begin, end); out overlaps no input except where an epilogue operand is read at the very place that is written. Nothing
+outside the tensors is read or written. Sizes are constants and may be 0.
+
+    out[pixel, o] = sum over window rows r, columns c, channels i of  input[pixel at (r, c), i] * weights[r, c, i, o]
+
+Three ways to make a block's sums (`EMITTERS`): every output channel sees all input channels, output channels in vectors
+(`ChannelsBlock`); each channel by itself (`DepthwiseBlock`); or, where output channels are few and would leave lanes
+empty, vectors along what is summed (`DotBlock`).
+
+Two choices of a block's pixels. Neighbours in a row; what a window sees beside the image is an address of zeros, chosen
+by a select. Or, of many small images, one pixel of several images: all see the same places, so the loops over the
+window run from the first place inside to the last, and nothing is chosen. (Of a 5x5 window, padded by 4 over 9x9
+images, 52 of 100 places are outside.)
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
-from weft.codegen.kernels.conv_block import BlockParts, ConvBlockEmitter
-from weft.codegen.kernels.conv_dot import DotBlockEmitter
-from weft.codegen.kernels.depthwise import DepthwiseBlockEmitter
-from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.register_block import BlockShape
-from weft.codegen.kernels.walk import Place, Visitor, emit_walk
+from weft.codegen.kernels.panel_vectors import ELEMENTS, Vectors, all_lanes
+from weft.codegen.kernels.register_block import (
+    BlockFunction,
+    BlockShape,
+    Ending,
+    EpilogueEmitter,
+    Iterations,
+    PanelAddress,
+    PartOfSum,
+    RegisterBlock,
+    SetAside,
+)
+from weft.codegen.kernels.spans import mask_up_to
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.epilogue import Epilogue
+
+Pixel = tuple[Register, Register, Register]  # image, row and column of an output pixel
+Bounds = tuple[Register, Register]  # the first, and the one behind the last
+
+
+class Pixels:
+    """The output pixels of a block, from a first one counted through all images."""
+
+    def __init__(self, vectors: Vectors, kernel: ConvKernel, first: Register, count: int) -> None:
+        self.vectors = vectors
+        self.kernel = kernel
+        self.first = first
+        self.writer: FunctionWriter = vectors.writer
+        self.apart = kernel.schedule.pixels_of != "rows"
+        self.places = self._apart(count) if self.apart else [self._place(number) for number in range(count)]
+
+    def inputs(self, image: Register) -> list[Register]:
+        """Give where the window of each pixel begins; with padding that may be outside the image."""
+        kernel, layout = self.kernel, self.kernel.input
+        (down, across), (top, left) = kernel.window.stride, kernel.window.padding
+        corner = self.vectors.address(image, layout.offset - (top * layout.row + left * layout.column))
+        return self._pointers(corner, (layout.image, layout.row * down, layout.column * across))
+
+    def outputs(self, out: Register) -> list[Register]:
+        """Give where each pixel is written."""
+        layout, (height, width) = self.kernel.output, self.kernel.out_size
+        one_after_the_other = layout.row == width * layout.column and layout.image == height * layout.row
+        if one_after_the_other and not self.kernel.of_images:
+            base = self.vectors.address(self.vectors.moved(out, (self.first, layout.column)), layout.offset)
+            return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
+        return self._pointers(self.vectors.address(out, layout.offset), (layout.image, layout.row, layout.column))
+
+    def all_inside(self) -> Register:
+        """Tell whether all windows are wholly inside their images; pixels must be in one row."""
+        writer, window = self.writer, self.kernel.window
+        (_, row, first), (_, _, last) = self.places[0], self.places[-1]
+        conditions = []
+        for axis, low, high in ((0, row, row), (1, first, last)):
+            corner = writer.add(writer.multiply(low, window.stride[axis]), -window.padding[axis])
+            end = writer.multiply(high, window.stride[axis])
+            reach = (window.size[axis] - 1) * window.dilation[axis] - window.padding[axis]
+            conditions.append(writer.compare("icmp sge", corner, writer.integer(0)))
+            limit = writer.integer(self.kernel.in_size[axis] - reach)
+            conditions.append(writer.compare("icmp slt", end, limit))
+        left, right = writer.binary("and", *conditions[:2]), writer.binary("and", *conditions[2:])
+        return writer.binary("and", left, right)
+
+    def seen(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
+        """Give what each pixel's window has at a row and column: an address in the image, or one of zeros."""
+        addresses = self.inside(inputs, row, column)
+        if not self.kernel.reads_zeros:
+            return addresses
+        writer, zeros, window = self.writer, self._zeros(), self.kernel.window
+        moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
+        return [
+            writer.select(self._inside(place, moved), address, zeros)
+            for place, address in zip(self.places, addresses, strict=True)
+        ]
+
+    def bounds(self, axis: int) -> Bounds:
+        """Give the places of the window, along its rows or columns, that all pixels are to look at."""
+        writer, window = self.writer, self.kernel.window
+        whole = writer.integer(0), writer.integer(window.size[axis])
+        if not self.kernel.of_images or not self.kernel.sees_outside:
+            return whole
+        # From the corner of the window on, by so much the image begins, and ends.
+        corner = writer.add(writer.multiply(self.places[0][axis + 1], -window.stride[axis]), window.padding[axis])
+        reach = window.dilation[axis] - 1
+        begins, ends = (
+            writer.divide(writer.maximum(writer.add(corner, length + reach), whole[0]), window.dilation[axis])[0]
+            for length in (0, self.kernel.in_size[axis])
+        )
+        return begins, writer.minimum(ends, whole[1])
+
+    def any_seen(self, row: Register, column: Register) -> Register:
+        """Tell whether some pixel's window has its row and column inside the image."""
+        writer, window = self.writer, self.kernel.window
+        moved = [writer.multiply(tap, dilation) for tap, dilation in zip((row, column), window.dilation, strict=True)]
+        seen = self._inside(self.places[0], moved)
+        for place in self.places[1:]:
+            seen = writer.binary("or", seen, self._inside(place, moved))
+        return seen
+
+    def inside(self, inputs: list[Register], row: Register, column: Register) -> list[Register]:
+        """Give what each pixel's window has at a row and column where the image has it."""
+        window, layout = self.kernel.window, self.kernel.input
+        down, across = window.dilation[0] * layout.row, window.dilation[1] * layout.column
+        if not self.apart:
+            # One distance for all pixels: it changes with every place of the window.
+            move = self.writer.add(self.writer.multiply(row, down), self.writer.multiply(column, across))
+            return [self.vectors.address(pointer, move) for pointer in inputs]
+        # Instructions can hold a constant distance.
+        first = self.vectors.moved(inputs[0], (row, down), (column, across))
+        of_images = self.kernel.of_images
+        apart = layout.image if of_images else window.stride[1] * layout.column
+        return [self.vectors.address(first, number * apart) for number in range(len(inputs))]
+
+    def _inside(self, place: Pixel, moved: list[Register]) -> Register:
+        """Tell whether the image has what a window sees after a move from its corner."""
+        writer, window = self.writer, self.kernel.window
+        conditions = []
+        for axis in (0, 1):
+            corner = writer.add(writer.multiply(place[axis + 1], window.stride[axis]), -window.padding[axis])
+            seen = writer.add(corner, moved[axis])
+            # Compared without signs, what lies before the image is far behind it.
+            conditions.append(writer.compare("icmp ult", seen, writer.integer(self.kernel.in_size[axis])))
+        return writer.binary("and", *conditions)
+
+    def _place(self, number: int) -> Pixel:
+        """Find a pixel's image, row and column."""
+        writer, (height, width) = self.writer, self.kernel.out_size
+        image, rest = writer.divide(writer.add(self.first, number), height * width)
+        row, column = writer.divide(rest, width)
+        return image, row, column
+
+    def _apart(self, count: int) -> list[Pixel]:
+        """Find pixels that are all in the row of the first, or at its place in other images."""
+        image, row, column = self._place(0)
+        if self.kernel.of_images:
+            return [(self.writer.add(image, number), row, column) for number in range(count)]
+        return [(image, row, self.writer.add(column, number)) for number in range(count)]
+
+    def _pointers(self, base: Register, strides: tuple[int, int, int]) -> list[Register]:
+        """Move an address to each pixel."""
+        if self.apart:
+            first = self.vectors.moved(base, *zip(self.places[0], strides, strict=True))
+            apart = strides[0] if self.kernel.of_images else strides[2]
+            return [self.vectors.address(first, number * apart) for number in range(len(self.places))]
+        return [self.vectors.moved(base, *zip(place, strides, strict=True)) for place in self.places]
+
+    def _zeros(self) -> Register:
+        """Give the address of zeros, as many as a loop over channels reads."""
+        module, kernel = self.writer.module, self.kernel
+        name = f"{kernel.name}.zeros"
+        width = kernel.schedule.lanes * kernel.schedule.block_vectors
+        count = width if kernel.depthwise else kernel.in_channels
+        kind = f"[{count} x {ELEMENTS[kernel.element]}]"
+        zeros = f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64"
+        module.declarations.setdefault(name, zeros)
+        return Register("ptr", f"@{name}")
+
+
+@dataclass(frozen=True)
+class BlockParts:
+    """A block's function while it is written: void block(out*, input*, weights*, inputs*..., pixel, iterations, phase).
+
+    out and input are at the first pixel of the first image, all pointers at the block's first channels.
+    """
+
+    name: str
+    kernel: ConvKernel
+    writer: FunctionWriter
+    block: RegisterBlock
+    pixels: Pixels
+    inputs: list[Register]
+    weights: Register
+    iterations: Register
+    phase: PartOfSum | None
+    ending: Ending
+
+    @classmethod
+    def begin(cls, module: Module, kernel: ConvKernel, shape: BlockShape) -> "BlockParts":
+        """Begin the function of a block."""
+        name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
+        pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
+        writer = module.inner_function(name, [*pointers, "i64", "i64", "i64"])
+        vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
+        out, image, weights, *inputs, pixel, iterations, phase = writer.parameters
+        in_parts = kernel.walk.parts.count > 1
+        pixels = Pixels(vectors, kernel, pixel, shape.rows)
+        return cls(
+            name=name,
+            kernel=kernel,
+            writer=writer,
+            block=RegisterBlock(vectors, shape),
+            pixels=pixels,
+            inputs=pixels.inputs(image),
+            weights=weights,
+            iterations=iterations if in_parts else writer.integer(kernel.walk.parts.total),
+            phase=PartOfSum.of(phase, kernel.walk.parts.count),
+            ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)),
+        )
+
+    @property
+    def vectors(self) -> Vectors:
+        """Give the vectors of the block."""
+        return self.block.vectors
+
+    @property
+    def function(self) -> BlockFunction:
+        """Give what emits the start and end of the sums."""
+        return BlockFunction(self.block, self.writer, self.ending, self.phase)
+
+
+class ChannelsBlock:
+    """Emits the sums of a block in which every output channel sees all input channels."""
+
+    def __init__(self, parts: BlockParts) -> None:
+        self.parts = parts
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        self.parts.function.emit(self._rows)
+        return self.parts.name
+
+    def _rows(self, sums: list[Register]) -> list[Register]:
+        """Add what the rows of the window give."""
+        writer, rows = self.parts.writer, self.parts.kernel.window.size[0]
+        if self.parts.kernel.schedule.unroll_rows:
+            for row in range(rows):
+                sums = self._columns(writer.integer(row), sums)
+            return sums
+        return self._repeat("rows", self.parts.pixels.bounds(0), sums, self._columns)
+
+    def _columns(self, row: Register, sums: list[Register]) -> list[Register]:
+        """Add what the columns of one row of the window give."""
+        kernel, writer, iterations = self.parts.kernel, self.parts.writer, self.parts.iterations
+        first, behind = self.parts.pixels.bounds(1)
+        if kernel.schedule.merge_columns:
+            if kernel.of_images:
+                iterations = writer.multiply(writer.binary("sub", behind, first), kernel.in_channels)
+            return self._run((row, first), iterations, sums)
+        add = partial(self._column, row, iterations)
+        return self._repeat("columns", (first, behind), sums, add)
+
+    def _column(self, row: Register, iterations: Register, column: Register, sums: list[Register]) -> list[Register]:
+        """Add what one place of the window gives."""
+        if self.parts.kernel.reads_zeros:
+            # Where all pixels see zeros there is nothing to add.
+            seen = self.parts.pixels.any_seen(row, column)
+            iterations = self.parts.writer.select(seen, iterations, self.parts.writer.integer(0))
+        return self._run((row, column), iterations, sums)
+
+    def _repeat(
+        self, name: str, bounds: Bounds, sums: list[Register], add: Callable[[Register, list[Register]], list[Register]]
+    ) -> list[Register]:
+        """Add to the sums again and again: in registers, or in memory what each time gives alone."""
+        if self.parts.kernel.schedule.set_aside != name:
+            with self.parts.writer.loop(*bounds, carried=sums) as loop:
+                loop.carry(*add(loop.index, list(loop.carried)))
+            return list(loop.carried)
+        aside = SetAside(self.parts.writer, self.parts.vectors, sums)
+        with self.parts.writer.loop(*bounds) as loop:
+            aside.add(add(loop.index, [self.parts.vectors.zero] * len(sums)))
+        return aside.totals()
+
+    def _run(self, tap: tuple[Register, Register], iterations: Register, sums: list[Register]) -> list[Register]:
+        """Add the products of the numbers that lie in a row from a place of the window on."""
+        kernel, vectors = self.parts.kernel, self.parts.vectors
+        row, column = tap
+        width = self.parts.block.shape.vectors * vectors.lanes
+        per_column = kernel.in_channels * width
+        weights = vectors.moved(self.parts.weights, (row, per_column * kernel.window.size[1]), (column, per_column))
+        pointers = self.parts.pixels.seen(self.parts.inputs, row, column)
+        # A merged run goes on through columns; its numbers are side by side.
+        step = 1 if kernel.schedule.merge_columns else kernel.input.channel
+        unroll = kernel.schedule.unroll
+
+        def numbers(iteration: Register, place: int) -> list[Register]:
+            bases = [vectors.moved(pointer, (iteration, unroll * step)) for pointer in pointers]
+            return [vectors.load_splat(vectors.address(base, place * step)) for base in bases]
+
+        panel = PanelAddress(weights, width, whole=True)
+        return self.parts.block.loop(sums, Iterations(iterations, unroll), panel, numbers)
+
+
+def _block_epilogue(kernel: ConvKernel) -> Epilogue:
+    """Give the epilogue as a block sees it: from one row of the block to the next may be a whole image."""
+    if not kernel.of_images:
+        return kernel.epilogue
+    pixels, bias = prod(kernel.out_size), kernel.epilogue.bias
+    operands = tuple(replace(operand, row=operand.row * pixels) for operand in kernel.epilogue.operands)
+    return replace(kernel.epilogue, bias=bias and replace(bias, row=bias.row * pixels), operands=operands)
+
+
+class DotBlock:
+    """Emits the sums of a block; all pixels see the same places of the window."""
+
+    def __init__(self, parts: BlockParts) -> None:
+        self.parts = parts
+        self.vectors = parts.vectors
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        self.parts.function.emit(self._sums)
+        return self.parts.name
+
+    def _sums(self, starts: list[Register]) -> list[Register]:
+        """Add what the rows of the window give."""
+        writer, channels = self.parts.writer, self.parts.kernel.out_channels
+        begins = [self.vectors.zero] * (len(starts) * channels)
+        with writer.loop(*self.parts.pixels.bounds(0), carried=begins) as loop:
+            loop.carry(*self._row(loop.index, list(loop.carried)))
+        sums = list(loop.carried)
+        totals = [
+            all_lanes(writer, sums[place : place + channels], self.vectors.lanes)
+            for place in range(0, len(sums), channels)
+        ]
+        return [writer.binary("fadd", start, total) for start, total in zip(starts, totals, strict=True)]
+
+    def _row(self, row: Register, sums: list[Register]) -> list[Register]:
+        """Add what one row of the window gives."""
+        parts, writer, vectors, kernel = self.parts, self.parts.writer, self.vectors, self.parts.kernel
+        first, behind = parts.pixels.bounds(1)
+        channels = kernel.in_channels
+        weights = vectors.moved(parts.weights, (row, channels * kernel.window.size[1]), (first, channels))
+        pixels = parts.pixels.seen(parts.inputs, row, first)
+        # Only pixels of several images may see a part of the window.
+        numbers = writer.multiply(writer.binary("sub", behind, first), channels)
+        whole, _ = writer.divide(numbers, vectors.lanes)
+        start = writer.multiply(whole, vectors.lanes)
+        with writer.loop(0, start, vectors.lanes, carried=sums) as loop:
+            loop.carry(*self._step(list(loop.carried), pixels, weights, (loop.index, None)))
+        if not kernel.of_images and kernel.run % vectors.lanes == 0:
+            return list(loop.carried)
+        mask = mask_up_to(writer, start, numbers, vectors.lanes)
+        return self._step(list(loop.carried), pixels, weights, (start, mask))
+
+    def _step(
+        self,
+        sums: list[Register],
+        pixels: list[Register],
+        weights: Register,
+        place: tuple[Register, Register | None],
+    ) -> list[Register]:
+        """Add the products of one vector of numbers, or of those that a mask keeps."""
+        vectors, writer, depth = self.vectors, self.parts.writer, self.parts.kernel.depth
+        start, mask = place
+
+        def load(address: Register) -> Register:
+            at = vectors.moved(address, (start, 1))
+            return vectors.load(at) if mask is None else writer.masked_load(vectors.kind, at, mask)
+
+        seen = [load(pixel) for pixel in pixels]
+        panel = [load(vectors.address(weights, out * depth)) for out in range(self.parts.kernel.out_channels)]
+        pairs = [(number, weight) for number in seen for weight in panel]
+        return [writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
+
+
+# Gives the addresses that all pixels see at a row and column of the window.
+Seen = Callable[[list[Register], Register, Register], list[Register]]
+
+
+class DepthwiseBlock:
+    """Emits a block twice where there is padding: with and without asking what the image has."""
+
+    def __init__(self, parts: BlockParts) -> None:
+        self.parts = parts
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        writer, pixels = self.parts.writer, self.parts.pixels
+        if not self.parts.kernel.sees_outside or self.parts.kernel.schedule.pixels_of == "rows":
+            self.parts.function.emit(partial(self._window, pixels.seen))
+            return self.parts.name
+        inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))
+        writer.branch_if(pixels.all_inside(), inside, edge)
+        for label, seen in ((inside, pixels.inside), (edge, pixels.seen)):
+            writer.begin_block(label)
+            self.parts.ending.epilogue.begin_block()
+            self.parts.function.emit(partial(self._window, seen))
+            writer.branch(after)
+        writer.begin_block(after)
+        return self.parts.name
+
+    def _window(self, seen: Seen, sums: list[Register]) -> list[Register]:
+        """Add what all places of the window give."""
+        writer, (rows, columns) = self.parts.writer, self.parts.kernel.window.size
+        with writer.loop(0, rows, carried=sums) as down:
+            with writer.loop(0, columns, carried=down.carried) as across:
+                addresses = seen(self.parts.inputs, down.index, across.index)
+                place = writer.add(writer.multiply(down.index, columns), across.index)
+                across.carry(*self._place(list(across.carried), addresses, place))
+            down.carry(*across.carried)
+        return list(down.carried)
+
+    def _place(self, sums: list[Register], addresses: list[Register], place: Register) -> list[Register]:
+        """Add what one place of the window gives."""
+        vectors, shape = self.parts.vectors, self.parts.block.shape
+        base = vectors.moved(self.parts.weights, (place, shape.vectors * vectors.lanes))
+        columns = [number * vectors.lanes for number in range(shape.vectors)]
+        weights = [vectors.load(vectors.address(base, column)) for column in columns]
+        counts = [shape.count(number, vectors.lanes) for number in range(shape.vectors)]
+        return [
+            vectors.writer.fma(
+                vectors.load(vectors.address(address, columns[number]), counts[number]),
+                weights[number],
+                sums[row * shape.vectors + number],
+            )
+            for row, address in enumerate(addresses)
+            for number in range(shape.vectors)
+        ]
+
 
 EMITTERS: dict[str, Callable[[BlockParts], str]] = {
-    "channels": lambda parts: ConvBlockEmitter(parts).emit(),
-    "depthwise": lambda parts: DepthwiseBlockEmitter(parts).emit(),
-    "dot": lambda parts: DotBlockEmitter(parts).emit(),
+    "channels": lambda parts: ChannelsBlock(parts).emit(),
+    "depthwise": lambda parts: DepthwiseBlock(parts).emit(),
+    "dot": lambda parts: DotBlock(parts).emit(),
 }
 
 
 def emit_conv(module: Module, kernel: ConvKernel) -> None:
     """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
     pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
     writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
         ConvEmitter(writer, kernel).emit()
 
 
-class ConvEmitter:
-    """Emits the walk over blocks, and a function for each shape of block that the walk meets."""
+class ConvEmitter(BlockLoops):
+    """Emits the loops over blocks, and a function for each shape of block that they meet."""
 
     def __init__(self, writer: FunctionWriter, kernel: ConvKernel) -> None:
-        self.writer = writer
+        super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.pointers = list(writer.parameters[:-2])
-        self.blocks: dict[BlockShape, str] = {}
 
-    def emit(self) -> None:
-        """Emit the walk."""
-        emit_walk(self.writer, self.kernel.walk, Visitor(self._enter, self._block))
-
-    def _enter(self, group: Register) -> None:
+    def enter(self, matrix: Register) -> None:
         """Move all pointers to the channels of one group."""
         kernel, moved = self.kernel, self.vectors.moved
         out, image, weights, *inputs = self.writer.parameters[:-2]
         self.pointers = [
-            moved(out, (group, kernel.out_channels)),
-            moved(image, (group, kernel.in_channels * kernel.input.channel)),
-            moved(weights, (group, kernel.packed_group)),
+            moved(out, (matrix, kernel.out_channels)),
+            moved(image, (matrix, kernel.in_channels * kernel.input.channel)),
+            moved(weights, (matrix, kernel.packed_group)),
         ]
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            self.pointers.append(moved(pointer, (group, kernel.out_channels * operand.column)))
+            self.pointers.append(moved(pointer, (matrix, kernel.out_channels * operand.column)))
 
-    def _block(self, shape: BlockShape, place: Place) -> None:
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape."""
         kernel, moved = self.kernel, self.vectors.moved
         out, image, weights, *inputs = self.pointers
         arguments = [
-            moved(out, (place.column, 1)),
-            moved(image, (place.column if kernel.depthwise else place.first, kernel.input.channel)),
-            moved(weights, (place.column, kernel.depth), (place.first, shape.vectors * self.vectors.lanes)),
+            moved(out, (at.column, 1)),
+            moved(image, (at.column if kernel.depthwise else at.first, kernel.input.channel)),
+            moved(weights, (at.column, kernel.depth), (at.first, shape.vectors * self.vectors.lanes)),
         ]
-        pixel = place.row
+        pixel = at.row
         if kernel.of_images:
-            pixel = self.writer.add(self.writer.multiply(place.row, prod(kernel.out_size)), place.visit)
+            pixel = self.writer.add(self.writer.multiply(at.row, prod(kernel.out_size)), at.visit)
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            arguments.append(moved(pointer, (pixel, operand.row), (place.column, operand.column)))
-        if shape not in self.blocks:
-            self.blocks[shape] = EMITTERS[kernel.way](BlockParts.begin(self.writer.module, kernel, shape))
-        listed = ", ".join(map(str, (*arguments, pixel, place.turns, place.phase)))
-        self.writer.emit_void(f"call void @{self.blocks[shape]}({listed})")
+            arguments.append(moved(pointer, (pixel, operand.row), (at.column, operand.column)))
+        self.call_block(shape, [*arguments, pixel, at.iterations, at.phase])
+
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape, in the kernel's way."""
+        return EMITTERS[self.kernel.way](BlockParts.begin(self.writer.module, self.kernel, shape))

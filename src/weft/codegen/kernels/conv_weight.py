@@ -1,16 +1,26 @@
-"""A WeightGradientKernel -> LLVM functions: one per register block, and one that walks blocks and window.
+"""Emit gradients of convolutions' weights: out[window place] += image^T x gradient, over all output pixels.
 
 Contract of the emitted function: void name(out*, input*, of_output*, begin, end). It computes tiles [begin, end); out
 overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
+
+For each place of the window a block has input channels as rows and output channels as columns; the sum goes over the
+output pixels whose window has that place inside the image (`seen_pixels`), image by image.
 """
 
 from functools import partial
 
-from weft.codegen.kernels.block_function import BlockFunction, Ending, PartOfSum
-from weft.codegen.kernels.epilogue import EpilogueEmitter
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
-from weft.codegen.kernels.walk import Place, Visitor, emit_walk
+from weft.codegen.kernels.register_block import (
+    BlockFunction,
+    BlockShape,
+    Ending,
+    EpilogueEmitter,
+    Iterations,
+    PanelAddress,
+    PartOfSum,
+    RegisterBlock,
+)
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvSizes
@@ -20,55 +30,52 @@ from weft.plan.kernels.epilogue import Epilogue
 
 def emit_weight_gradient(module: Module, kernel: WeightGradientKernel) -> None:
     """Emit the functions of a gradient into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     writer = module.function(kernel.name, ["ptr", "ptr", "ptr", "i64", "i64"])
     if kernel.tile_count:
         WeightGradientEmitter(writer, kernel).emit()
 
 
-class WeightGradientEmitter:
-    """Emits the walk over images and blocks, and for each block the loops over the window."""
+class WeightGradientEmitter(BlockLoops):
+    """Emits the loops over images and blocks, and for each block those over the window."""
 
     def __init__(self, writer: FunctionWriter, kernel: WeightGradientKernel) -> None:
-        self.writer = writer
+        super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
         self.pointers = list(writer.parameters[:-2])
-        self.blocks: dict[BlockShape, str] = {}
 
-    def emit(self) -> None:
-        """Emit the walk."""
-        emit_walk(self.writer, self.kernel.walk, Visitor(self._enter, self._block))
-
-    def _enter(self, group: Register) -> None:
+    def enter(self, matrix: Register) -> None:
         """Move all pointers to one group."""
         kernel, moved = self.kernel, self.vectors.moved
         out, image, gradient = self.writer.parameters[:-2]
         image = self.vectors.address(image, kernel.input.offset)
         gradient = self.vectors.address(gradient, kernel.of_output.offset)
         self.pointers = [
-            moved(out, (group, kernel.group_size)),
-            moved(image, (group, kernel.conv.in_channels * kernel.input.channel)),
-            moved(gradient, (group, kernel.conv.out_channels)),
+            moved(out, (matrix, kernel.group_size)),
+            moved(image, (matrix, kernel.conv.in_channels * kernel.input.channel)),
+            moved(gradient, (matrix, kernel.conv.out_channels)),
         ]
 
-    def _block(self, shape: BlockShape, place: Place) -> None:
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape for every place of the window."""
         writer, kernel, moved = self.writer, self.kernel, self.vectors.moved
         out, image, gradient = self.pointers
         (down, across), (channel, line, column) = kernel.places, kernel.steps
         # Rows of a merged run go on through columns of the image; its numbers are side by side.
         apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
-        image = moved(image, (place.first, kernel.input.image), (place.row, apart))
-        gradient = moved(gradient, (place.first, kernel.of_output.image), (place.column, 1))
-        if shape not in self.blocks:
-            self.blocks[shape] = WeightBlockEmitter(writer.module, kernel, shape).emit()
+        image = moved(image, (at.first, kernel.input.image), (at.row, apart))
+        gradient = moved(gradient, (at.first, kernel.of_output.image), (at.column, 1))
         with writer.loop(0, down) as rows, writer.loop(0, across) as along:
-            to = moved(out, (place.row, channel), (rows.index, line), (along.index, column), (place.column, 1))
-            arguments = ", ".join(map(str, (to, image, gradient, rows.index, along.index, place.turns, place.phase)))
-            writer.emit_void(f"call void @{self.blocks[shape]}({arguments})")
+            to = moved(out, (at.row, channel), (rows.index, line), (along.index, column), (at.column, 1))
+            self.call_block(shape, [to, image, gradient, rows.index, along.index, at.iterations, at.phase])
+
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape."""
+        return WeightGradientBlock(self.writer.module, self.kernel, shape).emit()
 
 
-class WeightBlockEmitter:
+class WeightGradientBlock:
     """Emits the function of one register block: void block(out*, input*, of_output*, row, column, images, phase).
 
     It adds up what some images give for one place of the window. Pointers are at the first image and at the block's
@@ -77,7 +84,7 @@ class WeightBlockEmitter:
 
     def __init__(self, module: Module, kernel: WeightGradientKernel, shape: BlockShape) -> None:
         self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
-        self.writer = begin_block_function(module, self.name, ["ptr", "ptr", "ptr", "i64", "i64", "i64", "i64"])
+        self.writer = module.inner_function(self.name, ["ptr", "ptr", "ptr", "i64", "i64", "i64", "i64"])
         self.kernel = kernel
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
@@ -114,7 +121,7 @@ class WeightBlockEmitter:
                 pixels = moved(last, (loop.index, kernel.of_output.row))
                 panel = PanelAddress(pixels, kernel.of_output.column, whole=False)
                 numbers = partial(self._numbers, line)
-                added = self.block.loop(list(loop.carried), Turns(count), panel, numbers)
+                added = self.block.loop(list(loop.carried), Iterations(count), panel, numbers)
                 loop.carry(*added)
             each.carry(*loop.carried)
         return list(each.carried)
@@ -126,11 +133,11 @@ class WeightBlockEmitter:
             return self.writer.integer(0), self.writer.integer(conv.out_size[1] if conv.images else 0)
         return seen_pixels(self.writer, conv, axis, tap)
 
-    def _numbers(self, line: Register, turn: Register, _: int) -> list[Register]:
+    def _numbers(self, line: Register, iteration: Register, _: int) -> list[Register]:
         """Load what the rows of the block see at a pixel."""
         kernel, vectors = self.kernel, self.vectors
         apart = 1 if kernel.schedule.merge_columns else kernel.input.channel
-        base = vectors.moved(line, (turn, kernel.conv.window.stride[1] * kernel.input.column))
+        base = vectors.moved(line, (iteration, kernel.conv.window.stride[1] * kernel.input.column))
         return [vectors.load_splat(vectors.address(base, row * apart)) for row in range(self.shape.rows)]
 
 

@@ -1,4 +1,4 @@
-"""A DepthwiseWeightKernel -> LLVM functions: one per block of channels, and one that walks the blocks.
+"""Emit gradients of depthwise convolutions' weights: each channel by itself, vectors along the channels.
 
 Contract of the emitted function: void name(out*, input*, of_output*, begin, end). It computes tiles [begin, end); out
 overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
@@ -6,8 +6,8 @@ overlaps no input. Nothing outside the tensors is read or written. Sizes are con
 
 from weft.codegen.kernels.conv_weight import seen_pixels
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.register_block import BlockShape, begin_block_function
-from weft.codegen.kernels.walk import Place, Visitor, emit_walk
+from weft.codegen.kernels.register_block import BlockShape
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
@@ -15,21 +15,34 @@ from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
 
 def emit_depthwise_weight(module: Module, kernel: DepthwiseWeightKernel) -> None:
     """Emit the functions of a gradient into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     writer = module.function(kernel.name, ["ptr", "ptr", "ptr", "i64", "i64"])
-    if not kernel.tile_count:
-        return
-    blocks: dict[BlockShape, str] = {}
-    vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
-    out, image, gradient = writer.parameters[:-2]
-    starts = out, vectors.address(image, kernel.input.offset), vectors.address(gradient, kernel.of_output.offset)
+    if kernel.tile_count:
+        _DepthwiseWeightEmitter(writer, kernel).emit()
 
-    def block(shape: BlockShape, place: Place) -> None:
-        if shape not in blocks:
-            blocks[shape] = _Block(module, kernel, shape).emit()
-        arguments = ", ".join(str(vectors.moved(start, (place.column, 1))) for start in starts)
-        writer.emit_void(f"call void @{blocks[shape]}({arguments})")
 
-    emit_walk(writer, kernel.walk, Visitor(lambda _: None, block))
+class _DepthwiseWeightEmitter(BlockLoops):
+    """Emits the loops over blocks, each of some vectors of channels."""
+
+    def __init__(self, writer: FunctionWriter, kernel: DepthwiseWeightKernel) -> None:
+        super().__init__(writer, kernel.walk)
+        self.kernel = kernel
+        self.vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
+        out, image, gradient = writer.parameters[:-2]
+        offsets = (0, kernel.input.offset, kernel.of_output.offset)
+        pairs = zip((out, image, gradient), offsets, strict=True)
+        self.starts = [self.vectors.address(pointer, offset) for pointer, offset in pairs]
+
+    def enter(self, matrix: Register) -> None:
+        """Stay where all pointers are: there is one matrix."""
+
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
+        """Call the function of a shape at its first channel."""
+        self.call_block(shape, [self.vectors.moved(start, (at.column, 1)) for start in self.starts])
+
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape."""
+        return _Block(self.writer.module, self.kernel, shape).emit()
 
 
 class _Block:
@@ -37,7 +50,7 @@ class _Block:
 
     def __init__(self, module: Module, kernel: DepthwiseWeightKernel, shape: BlockShape) -> None:
         self.name = f"{kernel.name}.{shape.vectors}.{shape.tail}"
-        self.writer: FunctionWriter = begin_block_function(module, self.name, ["ptr", "ptr", "ptr"])
+        self.writer: FunctionWriter = module.inner_function(self.name, ["ptr", "ptr", "ptr"])
         self.kernel = kernel
         self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
         self.counts = [shape.count(number, self.vectors.lanes) for number in range(shape.vectors)]
@@ -93,9 +106,9 @@ class _Block:
     def _pixels(self, image: Register, gradient: Register, count: Register) -> list[Register]:
         """Add up the products of so many pixels of a row."""
         writer, chains = self.writer, self.kernel.schedule.chains
-        turns, _ = writer.divide(count, chains)
+        rounds, _ = writer.divide(count, chains)
         zeros = [self.vectors.zero] * len(self.counts)
-        with writer.loop(0, turns, carried=zeros * chains) as loop:
+        with writer.loop(0, rounds, carried=zeros * chains) as loop:
             first = writer.multiply(loop.index, chains)
             sums = [loop.carried[place::chains] for place in range(chains)]
             pixels = [writer.add(first, step) for step in range(chains)]
@@ -107,7 +120,7 @@ class _Block:
             whole = tuple(writer.binary("fadd", x, y) for x, y in zip(whole, other, strict=True))
         if chains == 1:
             return list(whole)
-        with writer.loop(writer.multiply(turns, chains), count, carried=whole) as rest:
+        with writer.loop(writer.multiply(rounds, chains), count, carried=whole) as rest:
             rest.carry(*self._pixel(list(rest.carried), image, gradient, rest.index))
         return list(rest.carried)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.codegen.llvm.casts import cast
-from weft.codegen.llvm.dtypes import HELD, Held, dtype_constant
+from weft.codegen.llvm.dtypes import HELD, Held, cast, dtype_constant
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, bits_of, constant, vector
 from weft.codegen.vecmath import remainder as division

@@ -1,48 +1,53 @@
-"""A GemmKernel -> LLVM functions: one per register block, and one that walks the blocks of a range of tiles.
+"""Emit batched matmuls: out = epilogue(left x right), a function per register block and the loops over blocks.
 
 Contract of the emitted function: void name(out*, left*, right*, inputs*..., begin, end). It computes tiles
 [begin, end); out overlaps no input except where an epilogue operand is read at the very place that is written.
 Nothing outside the matrices is read or written. Sizes are constants and may be 0.
+
+The right operand is packed in panels (pack.py), or read where it is: row by row, its columns in vectors, or column by
+column, with vectors along the sum (`DotSums`).
 """
 
 from dataclasses import replace
 from functools import partial
 
-from weft.codegen.kernels.block_function import BlockFunction, Ending, PartOfSum
-from weft.codegen.kernels.epilogue import EpilogueEmitter
-from weft.codegen.kernels.gemm_dot import DotSums
-from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.register_block import BlockShape, PanelAddress, RegisterBlock, Turns, begin_block_function
-from weft.codegen.kernels.tiles import first_of, matrix_pointers
-from weft.codegen.kernels.walk import Place, Visitor, emit_walk
+from weft.codegen.kernels.panel_vectors import Vectors, all_lanes
+from weft.codegen.kernels.register_block import (
+    BlockFunction,
+    BlockShape,
+    Ending,
+    EpilogueEmitter,
+    Iterations,
+    PanelAddress,
+    PartOfSum,
+    RegisterBlock,
+)
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, first_of, matrix_pointers
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
-from weft.plan.kernels.gemm import GemmKernel, PackedMatrix
+from weft.errors import InternalError
+from weft.plan.kernels.gemm import GemmKernel, Matrix, PackedMatrix
 
 
 def emit_gemm(module: Module, kernel: GemmKernel) -> None:
-    """Emit the functions of a product into a module; the one to call has the kernel's name."""
+    """Emit the functions of a matmul into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
     pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
     writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
         GemmEmitter(writer, kernel).emit()
 
 
-class GemmEmitter:
-    """Emits the walk over blocks, and a function for each shape of block that the walk meets."""
+class GemmEmitter(BlockLoops):
+    """Emits the loops over blocks, and a function for each shape of block that they meet."""
 
     def __init__(self, writer: FunctionWriter, kernel: GemmKernel) -> None:
-        self.writer = writer
+        super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.pointers = list(writer.parameters[:-2])
-        self.blocks: dict[BlockShape, str] = {}
 
-    def emit(self) -> None:
-        """Emit the walk."""
-        emit_walk(self.writer, self.kernel.walk, Visitor(self._enter, self._block))
-
-    def _enter(self, matrix: Register) -> None:
+    def enter(self, matrix: Register) -> None:
         """Move all pointers to one matrix of the batch."""
         kernel = self.kernel
         strides = [kernel.out.batch, kernel.left.batch, kernel.right.batch]
@@ -50,27 +55,28 @@ class GemmEmitter:
         operands = list(zip(self.writer.parameters[:-2], strides, strict=True))
         self.pointers = matrix_pointers(self.vectors, matrix, kernel.batch, operands)
 
-    def _block(self, shape: BlockShape, place: Place) -> None:
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape."""
         kernel, vectors = self.kernel, self.vectors
         out, left, right, *inputs = self.pointers
         moved = [
-            vectors.moved(out, (place.row, kernel.out.row), (place.column, 1)),
-            vectors.moved(left, (place.row, kernel.left.row), (place.first, kernel.left.column)),
-            vectors.moved(right, (place.column, kernel.inner), (place.first, shape.vectors * vectors.lanes))
+            vectors.moved(out, (at.row, kernel.out.row), (at.column, 1)),
+            vectors.moved(left, (at.row, kernel.left.row), (at.first, kernel.left.column)),
+            vectors.moved(right, (at.column, kernel.inner), (at.first, shape.vectors * vectors.lanes))
             if isinstance(kernel.right, PackedMatrix)
-            else vectors.moved(right, (place.column, kernel.right.column), (place.first, kernel.right.row)),
+            else vectors.moved(right, (at.column, kernel.right.column), (at.first, kernel.right.row)),
         ]
         for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            moved.append(vectors.moved(pointer, (place.row, operand.row), (place.column, operand.column)))
-        if shape not in self.blocks:
-            self.blocks[shape] = BlockEmitter(self.writer.module, kernel, shape).emit()
-        arguments = ", ".join(map(str, (*moved, place.turns, place.phase)))
-        self.writer.emit_void(f"call void @{self.blocks[shape]}({arguments})")
+            moved.append(vectors.moved(pointer, (at.row, operand.row), (at.column, operand.column)))
+        self.call_block(shape, [*moved, at.iterations, at.phase])
+
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape."""
+        return GemmBlock(self.writer.module, self.kernel, shape).emit()
 
 
-class BlockEmitter:
-    """Emits the function of one register block: void block(out*, left*, right*, inputs*..., turns, phase).
+class GemmBlock:
+    """Emits the function of one register block: void block(out*, left*, right*, inputs*..., iterations, phase).
 
     All pointers are at the block's first row and column and at the first number of the sum to add.
     """
@@ -78,15 +84,15 @@ class BlockEmitter:
     def __init__(self, module: Module, kernel: GemmKernel, shape: BlockShape) -> None:
         self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
         pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-        self.writer = begin_block_function(module, self.name, [*pointers, "i64", "i64"])
+        self.writer = module.inner_function(self.name, [*pointers, "i64", "i64"])
         self.kernel = kernel
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.element, kernel.schedule.lanes)
         self.block = RegisterBlock(self.vectors, shape)
-        self.out, self.left, self.right, *self.inputs, turns, phase = self.writer.parameters
+        self.out, self.left, self.right, *self.inputs, iterations, phase = self.writer.parameters
         in_parts = kernel.walk.parts.count > 1
         self.phase = PartOfSum.of(phase, kernel.walk.parts.count)
-        self.turns = turns if in_parts else self.writer.integer(kernel.walk.parts.total)
+        self.iterations = iterations if in_parts else self.writer.integer(kernel.walk.parts.total)
         if isinstance(kernel.right, PackedMatrix):
             self.panel = PanelAddress(self.right, shape.vectors * kernel.schedule.lanes, whole=True)
         else:
@@ -95,23 +101,25 @@ class BlockEmitter:
     def emit(self) -> str:
         """Emit the sums and what follows them, and give the function's name."""
         kernel, schedule = self.kernel, self.kernel.schedule
-        turns = Turns(self.turns, schedule.unroll, schedule.chains)
+        iterations = Iterations(self.iterations, schedule.unroll, schedule.chains)
         rows = [self.vectors.address(self.out, row * kernel.out.row) for row in range(self.shape.rows)]
         ending = Ending(rows, EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs), kernel.accumulate)
         function = BlockFunction(self.block, self.writer, ending, self.phase)
         if schedule.along_sum:
             dots = DotSums(self.vectors, kernel, self.shape, (self.left, self.right))
             if self.phase is None:
-                function.emit(lambda sums: dots.add(sums, self.turns, dots.rest))
+                function.emit(lambda sums: dots.add(sums, self.iterations, dots.rest))
             else:
                 function.emit(
-                    lambda sums: dots.add(sums, self.turns, 0),
-                    lambda sums: dots.add(sums, self.writer.integer(0), dots.rest, self.turns),
+                    lambda sums: dots.add(sums, self.iterations, 0),
+                    lambda sums: dots.add(sums, self.writer.integer(0), dots.rest, self.iterations),
                 )
         else:
             rest = self._rest if kernel.inner % schedule.unroll else None
             inside = schedule.parts_inside and kernel.parts.count > 1
-            function.emit(self._parts if inside else lambda sums: self._run(sums, self.writer.integer(0), turns), rest)
+            function.emit(
+                self._parts if inside else lambda sums: self._run(sums, self.writer.integer(0), iterations), rest
+            )
         return self.name
 
     def _parts(self, sums: list[Register]) -> list[Register]:
@@ -122,28 +130,85 @@ class BlockEmitter:
             count = writer.integer(parts.size)
             if parts.small:
                 count = writer.binary("sub", first_of(writer, parts, writer.add(loop.index, 1)), first)
-            part = self._run([self.vectors.zero] * len(sums), first, Turns(count, schedule.unroll, schedule.chains))
+            part = self._run(
+                [self.vectors.zero] * len(sums), first, Iterations(count, schedule.unroll, schedule.chains)
+            )
             totals = zip(loop.carried, part, strict=True)
             loop.carry(*(writer.binary("fadd", total, value) for total, value in totals))
         return list(loop.carried)
 
-    def _run(self, sums: list[Register], first: Register, turns: Turns) -> list[Register]:
-        """Add the products of so many turns from one on."""
+    def _run(self, sums: list[Register], first: Register, iterations: Iterations) -> list[Register]:
+        """Add the products of so many iterations from one on."""
         panel, unroll = self.panel, self.kernel.schedule.unroll
         panel = replace(panel, pointer=self.vectors.moved(panel.pointer, (first, panel.step * unroll)))
         left = self.vectors.moved(self.left, (first, self.kernel.left.column * unroll))
-        return self.block.loop(sums, turns, panel, partial(self._rows, left))
+        return self.block.loop(sums, iterations, panel, partial(self._rows, left))
 
-    def _rows(self, left_base: Register, turn: Register, step: int) -> list[Register]:
+    def _rows(self, left_base: Register, iteration: Register, step: int) -> list[Register]:
         left, unroll = self.kernel.left, self.kernel.schedule.unroll
-        base = self.vectors.moved(left_base, (turn, left.column * unroll))
+        base = self.vectors.moved(left_base, (iteration, left.column * unroll))
         places = [self.vectors.address(base, step * left.column + row * left.row) for row in range(self.shape.rows)]
         return [self.vectors.load_splat(place) for place in places]
 
     def _rest(self, sums: list[Register]) -> list[Register]:
-        """Add the steps that do not fill a turn."""
+        """Add the steps that do not fill an iteration."""
         unroll = self.kernel.schedule.unroll
-        base = self.vectors.moved(self.panel.pointer, (self.turns, self.panel.step * unroll))
+        base = self.vectors.moved(self.panel.pointer, (self.iterations, self.panel.step * unroll))
         for step in range(self.kernel.inner % unroll):
-            sums = self.block.step(sums, base, (self.panel, step), self._rows(self.left, self.turns, step))
+            sums = self.block.step(sums, base, (self.panel, step), self._rows(self.left, self.iterations, step))
         return sums
+
+
+class DotSums:
+    """Emits the sums of a block whose vectors run along the sum, for operands whose numbers along it lie side by side.
+
+    A column has one vector of sums, and a block as many columns as a vector has lanes: at the end their lanes are added
+    up into the one vector that the block's row stores. So a right operand that lies column by column is read where it
+    is. Both pointers are at the block's first row and column, and at a part's first number.
+    """
+
+    def __init__(
+        self, vectors: Vectors, kernel: GemmKernel, shape: BlockShape, pointers: tuple[Register, Register]
+    ) -> None:
+        right = kernel.right
+        if not isinstance(right, Matrix) or right.row != 1 or kernel.left.column != 1 or shape.vectors != 1:
+            fact = f"the kernel {kernel.name} has vectors along its sum, and operands that lie otherwise"
+            raise InternalError(fact, why="a vector's numbers must be side by side, and a block one vector wide")
+        self.vectors = vectors
+        self.left, self.right = pointers
+        self.left_row, self.column = kernel.left.row, right.column
+        self.rows, self.columns = shape.rows, shape.tail
+        self.rest = kernel.inner % vectors.lanes
+
+    def add(
+        self, sums: list[Register], iterations: Register, rest: int, first: Register | None = None
+    ) -> list[Register]:
+        """Add the products of so many whole vectors, from one on, and then those of so many more numbers."""
+        vectors = self.vectors
+        start = vectors.writer.multiply(first, vectors.lanes) if first else vectors.writer.integer(0)
+        return [self._add_row(row, total, (iterations, rest, start)) for row, total in enumerate(sums)]
+
+    def _add_row(self, row: int, total: Register, part: tuple[Register, int, Register]) -> Register:
+        vectors, writer = self.vectors, self.vectors.writer
+        iterations, rest, start = part
+        left = vectors.moved(vectors.address(self.left, row * self.left_row), (start, 1))
+        right = vectors.moved(self.right, (start, 1))
+        begins = [vectors.zero] * self.columns
+        # Places are carried along: LLVM does not find that by itself (compiler.py).
+        with writer.loop(0, iterations, carried=[*begins, left, right]) as loop:
+            *sums, left, right = loop.carried
+            added = self._step(list(sums), left, right)
+            loop.carry(*added, vectors.address(left, vectors.lanes), vectors.address(right, vectors.lanes))
+        *sums, left, right = loop.carried
+        if rest:
+            sums = self._step(sums, left, right, rest)
+        return writer.binary("fadd", total, all_lanes(writer, sums, vectors.lanes))
+
+    def _step(self, sums: list[Register], left: Register, right: Register, count: int | None = None) -> list[Register]:
+        vectors = self.vectors
+        numbers = vectors.load(left, count)
+        columns = (vectors.address(right, place * self.column) for place in range(self.columns))
+        return [
+            vectors.writer.fma(numbers, vectors.load(column, count), total)
+            for column, total in zip(columns, sums, strict=True)
+        ]

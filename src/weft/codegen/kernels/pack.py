@@ -1,14 +1,18 @@
-"""A right operand anywhere in memory -> panels that a register block reads from beginning to end.
+"""Pack a right operand, which lies anywhere in memory, into panels that a register block reads from beginning to end.
 
 Contract of the emitted function: void name(packed*, source*, [scale*,] begin, end), one tile per panel of each matrix.
+
+    source, by rows:        packed, panels of 2 vectors of 2 lanes:
+      a0 a1 a2 a3 a4          a0 a1 a2 a3  b0 b1 b2 b3  c0 c1 c2 c3
+      b0 b1 b2 b3 b4          a4 0  b4 0   c4 0
+      c0 c1 c2 c3 c4
 """
 
 from math import prod
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.register_block import begin_block_function
-from weft.codegen.kernels.squares import turn_square
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
+from weft.codegen.kernels.transpose import transpose_square
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.pack import PackKernel
@@ -18,6 +22,7 @@ TOGETHER = 4  # numbers that are copied in one round of a loop
 
 def emit_pack(module: Module, kernel: PackKernel) -> None:
     """Emit the function that packs a kernel's right operand."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     pointers = ["ptr"] * (2 if kernel.scale_batch is None else 3)
     writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
@@ -149,8 +154,8 @@ class PackEmitter:
         """
         if not self.square:
             self.square = f"{self.kernel.name}.square"
-            writer = begin_block_function(self.writer.module, self.square, ["ptr", "ptr", "i64", "i64"])
+            writer = self.writer.module.inner_function(self.square, ["ptr", "ptr", "i64", "i64"])
             square = Vectors(writer, self.kernel.element, self.kernel.lanes)
             to, of, width, apart = writer.parameters
-            turn_square(square, (of, apart), (to, width))
+            transpose_square(square, (of, apart), (to, width))
         return self.square

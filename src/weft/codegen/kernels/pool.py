@@ -1,16 +1,152 @@
-"""A PoolKernel -> one LLVM function.
+"""Windows of a pooling -> what they see of an image, and the loops that take its maximum or mean."""
 
-Contract of the emitted function: void name(out*, [indices*], input*, begin, end). It computes tiles [begin, end); out
-and indices overlap nothing. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.pool_window import Axis, Point, WindowEmitter, seen_along
 from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.register import Register, constant, constants
 from weft.plan.kernels.pool import PoolKernel
+
+INFINITY = float("inf")
+
+
+class Axis(NamedTuple):
+    """What a window sees along one axis: from `first` to before `stop`, and the count that a mean divides by."""
+
+    first: Register
+    stop: Register
+    weight: Register
+
+
+@dataclass(frozen=True)
+class Point:
+    """Outputs computed at once: where they go, the plane they see and what of it, and how many are in each vector."""
+
+    out: Register
+    indices: Register | None
+    plane: Register
+    axes: tuple[Axis, Axis]
+    counts: tuple[int, ...]
+
+
+def seen_along(writer: FunctionWriter, kernel: PoolKernel, axis: int, position: Register) -> Axis:
+    """Give what the window of an output position sees along an axis."""
+    length, out_length = kernel.in_size[axis], kernel.out_size[axis]
+    if kernel.adaptive:
+        first, _ = writer.divide(writer.multiply(position, length), out_length)
+        end = writer.add(writer.multiply(writer.add(position, 1), length), out_length - 1)
+        stop, _ = writer.divide(end, out_length)
+        return Axis(first, stop, writer.binary("sub", stop, first))
+    window = kernel.window
+    size, stride, padding, dilation = (
+        field[axis] for field in (window.size, window.stride, window.padding, window.dilation)
+    )
+    start = writer.add(writer.multiply(position, stride), -padding)
+    end = writer.minimum(writer.add(start, (size - 1) * dilation + 1), writer.integer(length + padding))
+    stop = writer.minimum(end, writer.integer(length))
+    # What the padding hides is a whole number of steps of the window.
+    hidden, _ = writer.divide(writer.add(writer.binary("sub", writer.integer(0), start), dilation - 1), dilation)
+    later = writer.add(start, 0) if not padding else writer.binary("add", start, writer.multiply(hidden, dilation))
+    before = writer.compare("icmp slt", start, writer.integer(0))
+    first = writer.select(before, later, start)
+    return Axis(first, stop, writer.binary("sub", *((end, start) if kernel.count_padding else (stop, first))))
+
+
+class WindowEmitter:
+    """Emits the maximum or mean of windows, for points of vectors along channels or columns."""
+
+    def __init__(self, vectors: Vectors, kernel: PoolKernel) -> None:
+        self.vectors = vectors
+        self.writer = vectors.writer
+        self.kernel = kernel
+        along_channels = kernel.schedule.along == "channels"
+        self.in_stride = kernel.input.channel if along_channels else kernel.window.stride[1] * kernel.input.column
+        self.out_stride = kernel.output.channel if along_channels else kernel.output.column
+        # Along columns the window of each next lane begins a stride further right.
+        apart = 0 if along_channels else kernel.window.stride[1]
+        self.index_steps = constants("i32", [lane * apart for lane in range(vectors.lanes)])
+
+    def emit(self, point: Point) -> None:
+        """Compute and store one point."""
+        rows, columns = point.axes
+        starts = self._starts(point)
+        with self.writer.loop(rows.first, rows.stop, self.kernel.window.dilation[0], carried=starts) as down:
+            line = self.vectors.moved(point.plane, (down.index, self.kernel.input.row))
+            carried = down.carried
+            with self.writer.loop(columns.first, columns.stop, self.kernel.window.dilation[1], carried) as across:
+                seen = self.vectors.moved(line, (across.index, self.kernel.input.column))
+                index = self.writer.add(self.writer.multiply(down.index, self.kernel.in_size[1]), across.index)
+                across.carry(*self._taken_in(across.carried, seen, index, point.counts))
+            down.carry(*across.carried)
+        self._store(point, down.carried)
+
+    def _starts(self, point: Point) -> list[Register]:
+        rows, columns = point.axes
+        lowest = constant(self.vectors.kind, -INFINITY if self.kernel.kind == "max" else 0.0)
+        starts = [lowest] * len(point.counts)
+        if self.kernel.indices:
+            index = self.writer.add(self.writer.multiply(rows.first, self.kernel.in_size[1]), columns.first)
+            starts += [self._index(index)] * len(point.counts)
+        return starts
+
+    def _index(self, scalar: Register) -> Register:
+        """Give the indices of a vector whose first lane sees a place of the plane."""
+        writer = self.writer
+        places = writer.splat(writer.convert("trunc", scalar, "i32"), self.vectors.lanes)
+        return writer.binary("add", places, self.index_steps)
+
+    def _taken_in(
+        self, carried: Sequence[Register], seen: Register, index: Register, counts: tuple[int, ...]
+    ) -> list[Register]:
+        """Take one place of the window into what is carried: values, and then indices if wanted."""
+        writer, vectors, width = self.writer, self.vectors, len(counts)
+        values, indices = list(carried[:width]), list(carried[width:])
+        places = self._index(index) if indices else None
+        for number, count in enumerate(counts):
+            address = vectors.address(seen, number * vectors.lanes * self.in_stride)
+            value, so_far = self._load(address, count), values[number]
+            if self.kernel.kind == "mean":
+                values[number] = writer.binary("fadd", so_far, value)
+                continue
+            # What is no number wins over what is, and the first over what is equal.
+            no_number = writer.compare("fcmp uno", value, value)
+            wins = writer.binary("or", writer.compare("fcmp ogt", value, so_far), no_number)
+            values[number] = writer.select(wins, value, so_far)
+            if places is not None:
+                indices[number] = writer.select(wins, places, indices[number])
+        return [*values, *indices]
+
+    def _load(self, address: Register, count: int) -> Register:
+        """Load what the lanes of a vector see; every second number by way of all of them."""
+        vectors, lanes = self.vectors, self.vectors.lanes
+        if self.in_stride != 2 or lanes == 1:
+            return vectors.load_apart(address, self.in_stride, count)
+        seen = 2 * count - 1
+        first = vectors.load(address, min(seen, lanes))
+        second = vectors.load(vectors.address(address, lanes), seen - lanes) if seen > lanes else vectors.zero
+        return self.writer.shuffle(first, second, range(0, 2 * lanes, 2))
+
+    def _store(self, point: Point, carried: Sequence[Register]) -> None:
+        writer, vectors = self.writer, self.vectors
+        if self.kernel.kind == "mean":
+            divisor = self._divisor(point)
+            carried = [writer.binary("fdiv", total, divisor) for total in carried]
+        for number, count in enumerate(point.counts):
+            offset = number * vectors.lanes * self.out_stride
+            vectors.store_apart(carried[number], vectors.address(point.out, offset), self.out_stride, count)
+            if point.indices is not None:
+                whole = Vectors(writer, "i64", vectors.lanes)
+                index = writer.convert("sext", carried[len(point.counts) + number], "i64")
+                whole.store_apart(index, whole.address(point.indices, offset), self.out_stride, count)
+
+    def _divisor(self, point: Point) -> Register:
+        writer, (rows, columns) = self.writer, point.axes
+        if self.kernel.divisor is not None:
+            return constant(self.vectors.kind, self.kernel.divisor)
+        count = writer.binary("mul", rows.weight, columns.weight)
+        return writer.splat(writer.convert("sitofp", count, self.vectors.element), self.vectors.lanes)
 
 
 def emit_pool(module: Module, kernel: PoolKernel) -> None:

@@ -1,15 +1,369 @@
-"""Row kernels -> one LLVM function each, with a loop over tiles, rows, and each stage's columns.
+"""Partial results carried through loops -> the same results with few additions in a row, whatever the loops' length."""
 
-Contract of the emitted function: void name(out0.., in0.., begin, end) computes the tiles [begin, end). Buffers do not
-overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. A row is done within one tile, so
-how the tiles are shared out over calls changes no bit of the results.
-"""
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
 
-from weft.codegen.kernels.reduce_row import RowPlace, RowWriter
-from weft.codegen.kernels.spans import Span, mask_up_to, row_coordinates
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.reducers import REDUCERS, Partial, Reducer, joined, masked_partial
+from weft.codegen.kernels.spans import Span, linear, mask_up_to, row_coordinates
+from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
-from weft.plan.kernels.reduce import RowKernel
+from weft.plan.kernels.expression import Instruction, View
+from weft.plan.kernels.reduce import Finish, Pass, RowKernel, Stage, used_values
+
+State = tuple[Partial, ...]
+Step = Callable[[Register, State], State]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What one partial result of a state is of: the reduction, the dtype, the lanes."""
+
+    reducer: Reducer
+    dtype: str
+    lanes: int
+
+    @property
+    def identity(self) -> Partial:
+        """Give the partial result of nothing."""
+        return self.reducer.identity(self.dtype, self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """Runs loops that carry a state with these slots; sums start anew after every `group` rounds."""
+
+    f: FunctionWriter
+    slots: tuple[Slot, ...]
+    group: int
+
+    def start(self) -> State:
+        """Give the state of nothing."""
+        return tuple(slot.identity for slot in self.slots)
+
+    def repeat(self, count: int, state: State, step: Step) -> State:
+        """Run a step for every number below a count."""
+        if count <= self.group or not any(slot.reducer.cascades for slot in self.slots):
+            return self._loop(self.f.integer(0), self.f.integer(count), state, step)
+        groups = -(-count // self.group)
+
+        def one_group(number: Register, before: State) -> State:
+            first = self.f.multiply(number, self.group)
+            last = self.f.minimum(self.f.add(first, self.group), self.f.integer(count))
+            return self._merge(before, self._loop(first, last, self._fresh(before), step))
+
+        return self.repeat(groups, state, one_group)
+
+    def run(self, start: int, end: int, stride: int, state: State, step: Step) -> State:
+        """Run a step for a few numbers, without groups."""
+        return self._loop(self.f.integer(start), self.f.integer(end), state, step, stride)
+
+    def anew(self, state: State, piece: Callable[[State], State]) -> State:
+        """Run code whose sums start from nothing, and add what they come to."""
+        return self._merge(state, piece(self._fresh(state)))
+
+    def _loop(self, first: Register, last: Register, state: State, step: Step, stride: int = 1) -> State:
+        with self.f.loop(first, last, stride, carried=[x for partial in state for x in partial]) as loop:
+            loop.carry(*(x for partial in step(loop.index, self._shaped(loop.carried)) for x in partial))
+        return self._shaped(loop.carried)
+
+    def _shaped(self, registers: Sequence[Register]) -> State:
+        left = iter(registers)
+        return tuple(tuple(next(left) for _ in range(1 + slot.reducer.places)) for slot in self.slots)
+
+    def _fresh(self, state: State) -> State:
+        return tuple(
+            slot.identity if slot.reducer.cascades else partial for slot, partial in zip(self.slots, state, strict=True)
+        )
+
+    def _merge(self, before: State, after: State) -> State:
+        return tuple(
+            slot.reducer.join(self.f, slot.dtype, x, y) if slot.reducer.cascades else y
+            for slot, x, y in zip(self.slots, before, after, strict=True)
+        )
+
+
+UNUSED = Typed(Register("void", ""), "")
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlace:
+    """The row that is written: coordinates of the kept dimensions stepped one by one, and the spans of rows.
+
+    Where vectors run along columns there is one span, of one row; its lanes are made anew for each pass.
+    """
+
+    coordinates: tuple[Register, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """Where a body is written: a span, each view's address at the span's column 0, and its place in the row."""
+
+    span: Span
+    bases: tuple[Register, ...]
+    known: dict[int, Typed]
+    position: Callable[[Instruction], Register]
+
+
+class RowWriter:
+    """Writes all stages of a kernel for one place at a time."""
+
+    def __init__(self, f: FunctionWriter, kernel: RowKernel) -> None:
+        self.f = f
+        self.expression = kernel.expression
+        self.schedule = kernel.schedule
+        self.kept = len(self.expression.rows)
+        # Values of a body are numbered inputs first, parameters of the function outputs first.
+        self.views = (*self.expression.inputs, *self.expression.outputs)
+        outputs = len(self.expression.outputs)
+        self.pointers = (*f.parameters[outputs:-2], *f.parameters[:outputs])
+        self.used = {number for stage in self.expression.stages for number in used_values(stage)}
+        self.along = self.kept - 1 if self.schedule.along_rows else self.kept + len(self.expression.columns) - 1
+
+    def write(self, place: RowPlace) -> None:
+        """Write the stages in order; each gives the numbers of the row that later ones use."""
+        f = self.f
+        outer = len(place.coordinates)
+        bases = tuple(
+            f.offset(pointer, HELD[view.dtype].stored, linear(f, place.coordinates, view.strides[:outer], view.offset))
+            for pointer, view in zip(self.pointers, self.views, strict=True)
+        )
+        # What does not change along the columns is loaded once; it exists even if there are no columns.
+        known = [
+            {
+                number: Typed(span.load(view, bases[number], self._step(view)), view.dtype)
+                for number, view in enumerate(self.expression.inputs)
+                if number in self.used and not any(view.strides[self.kept :])
+            }
+            for span in place.spans
+        ]
+        numbers = len(self.views)
+        for stage in self.expression.stages:
+            writer = _StageWriter(self, place, bases, known)
+            for results in writer.write(stage):
+                for facts, result in zip(known, results, strict=True):
+                    facts[numbers] = result
+                numbers += 1
+
+    def _step(self, view: View) -> int:
+        return view.strides[self.along] if self.schedule.along_rows else 0
+
+
+class _StageWriter:
+    """Writes one stage at one place."""
+
+    def __init__(
+        self, rows: RowWriter, place: RowPlace, bases: tuple[Register, ...], known: list[dict[int, Typed]]
+    ) -> None:
+        self.rows = rows
+        self.f = rows.f
+        self.place = place
+        self.bases = bases
+        self.known = known
+        self.schedule = rows.schedule
+        self.columns = rows.expression.columns
+        lanes = self.schedule.lanes
+        self.wide = known
+        if not self.schedule.along_rows:
+            self.wide = [{n: Typed(self.f.splat(x.register, lanes), x.dtype) for n, x in known[0].items()}]
+
+    def write(self, stage: Stage) -> list[list[Typed]]:
+        """Write the stage; gives its numbers of the row, each with a register per span."""
+        if isinstance(stage, Finish):
+            return self._finish(stage)
+        return self._pass_along_rows(stage) if self.schedule.along_rows else self._pass_along_columns(stage)
+
+    def _finish(self, stage: Finish) -> list[list[Typed]]:
+        found = []
+        for span, known in zip(self.place.spans, self.known, strict=True):
+            element = Element(span, self.bases, known, self._position(span, ()))
+            values = self._evaluate(stage, element)
+            found.append([values[number] for number in stage.results])
+        return [list(results) for results in zip(*found, strict=True)]
+
+    def _pass_along_rows(self, stage: Pass) -> list[list[Typed]]:
+        spans = self.place.spans
+        slots = self._slots(stage, spans[0].lanes)
+        carrier = Carrier(self.f, tuple(slots) * len(spans), self.schedule.group)
+
+        def at_column(outer: Register, before: Register, state: State, bases: tuple[Register, ...]) -> State:
+            moved = self._moved(bases, (before,), len(self.columns) - 1)
+            coordinates = (*row_coordinates(self.f, outer, self.columns[:-1]), before)
+            after: list[Partial] = []
+            for number, (span, known) in enumerate(zip(spans, self.known, strict=True)):
+                element = Element(span, moved, known, self._position(span, coordinates))
+                values = self._evaluate(stage, element)
+                spot = self.f.add(self.f.multiply(outer, self.columns[-1]), before)
+                place = self.f.splat(spot, span.lanes)
+                mine = state[number * len(slots) : (number + 1) * len(slots)]
+                after.extend(self._updated(stage, slots, values, (mine, place, None)))
+            return tuple(after)
+
+        def at_outer(outer: Register, state: State) -> State:
+            bases = self._moved(self.bases, row_coordinates(self.f, outer, self.columns[:-1]), 0)
+            return carrier.repeat(self.columns[-1], state, lambda c, now: at_column(outer, c, now, bases))
+
+        state = self._over_outer(carrier, at_outer)
+        return [
+            [Typed(state[number * len(slots) + which][-1], self._dtype(slot)) for number in range(len(spans))]
+            for which, slot in enumerate(slots)
+        ]
+
+    def _pass_along_columns(self, stage: Pass) -> list[list[Typed]]:
+        f, schedule = self.f, self.schedule
+        slots = self._slots(stage, schedule.lanes)
+        single = self._slots(stage, 1)
+        chains = schedule.unroll
+        carrier = Carrier(f, (*tuple(slots) * chains, *single), schedule.group)
+        size, step = self.columns[-1], schedule.lanes * chains
+
+        def at_outer(outer: Register, state: State) -> State:
+            coordinates = row_coordinates(f, outer, self.columns[:-1])
+            bases = self._moved(self.bases, coordinates, 0)
+            start = f.multiply(outer, size)
+
+            def at_span(span: Span, state: State, chain: int) -> State:
+                wide = span.lanes == schedule.lanes and chain < chains
+                element = Element(
+                    span, bases, (self.wide if wide else self.known)[0], self._position(span, coordinates)
+                )
+                values = self._evaluate(stage, element)
+                place = span.position("i64", start, 1) if any(slot.reducer.places for slot in slots) else start
+                begin, mine = chain * len(slots), slots if chain < chains else single
+                spot = (state[begin : begin + len(slots)], place, span.mask)
+                return (*state[:begin], *self._updated(stage, mine, values, spot), *state[begin + len(slots) :])
+
+            def whole(number: Register, state: State) -> State:
+                first = f.multiply(number, step)
+                for chain in range(chains):
+                    state = at_span(Span(f, f.add(first, chain * schedule.lanes), schedule.lanes), state, chain)
+                return state
+
+            if size >= step:
+                state = carrier.repeat(size // step, state, whole)
+            return self._rest(carrier, state, at_span)
+
+        state = self._over_outer(carrier, at_outer)
+        found: list[list[Typed]] = []
+        for which, slot in enumerate(slots):
+            chained = [state[chain * len(slots) + which] for chain in range(chains)]
+            partial = slot.reducer.gather_lanes(f, slot.dtype, joined(f, slot.reducer, slot.dtype, chained))
+            partial = slot.reducer.join(f, slot.dtype, partial, state[chains * len(slots) + which])
+            found.append([Typed(partial[-1], self._dtype(slot))])
+        return found
+
+    def _rest(self, carrier: Carrier, state: State, at_span: Callable[[Span, State, int], State]) -> State:
+        """Write what is left of the columns after the rounds of all chains."""
+        f, lanes, size = self.f, self.schedule.lanes, self.columns[-1]
+        first = size - size % (lanes * self.schedule.unroll)
+        if self.schedule.masked:
+            if first == size:
+                return state
+
+            def masked(column: Register, state: State) -> State:
+                mask = mask_up_to(f, column, f.integer(size), lanes) if size % lanes else None
+                return at_span(Span(f, column, lanes, mask), state, 0)
+
+            return carrier.run(first, size, lanes, state, masked)
+        if size - first >= lanes:
+            last = size - size % lanes
+            state = carrier.run(first, last, lanes, state, lambda c, now: at_span(Span(f, c, lanes), now, 0))
+            first = last
+        if first < size:
+            chains = self.schedule.unroll
+            state = carrier.run(first, size, 1, state, lambda c, now: at_span(Span(f, c, 1), now, chains))
+        return state
+
+    def _over_outer(self, carrier: Carrier, at_outer: Callable[[Register, State], State]) -> State:
+        count = prod(self.columns[:-1])
+        if count == 1:
+            return at_outer(self.f.integer(0), carrier.start())
+        return carrier.repeat(
+            count, carrier.start(), lambda o, now: carrier.anew(now, lambda fresh: at_outer(o, fresh))
+        )
+
+    def _slots(self, stage: Pass, lanes: int) -> list[Slot]:
+        dtypes = self._dtypes(stage)
+        return [Slot(REDUCERS[line.kind], dtypes[line.value], lanes) for line in stage.reductions]
+
+    def _dtypes(self, stage: Stage) -> list[str]:
+        numbers = [self.known[0][n].dtype for n in sorted(self.known[0]) if n >= len(self.rows.views)]
+        return [*(view.dtype for view in self.rows.views), *numbers, *(line.dtype for line in stage.body)]
+
+    @staticmethod
+    def _dtype(slot: Slot) -> str:
+        return "i64" if slot.reducer.places else slot.dtype
+
+    def _updated(
+        self,
+        stage: Pass,
+        slots: list[Slot],
+        values: list[Typed],
+        spot: tuple[State, Register, Register | None],
+    ) -> list[Partial]:
+        """Join what an element gives to the partial results of its chain."""
+        state, place, mask = spot
+        after = []
+        for slot, line, before in zip(slots, stage.reductions, state, strict=True):
+            value = values[line.value].register
+            partial: Partial = (value, place) if slot.reducer.places else (value,)
+            partial = masked_partial(self.f, mask, partial, slot.identity)
+            after.append(slot.reducer.join(self.f, slot.dtype, before, partial))
+        return after
+
+    def _evaluate(self, stage: Stage, element: Element) -> list[Typed]:
+        """Write a body at an element and its stores; gives all values."""
+        rows, span = self.rows, element.span
+        count = len(rows.views)
+        total = count + sum(number >= count for number in self.known[0])
+        used = used_values(stage)
+        inputs = []
+        for number in range(total):
+            if number in element.known:
+                inputs.append(element.known[number])
+            elif number in used:
+                view = rows.views[number]
+                step = view.strides[rows.along]
+                inputs.append(Typed(span.load(view, element.bases[number], step), view.dtype))
+            else:
+                inputs.append(UNUSED)
+        values = emit_body(self.f, stage.body, inputs, Point(span.lanes, element.position))
+        for store in stage.stores:
+            number = len(rows.expression.inputs) + store.output
+            view = rows.views[number]
+            span.store(view, element.bases[number], view.strides[rows.along], values[store.value].register)
+        return values
+
+    def _moved(
+        self, bases: tuple[Register, ...], coordinates: tuple[Register, ...], first: int
+    ) -> tuple[Register, ...]:
+        """Move each view's address along columns' dimensions, from the first of the coordinates on."""
+        begin = self.rows.kept + first
+        return tuple(
+            self.f.offset(
+                base,
+                HELD[view.dtype].stored,
+                linear(self.f, coordinates, view.strides[begin : begin + len(coordinates)], 0),
+            )
+            for base, view in zip(bases, self.rows.views, strict=True)
+        )
+
+    def _position(self, span: Span, columns: tuple[Register, ...]) -> Callable[[Instruction], Register]:
+        """Make what writes an `iota` at a span, given the coordinates of columns outside the span."""
+
+        def position(line: Instruction) -> Register:
+            *strides, start = (int(value) for value in line.attributes)
+            kept = self.place.coordinates
+            begin = self.rows.kept
+            first = linear(self.f, kept, strides[: len(kept)], start)
+            first = self.f.add(first, linear(self.f, columns, strides[begin : begin + len(columns)], 0))
+            return span.position(line.dtype, first, strides[self.rows.along])
+
+        return position
 
 
 def emit_reduce(module: Module, kernel: RowKernel) -> None:

@@ -1,44 +1,31 @@
-"""Rows of a left operand and a panel of a right operand -> one block of sums held in registers.
+"""Hold a block of sums in registers: start them, add the products of a panel, finish and store them.
 
-This is the innermost part of products and convolutions. Every step of the sum loads the panel's vectors once, and one
-number per row, which it multiplies with all of them.
+This is the innermost part of matmuls and convolutions. A block is some rows of the left operand by some vectors of
+columns; every step of the sum loads one panel row and one number per left row, and does rows x vectors multiply-adds:
+
+                      panel row:   [ column vector 0 ] [ column vector 1 ]
+    left row 0: splat(l0)      ->  [ sum 0, 0        ] [ sum 0, 1        ]
+    left row 1: splat(l1)      ->  [ sum 1, 0        ] [ sum 1, 1        ]
+    ...                                  += splat(l) * vector
+
+All sums stay in registers from the first step to the last. A function per shape of block is called by the loops over
+blocks (tiles.py). Phase 0 is the first part of a sum, 2 the last of several, 1 any other; a sum in one part has no
+phases.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.llvm.module import ATTRIBUTES, FunctionWriter, Module
+from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
+from weft.errors import InternalError
+from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.gemm import ELEMENT_BITS
 
 BYTES_AHEAD = 4096  # of a packed panel that are asked into the nearest cache; past its end comes the next one
-
-
-class BlockWriter(FunctionWriter):
-    """A function that only its own module calls, and that is never copied into its callers."""
-
-    def __init__(self, module: Module, name: str, parameters: tuple[str, ...]) -> None:
-        super().__init__(module, name, parameters)
-        self._stack: list[str] = []
-
-    def __str__(self) -> str:
-        text = super().__str__().replace(f" {ATTRIBUTES} ", f" noinline {ATTRIBUTES} ", 1)
-        text = text.replace("entry:", "\n".join(["entry:", *self._stack]), 1)
-        return text.replace("define", "define internal", 1)
-
-    def stack(self, kind: str) -> Register:
-        """Reserve a place on the stack: once a call, also where this is written inside a loop."""
-        name = f"%stack{len(self._stack)}"
-        self._stack.append(f"  {name} = alloca {kind}")
-        return Register("ptr", name)
-
-
-def begin_block_function(module: Module, name: str, parameters: list[str]) -> BlockWriter:
-    """Begin the function of one register block."""
-    writer = BlockWriter(module, name, tuple(parameters))
-    module.functions.append(writer)
-    return writer
 
 
 @dataclass(frozen=True)
@@ -63,13 +50,13 @@ class PanelAddress:
     whole: bool
 
 
-# Loads one number of every row, repeated in all lanes, for a step of a turn of the loop over the sum.
+# Loads one number of every row, repeated in all lanes, for a step of an iteration of the loop over the sum.
 LoadRows = Callable[[Register, int], list[Register]]
 
 
 @dataclass(frozen=True)
-class Turns:
-    """How a loop walks the sum: how many turns, the steps of each, and the separate sums they alternate between."""
+class Iterations:
+    """How a loop runs along the sum: its iterations, the steps of each, and the sums that these alternate between."""
 
     count: Register
     steps: int = 1
@@ -83,18 +70,18 @@ class RegisterBlock:
         self.vectors = vectors
         self.shape = shape
 
-    def loop(self, sums: list[Register], turns: Turns, panel: PanelAddress, rows: LoadRows) -> list[Register]:
-        """Add the products of all turns to the sums."""
+    def loop(self, sums: list[Register], iterations: Iterations, panel: PanelAddress, rows: LoadRows) -> list[Register]:
+        """Add the products of all iterations to the sums."""
         writer, width = self.vectors.writer, len(sums)
-        separate = [*sums, *[self.vectors.zero] * (width * (turns.chains - 1))]
+        separate = [*sums, *[self.vectors.zero] * (width * (iterations.chains - 1))]
         # The place in the panel is carried along: LLVM does not find that by itself (compiler.py).
-        with writer.loop(0, turns.count, carried=[*separate, panel.pointer]) as loop:
+        with writer.loop(0, iterations.count, carried=[*separate, panel.pointer]) as loop:
             *carried, base = loop.carried
-            for step in range(turns.steps):
-                first = (step % turns.chains) * width
+            for step in range(iterations.steps):
+                first = (step % iterations.chains) * width
                 added = self.step(carried[first : first + width], base, (panel, step), rows(loop.index, step))
                 carried[first : first + width] = added
-            loop.carry(*carried, self.vectors.address(base, panel.step * turns.steps))
+            loop.carry(*carried, self.vectors.address(base, panel.step * iterations.steps))
         *separate, _ = loop.carried
         while len(separate) > width:
             half = len(separate) // width // 2 * width
@@ -118,7 +105,188 @@ class RegisterBlock:
         if panel.whole:
             ahead = -(-BYTES_AHEAD * 8 // (panel.step * ELEMENT_BITS[self.vectors.dtype]))
             for vector in range(shape.vectors):
+                # SAFETY: the address may be past the packed matrix: a prefetch touches no memory that the program sees.
                 at = self.vectors.address(base, (step + ahead) * panel.step + vector * lanes)
                 self.vectors.writer.prefetch(at)
         pairs = [(row, column) for row in rows for column in columns]
         return [self.vectors.writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
+
+
+class EpilogueEmitter:
+    """Applies an epilogue to the sums of one register block; `pointers` are its inputs at the block's first place."""
+
+    def __init__(self, vectors: Vectors, epilogue: Epilogue, pointers: list[Register]) -> None:
+        self.vectors = vectors
+        self.epilogue = epilogue
+        self.pointers = pointers
+        self._first_operand = 1 if epilogue.bias else 0
+        self._shared: dict[tuple[int, int, int, int | None], Register] = {}
+
+    def at(self, row: Register, column: Register) -> "EpilogueEmitter":
+        """Give an emitter whose first place is one known when the kernel runs."""
+        moved = [
+            self.vectors.moved(pointer, (row, operand.row), (column, operand.column))
+            for pointer, operand in zip(self.pointers, self.epilogue.inputs, strict=True)
+        ]
+        return EpilogueEmitter(self.vectors, self.epilogue, moved)
+
+    def begin_block(self) -> None:
+        """Forget what was loaded: in the block that begins now it may not have been."""
+        self._shared.clear()
+
+    def bias(self, row: int, column: int, count: int | None) -> Register:
+        """Give what the sum starts with, for a vector that starts at a column."""
+        return self._read(0, row, column, count) if self.epilogue.bias else self.vectors.zero
+
+    def apply(self, value: Register, row: int, column: int, count: int | None) -> Register:
+        """Apply the body to the vector of results at a row and column."""
+        if not self.epilogue.body:
+            return value
+        numbers = range(self._first_operand, len(self.epilogue.inputs))
+        operands = [self._read(number, row, column, count) for number in numbers]
+        inputs = [Typed(register, self.vectors.dtype) for register in (value, *operands)]
+        point = Point(self.vectors.lanes, _no_position)
+        return emit_body(self.vectors.writer, self.epilogue.body, inputs, point)[-1].register
+
+    def _read(self, number: int, row: int, column: int, count: int | None) -> Register:
+        """Load an input at a place of the block; what several rows or columns share is loaded once."""
+        operand = self.epilogue.inputs[number]
+        place = (number, row if operand.row else 0, column if operand.column else 0, count)
+        if place not in self._shared:
+            address = self.vectors.address(self.pointers[number], row * operand.row + column * operand.column)
+            self._shared[place] = self.vectors.load_apart(address, operand.column, count)
+        return self._shared[place]
+
+
+def _no_position(instruction: Instruction) -> Register:
+    raise InternalError(f"an epilogue cannot compute {instruction.op}", why="it does not know where it is")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What surrounds the sums: the addresses of output rows, the epilogue, and whether to add to the output."""
+
+    rows: list[Register]
+    epilogue: EpilogueEmitter
+    accumulate: bool = False
+
+
+class SetAside:
+    """Sums kept on the stack while registers add up a part: long chains of additions would round worse."""
+
+    def __init__(self, writer: FunctionWriter, vectors: Vectors, starts: list[Register]) -> None:
+        self.vectors = vectors
+        self.places = [writer.stack(vectors.kind) for _ in starts]
+        for place, start in zip(self.places, starts, strict=True):
+            self._store(start, place)
+
+    def add(self, sums: list[Register]) -> None:
+        """Add a part."""
+        for place, value in zip(self.places, sums, strict=True):
+            self._store(self.vectors.writer.binary("fadd", self._load(place), value), place)
+
+    def totals(self) -> list[Register]:
+        """Give the sums of all parts."""
+        return [self._load(place) for place in self.places]
+
+    # SAFETY: places of this function's own stack frame, of exactly one vector each, so aligned as LLVM aligns them.
+    # Volatile, or LLVM would take these back into registers that the inner loop needs.
+    def _load(self, place: Register) -> Register:
+        return self.vectors.writer.emit(self.vectors.kind, f"load volatile {self.vectors.kind}, {place}")
+
+    def _store(self, value: Register, place: Register) -> None:
+        self.vectors.writer.emit_void(f"store volatile {value}, {place}")
+
+
+@dataclass(frozen=True)
+class PartOfSum:
+    """The phase of a sum in several parts; with two, no part is between the first and the last."""
+
+    number: Register
+    parts: int
+
+    @classmethod
+    def of(cls, number: Register, parts: int) -> "PartOfSum | None":
+        """Give the phase of a sum, if it has several parts."""
+        return cls(number, parts) if parts > 1 else None
+
+
+class BlockFunction:
+    """Emits the start and the end of a block's sums, and the phases of a sum in parts."""
+
+    def __init__(self, block: RegisterBlock, writer: FunctionWriter, ending: Ending, phase: PartOfSum | None) -> None:
+        self.writer = writer
+        self.vectors = block.vectors
+        self.shape = block.shape
+        self.ending = ending
+        self.phase = phase
+
+    def emit(
+        self,
+        sums: Callable[[list[Register]], list[Register]],
+        rest: Callable[[list[Register]], list[Register]] | None = None,
+    ) -> None:
+        """Emit the function's body; `sums` adds a part of the sum, `rest` what only the last part has."""
+        accumulate = self.ending.accumulate
+        totals = sums(self._start())
+        if self.phase is None:
+            self._finish(rest(totals) if rest else totals, add=accumulate, last=True)
+            return
+        writer = self.vectors.writer
+        # Phases that end alike share their code.
+        first, middle = (accumulate, False), (True, False)
+        last = True, rest is not None or bool(self.ending.epilogue.epilogue.body)
+        ends = {0: first, 2: last} if self.phase.parts == 2 else {0: first, 1: middle, 2: last}
+        labels = {end: writer.label("end") for end in ends.values()}
+        listed = " ".join(f"i64 {number}, label %{labels[end]}" for number, end in ends.items() if end != last)
+        writer.emit_void(f"switch {self.phase.number}, label %{labels[last]} [ {listed} ]")
+        after = writer.label("after")
+        for (add, is_last), label in labels.items():
+            writer.begin_block(label)
+            self.ending.epilogue.begin_block()
+            self._finish(rest(totals) if rest and is_last else totals, add=add, last=is_last)
+            writer.branch(after)
+        writer.begin_block(after)
+
+    def _places(self) -> list[tuple[int, int, int]]:
+        """List row, column and count of every vector of the block."""
+        lanes, shape = self.vectors.lanes, self.shape
+        return [(r, v * lanes, shape.count(v, lanes)) for r in range(shape.rows) for v in range(shape.vectors)]
+
+    def _start(self) -> list[Register]:
+        starts = [self.ending.epilogue.bias(*place) for place in self._places()]
+        if self.phase is None or self.ending.epilogue.epilogue.bias is None:
+            return starts
+        writer = self.vectors.writer
+        first = writer.compare("icmp eq", self.phase.number, writer.integer(0))
+        return [writer.select(first, start, self.vectors.zero) for start in starts]
+
+    def _finish(self, sums: list[Register], *, add: bool, last: bool) -> None:
+        vectors = self.vectors
+        if last and self.ending.epilogue.epilogue.is_long:
+            self._finish_row_by_row(sums, add=add)
+            return
+        for value, place in zip(sums, self._places(), strict=True):
+            row, column, count = place
+            address = vectors.address(self.ending.rows[row], column)
+            total = vectors.writer.binary("fadd", value, vectors.load(address, count)) if add else value
+            vectors.store(self.ending.epilogue.apply(total, *place) if last else total, address, count)
+
+    def _finish_row_by_row(self, sums: list[Register], *, add: bool) -> None:
+        """Apply a long epilogue in a loop over rows, from sums and addresses of rows put on the stack."""
+        writer, vectors, shape = self.writer, self.vectors, self.shape
+        values = writer.stack(f"[{len(sums)} x {vectors.kind}]")
+        rows = writer.stack(f"[{shape.rows} x ptr]")
+        for number, value in enumerate(sums):
+            vectors.store(value, vectors.address(values, number * vectors.lanes))
+        for number, address in enumerate(self.ending.rows):
+            writer.store(address, writer.offset(rows, "ptr", number))
+        with writer.loop(0, shape.rows) as loop:
+            epilogue = self.ending.epilogue.at(loop.index, writer.integer(0))
+            out = writer.load("ptr", writer.offset(rows, "ptr", loop.index))
+            first = vectors.moved(values, (loop.index, shape.vectors * vectors.lanes))
+            for vector in range(shape.vectors):
+                column, count = vector * vectors.lanes, shape.count(vector, vectors.lanes)
+                address, total = vectors.address(out, column), vectors.load(vectors.address(first, column))
+                total = writer.binary("fadd", total, vectors.load(address, count)) if add else total
+                vectors.store(epilogue.apply(total, 0, column, count), address, count)

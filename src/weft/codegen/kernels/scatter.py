@@ -7,8 +7,7 @@ element.
 
 from weft.codegen.kernels.elementwise import Point, Typed, emit_body, emit_op
 from weft.codegen.kernels.spans import Span, iota_start, linear, mask_up_to, row_coordinates
-from weft.codegen.llvm.casts import cast
-from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.llvm.dtypes import HELD, cast
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.expression import SHORT_FLOATS, Instruction, View

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.llvm.casts import cast
-from weft.codegen.llvm.dtypes import HELD, from_memory, to_memory
+from weft.codegen.llvm.dtypes import HELD, cast, from_memory, to_memory
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, constants, vector
 from weft.plan.kernels.expression import Instruction, View

@@ -1,12 +1,24 @@
-"""Blocks of rows and panels of columns -> code that finds where one starts and picks what suits its shape."""
+"""Loop over tiles, parts of a sum and register blocks, and call a function for each shape of block.
 
+A kernel of this family (matmuls, convolutions, their gradients) cuts its result into blocks of rows by panels of
+columns, of at most two sizes each (`Blocks`), and the numbers it adds up into parts that caches hold:
+
+    for tile in begin..end:                      one matrix or group, some row blocks, some panels
+      for part of the sum:                       so that what a part reads stays in the cache
+        for row block, for panel of the tile:    the one that is read again innermost
+          block_<rows>x<vectors>(...)            all sums in registers: register_block.py
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.codegen.kernels.panel_vectors import Vectors
+from weft.codegen.kernels.register_block import BlockShape
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.blocks import Blocks
+from weft.plan.kernels.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,12 @@ def choose(writer: FunctionWriter, index: Register, stops: list[int], emit: Call
     writer.begin_block(after)
 
 
+def choose_size(writer: FunctionWriter, index: Register, blocks: Blocks, emit: Callable[[int], None]) -> None:
+    """Emit one alternative for each size that blocks have, and run the one of the block at an index."""
+    stops = [stop for stop, count in ((blocks.large, blocks.large), (blocks.count, blocks.small)) if count]
+    choose(writer, index, stops, emit)
+
+
 def matrix_pointers(
     vectors: Vectors, index: Register, batch: tuple[int, ...], operands: list[tuple[Register, tuple[int, ...]]]
 ) -> list[Register]:
@@ -77,3 +95,97 @@ def matrix_pointers(
             for pointer, (_, strides) in zip(pointers, operands, strict=True)
         ]
     return pointers
+
+
+@dataclass(frozen=True)
+class BlockPosition:
+    """Where a block is: its first row, visit and column; of a part of the sum the first step, iterations and phase."""
+
+    row: Register
+    visit: Register
+    column: Register
+    first: Register
+    iterations: Register
+    phase: Register
+
+
+class BlockLoops(ABC):
+    """Emits the loops; a kernel's emitter says what is done where a matrix begins and at each block."""
+
+    def __init__(self, writer: FunctionWriter, walk: Walk) -> None:
+        self.writer = writer
+        self.walk = walk
+        self._functions: dict[BlockShape, str] = {}
+
+    @abstractmethod
+    def enter(self, matrix: Register) -> None:
+        """Move pointers to one matrix of the batch, or one group."""
+
+    @abstractmethod
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
+        """Call the function of a shape with what it needs at a position."""
+
+    @abstractmethod
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape, and give its name."""
+
+    def call_block(self, shape: BlockShape, arguments: list[Register]) -> None:
+        """Call the function of a shape, which is emitted when it is first needed."""
+        if shape not in self._functions:
+            self._functions[shape] = self.block_function(shape)
+        # SAFETY: the loops stay inside the walk's counts of blocks and panels, so pointers are at blocks that exist; a
+        # shape says how many rows and columns there are, and its function touches no others.
+        self.writer.emit_void(f"call void @{self._functions[shape]}({', '.join(map(str, arguments))})")
+
+    def emit(self) -> None:
+        """Emit the loops over the tiles between the function's last two parameters."""
+        writer, walk = self.writer, self.walk
+        begin, end = writer.parameters[-2:]
+        with writer.loop(begin, end) as loop:
+            rest, column = writer.divide(loop.index, walk.tile_columns)
+            matrix, row = writer.divide(rest, walk.tile_rows)
+            self.enter(matrix)
+            rows = tile_range(writer, row, walk.tile_row_blocks, walk.blocks_down)
+            panels = tile_range(writer, column, walk.tile_panels, walk.panels.count)
+            outer, inner = (rows, panels) if walk.rows_outside else (panels, rows)
+            with writer.loop(0, max(walk.parts.count, 1)) as part:
+                first, iterations, phase = self._part(part.index)
+                with writer.loop(*outer) as one, writer.loop(*inner) as two:
+                    below, panel = (one.index, two.index) if walk.rows_outside else (two.index, one.index)
+                    below, visit = writer.divide(below, walk.visits)
+                    line, block = self._line_and_block(below)
+                    row_start = first_of(writer, walk.row_blocks, block)
+                    start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
+                    across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
+                    self._choose_shape((block, panel), BlockPosition(start, visit, across, first, iterations, phase))
+
+    def _line_and_block(self, index: Register) -> tuple[Register, Register]:
+        """Split the index of a row block into its line and its place in it."""
+        writer, walk = self.writer, self.walk
+        return (writer.integer(0), index) if walk.lines == 1 else writer.divide(index, walk.row_blocks.count)
+
+    def _part(self, index: Register) -> tuple[Register, Register, Register]:
+        """Give the first step, the number of iterations and the phase of a part of the sum."""
+        writer, parts = self.writer, self.walk.parts
+        start = first_of(writer, parts, index)
+        iterations = writer.binary("sub", first_of(writer, parts, writer.add(index, 1)), start)
+        after_first = writer.compare("icmp sgt", index, writer.integer(0))
+        last = writer.compare("icmp sge", index, writer.integer(parts.count - 1))
+        later = writer.select(last, writer.integer(2), writer.integer(1))
+        return (
+            writer.multiply(start, self.walk.part_step),
+            iterations,
+            writer.select(after_first, later, writer.integer(0)),
+        )
+
+    def _choose_shape(self, index: tuple[Register, Register], at: BlockPosition) -> None:
+        walk, (block, panel) = self.walk, index
+        kinds = panel_kinds(walk.panels, walk.columns, walk.lanes)
+        stops = [kind.stop for kind in kinds]
+        shapes = [[BlockShape(size, kind.vectors, kind.tail) for kind in kinds] for size in walk.row_blocks.sizes]
+        choose_size(
+            self.writer,
+            block,
+            walk.row_blocks,
+            lambda i: choose(self.writer, panel, stops, lambda j: self.block(shapes[i][j], at)),
+        )

@@ -11,8 +11,7 @@ that library does with rows on which quickselect takes long; there equal numbers
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from weft.codegen.llvm.casts import cast
-from weft.codegen.llvm.dtypes import HELD, from_memory
+from weft.codegen.llvm.dtypes import HELD, cast, from_memory
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.expression import SHORT_FLOATS

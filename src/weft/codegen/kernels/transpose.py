@@ -1,16 +1,32 @@
-"""A part of an input that runs across the output -> the same part turned, in scratch memory beside the loop.
+"""Transpose squares of numbers in registers, so that both memories are read and written along their own rows.
 
-Square blocks are loaded along the input's own direction, turned in registers, and stored along the output's. At the
-edges a block begins earlier instead of being smaller: it writes again what a block before it wrote, the same numbers.
+Two ways, with log2(lanes) rounds of shuffles each. `transpose_block` exchanges whole registers, bit by bit of the
+numbers of rows and lanes (here 4x4):
+
+    a0 a1 a2 a3      a0 b0 a2 b2      a0 b0 c0 d0
+    b0 b1 b2 b3  ->  a1 b1 a3 b3  ->  a1 b1 c1 d1
+    c0 c1 c2 c3      c0 d0 c2 d2      a2 b2 c2 d2
+    d0 d1 d2 d3      c1 d1 c3 d3      a3 b3 c3 d3
+
+`transpose_square` knows that a register consists of parts of 16 bytes, and that exchanging numbers inside parts is what
+processors do at once and LLVM translates soonest: any other exchange of lanes costs it ten times as long. So the parts
+of a column of squares are loaded to where they belong, each from a row of its own, and only numbers inside parts change
+places.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, vector
+from weft.codegen.llvm.register import Register, bits_of, lanes_of, vector
 from weft.plan.kernels.expression import View
+
+PART_BITS = 128
+# Rows whose addresses are a power of two apart share so many places of the nearest cache. More of them than that would
+# be fetched anew for each of their parts.
+WAYS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +39,23 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
-    """Scratch memory for one turned patch; the address is that of the patch's first element."""
+class TransposedPatch:
+    """Scratch memory for the transpose of a patch of an input that runs across the output, from `address` on.
+
+    At the edges a block begins earlier instead of being smaller: it writes again what a block before it wrote, the same
+    numbers.
+    """
 
     address: Register
     element: str
     pitch: int
 
     @classmethod
-    def make(cls, f: FunctionWriter, view: View, size: tuple[int, int], block: int) -> "Turned":
+    def make(cls, f: FunctionWriter, view: View, size: tuple[int, int], block: int) -> "TransposedPatch":
         """Make room for a patch, and for a block before it on both sides."""
         element = HELD[view.dtype].stored
         pitch = size[1] + block
+        # SAFETY: a block that begins earlier starts at most a block's rows and columns before the patch.
         memory = f.scratch(element, (size[0] + block) * pitch)
         return cls(f.offset(memory, element, block * pitch + block), element, pitch)
 
@@ -44,7 +65,7 @@ class Turned:
         return f.offset(self.address, self.element, f.binary("sub", place, patch.columns[0]))
 
     def fill(self, f: FunctionWriter, source: Register, stride: int, patch: Patch, block: int) -> None:
-        """Turn a patch; `source` is the address of row 0 and column 0, and columns are so many elements apart."""
+        """Transpose a patch; `source` is where row 0 and column 0 are, and columns are so many elements apart."""
         kind = vector(self.element, block)
         with f.loop(*patch.rows, block) as rows, f.loop(*patch.columns, block) as columns:
             row = f.minimum(rows.index, f.integer(patch.whole[0] - block))
@@ -53,11 +74,11 @@ class Turned:
             loaded = [f.load(kind, f.offset(start, self.element, number * stride)) for number in range(block)]
             place = f.add(f.multiply(f.binary("sub", row, patch.rows[0]), self.pitch), column)
             target = f.offset(self.address, self.element, f.binary("sub", place, patch.columns[0]))
-            for number, line in enumerate(turned_block(f, loaded)):
+            for number, line in enumerate(transpose_block(f, loaded)):
                 f.store(line, f.offset(target, self.element, number * self.pitch))
 
 
-def turned_block(f: FunctionWriter, lines: Sequence[Register]) -> list[Register]:
+def transpose_block(f: FunctionWriter, lines: Sequence[Register]) -> list[Register]:
     """Exchange rows and lanes of as many vectors as each has lanes, a power of two: bit by bit of their numbers."""
     count = len(lines)
     found = list(lines)
@@ -72,3 +93,53 @@ def turned_block(f: FunctionWriter, lines: Sequence[Register]) -> list[Register]
             found[number], found[number | distance] = f.shuffle(low, high, first), f.shuffle(low, high, second)
         distance *= 2
     return found
+
+
+Rows = tuple[Register, Register]  # the address of the first, and how many elements they are apart
+
+
+def transpose_square(square: Vectors, source: Rows, target: Rows) -> None:
+    """Write the square at `source` to `target`, its rows as columns."""
+    writer = square.writer
+    (of, apart), (to, width) = source, target
+    size = min(square.lanes, PART_BITS // bits_of(square.element))
+    part = vector(square.element, size)
+    if square.lanes > WAYS:
+        of, apart = _gathered(square, of, apart)
+    steps = [writer.multiply(apart, row) for row in range(size)]
+    with writer.loop(0, square.lanes // size) as loop:
+        start = square.moved(of, (loop.index, size))
+        starts = [square.moved(start, (apart, row)) for row in range(0, square.lanes, size)]
+        lines = [_joined(writer, [writer.load(part, square.address(one, step)) for one in starts]) for step in steps]
+        place = square.moved(to, (writer.binary("mul", loop.index, width), size))
+        for row, value in enumerate(transpose_parts(writer, lines, size)):
+            square.store(value, square.moved(place, (width, row)))
+
+
+def _gathered(square: Vectors, of: Register, apart: Register) -> Rows:
+    """Copy a square's rows side by side."""
+    writer, lanes = square.writer, square.lanes
+    memory = writer.scratch(square.element, lanes * lanes)
+    for row in range(lanes):
+        square.store(square.load(square.moved(of, (apart, row))), square.address(memory, row * lanes))
+    return memory, writer.integer(lanes)
+
+
+def transpose_parts(writer: FunctionWriter, lines: Sequence[Register], size: int) -> list[Register]:
+    """Exchange rows and columns in every part of so many vectors as a part has numbers."""
+    found, half = list(lines), size // 2
+    lanes = lanes_of(found[0].kind)
+    low = [lane + side for part in range(0, lanes, size) for lane in range(part, part + half) for side in (0, lanes)]
+    high = [lane + half for lane in low]
+    for _ in range(half.bit_length()):
+        pairs = list(zip(found[:half], found[half:], strict=True))
+        found = [writer.shuffle(x, y, order) for x, y in pairs for order in (low, high)]
+    return found
+
+
+def _joined(writer: FunctionWriter, parts: list[Register]) -> Register:
+    """Give one vector of several, which follow one another."""
+    while len(parts) > 1:
+        order = range(2 * lanes_of(parts[0].kind))
+        parts = [writer.shuffle(x, y, order) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]

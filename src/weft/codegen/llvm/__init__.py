@@ -1,1 +1,1 @@
-"""The text of LLVM modules: functions, registers, dtypes and conversions between them."""
+"""Write the text of LLVM modules: functions, registers, dtypes and conversions between them."""

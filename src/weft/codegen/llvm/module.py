@@ -1,14 +1,14 @@
-"""Calls of small methods -> the text of an LLVM module.
+"""Write the text of an LLVM module: functions, and instructions appended to them one by one.
 
-A `Module` collects functions; a `FunctionWriter` appends instructions to one of them. Writing text directly is
-several times faster than building objects, and it has every type of LLVM.
+A `Module` collects functions; a `FunctionWriter` appends instructions to one of them. Writing text directly is several
+times faster than building objects, and it has every type of LLVM. Nothing here knows what a kernel is.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from weft.codegen.llvm.equal_functions import without_equals
 from weft.codegen.llvm.register import (
     Register,
     bits_of,
@@ -26,6 +26,8 @@ from weft.target import Target
 ATTRIBUTES = 'nounwind "no-builtins"'
 # For lists of calls: what LLVM could save of addresses is nothing beside kernels, and takes it three times as long.
 AS_WRITTEN = f"noinline optnone {ATTRIBUTES}"
+INTERNAL = re.compile(r"define internal [^@]*@([\w.]+)\(")
+CALLED = re.compile(r"@([\w.]+)\(")
 
 
 @dataclass
@@ -41,6 +43,15 @@ class Module:
         """Begin a void function; each parameter is its type and attributes, such as "ptr noalias" or "i64"."""
         writer = FunctionWriter(self, name, tuple(parameters))
         self.functions.append(writer)
+        return writer
+
+    def inner_function(self, name: str, parameters: Sequence[str]) -> "FunctionWriter":
+        """Begin a function that only this module calls, and that is never copied into its callers.
+
+        So a register block is compiled once, however many places call it, and has all registers to itself.
+        """
+        writer = self.function(name, parameters)
+        writer.be_internal()
         return writer
 
     def declare(self, name: str, result: str, operands: Sequence[str]) -> None:
@@ -89,6 +100,31 @@ class Loop:
         self.following = following
 
 
+def without_equals(functions: Iterable[str]) -> list[str]:
+    """Leave out every internal function that another one is equal to, and let its callers call that one.
+
+    A text may have several functions; only one that is a text of its own is left out.
+    """
+    texts = list(functions)
+    first: dict[str, str] = {}  # the name of the first function of a body
+    others: dict[str, str] = {}  # the names of those that are left out, and of what stands for them
+    kept = []
+    for text in texts:
+        found = INTERNAL.match(text)
+        if found is None:
+            kept.append(text)
+            continue
+        name = found[1]
+        body = text.replace(f"@{name}(", "@(", 1)
+        if first.setdefault(body, name) == name:
+            kept.append(text)
+        else:
+            others[name] = first[body]
+    if not others:
+        return kept
+    return [CALLED.sub(lambda call: f"@{others.get(call[1], call[1])}(", text) for text in kept]
+
+
 class FunctionWriter:
     """One function while it is written; instructions go to the end of the current block."""
 
@@ -102,6 +138,7 @@ class FunctionWriter:
         listed = ", ".join(f"{kind} %a{number}" for number, kind in enumerate(parameters))
         self._head = f"define void @{name}({listed})"
         self._attributes = ATTRIBUTES
+        self._stack: list[str] = []
         self._memory: list[str] = []
         self._lines: list[str] = []
         self.calls: list[tuple[int, str, Sequence[Register]]] = []  # the line, the function, the operands
@@ -115,11 +152,17 @@ class FunctionWriter:
     def text(self, changed: Mapping[int, str]) -> str:
         """Give the function's text with some of its lines, by their numbers, changed."""
         lines = [changed.get(number, line) for number, line in enumerate(self._lines)] if changed else self._lines
-        return "\n".join([f"{self._head} {self._attributes} {{", "entry:", *self._memory, *lines, "  ret void", "}"])
+        memory = (*self._stack, *self._memory)
+        return "\n".join([f"{self._head} {self._attributes} {{", "entry:", *memory, *lines, "  ret void", "}"])
 
     def leave_as_written(self) -> None:
         """Let LLVM translate the function without improving it."""
         self._attributes = AS_WRITTEN
+
+    def be_internal(self) -> None:
+        """Make the function one of its module alone, which is called and never copied."""
+        self._head = self._head.replace("define", "define internal", 1)
+        self._attributes = f"noinline {ATTRIBUTES}"
 
     @property
     def fused(self) -> bool:
@@ -147,6 +190,12 @@ class FunctionWriter:
         self._count += 1
         name = f"%m{self._count}"
         self._memory.append(f"  {name} = alloca [{count} x {element}], align 64")
+        return Register("ptr", name)
+
+    def stack(self, kind: str) -> Register:
+        """Reserve a place on the stack: once a call, also where this is written inside a loop."""
+        name = f"%stack{len(self._stack)}"
+        self._stack.append(f"  {name} = alloca {kind}")
         return Register("ptr", name)
 
     def binary(self, opcode: str, x: Register, y: Register) -> Register:
@@ -186,8 +235,7 @@ class FunctionWriter:
 
     def prefetch(self, address: Register) -> None:
         """Ask for a line of memory that will be read soon; the address may be anything."""
-        self.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-        self.emit_void(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
+        self.intrinsic("llvm.prefetch", "void", address, *(constant("i32", n) for n in (0, 3, 1)), suffix=["ptr"])
 
     def imported(self, name: str, result: str, *operands: Register) -> Register:
         """Call a function of this process by name, with scalars."""
@@ -247,16 +295,12 @@ class FunctionWriter:
 
     def masked_load(self, kind: str, pointer: Register, mask: Register) -> Register:
         """Load the lanes whose mask is set; the others are zero and their memory is not touched."""
-        zero = Register(kind, "zeroinitializer")
-        name = f"llvm.masked.load.{mangled(kind)}.p0"
-        self.module.declare(name, kind, ["ptr", "i32", mask.kind, kind])
-        return self.emit(kind, f"call {kind} @{name}({pointer}, i32 {bits_of(kind) // 8}, {mask}, {zero})")
+        operands = (pointer, alignment(kind), mask, Register(kind, "zeroinitializer"))
+        return self.intrinsic("llvm.masked.load", kind, *operands, suffix=[kind, "ptr"])
 
     def masked_store(self, x: Register, pointer: Register, mask: Register) -> None:
         """Store the lanes whose mask is set; the memory of the others is not touched."""
-        name = f"llvm.masked.store.{mangled(x.kind)}.p0"
-        self.module.declare(name, "void", [x.kind, "ptr", "i32", mask.kind])
-        self.emit_void(f"call void @{name}({x}, {pointer}, i32 {bits_of(x.kind) // 8}, {mask})")
+        self.intrinsic("llvm.masked.store", "void", x, pointer, alignment(x.kind), mask, suffix=[x.kind, "ptr"])
 
     def gather(self, kind: str, pointers: Register, mask: Register | None = None) -> Register:
         """Load every lane from its own address; lanes whose mask is not set are zero and touch no memory."""
@@ -264,10 +308,8 @@ class FunctionWriter:
         if lanes == 1 and mask is None:
             return self.load(kind, pointers)
         mask = mask or constant(vector("i1", lanes), 1)
-        name = f"llvm.masked.gather.{mangled(kind)}.{mangled(pointers.kind)}"
-        self.module.declare(name, kind, [pointers.kind, "i32", mask.kind, kind])
-        call = f"call {kind} @{name}({pointers}, i32 {bits_of(kind) // 8}, {mask}, {kind} zeroinitializer)"
-        return self.emit(kind, call)
+        operands = (pointers, alignment(kind), mask, Register(kind, "zeroinitializer"))
+        return self.intrinsic("llvm.masked.gather", kind, *operands, suffix=[kind, pointers.kind])
 
     def scatter(self, x: Register, pointers: Register, mask: Register | None = None) -> None:
         """Store every lane at its own address; lanes whose mask is not set touch no memory."""
@@ -276,9 +318,8 @@ class FunctionWriter:
             self.store(x, pointers)
             return
         mask = mask or constant(vector("i1", lanes), 1)
-        name = f"llvm.masked.scatter.{mangled(x.kind)}.{mangled(pointers.kind)}"
-        self.module.declare(name, "void", [x.kind, pointers.kind, "i32", mask.kind])
-        self.emit_void(f"call void @{name}({x}, {pointers}, i32 {bits_of(x.kind) // 8}, {mask})")
+        operands = (x, pointers, alignment(x.kind), mask)
+        self.intrinsic("llvm.masked.scatter", "void", *operands, suffix=[x.kind, pointers.kind])
 
     def any_lane(self, condition: Register) -> Register:
         """Tell whether a condition holds in any lane, as one bit."""
@@ -395,3 +436,8 @@ class FunctionWriter:
     def _reserve(self, kind: str) -> Register:
         self._count += 1
         return Register(kind, f"%v{self._count}")
+
+
+def alignment(kind: str) -> Register:
+    """Say to an intrinsic how memory is aligned: as elements are."""
+    return constant("i32", bits_of(kind) // 8)

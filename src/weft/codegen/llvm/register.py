@@ -1,4 +1,4 @@
-"""LLVM values and types as text: a register is a type and a name, a vector type is an element and a count."""
+"""Spell LLVM values and types as text: a register is a type and a name, a vector type an element and a count."""
 
 import struct
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Text of a module -> machine code, compiled on all cores, kept on disk, loaded into this process."""
+"""Compile texts of modules to machine code on all cores, keep it on disk, and load it into this process."""

@@ -1,1 +1,1 @@
-"""The threads that run lanes: how they are woken, wait for each other, and when they are worth it."""
+"""Run lanes on threads: wake them, let them wait for each other, and tell when they are worth it."""

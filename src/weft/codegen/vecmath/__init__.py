@@ -1,1 +1,1 @@
-"""Mathematical functions on vectors, at most 2 units from the exact result."""
+"""Compute mathematical functions on vectors, at most 2 units from the exact result."""

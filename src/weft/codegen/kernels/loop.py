@@ -1,15 +1,17 @@
-"""Loop kernels -> one LLVM function each, with a loop over tiles, rows and vectors.
+"""Emit loops over elements: tiles, rows and vectors, with a body of elementwise instructions.
 
 Contract of the emitted function: void name(out0.., in0.., table0.., begin, end) computes the tiles [begin, end).
 Buffers do not overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. How the tiles are
 shared out over calls changes no bit of the results, since every element is computed by itself.
+
+An input that runs across the output (its columns are not side by side) is transposed tile by tile into scratch memory.
 """
 
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import Point, Typed, emit_body
 from weft.codegen.kernels.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
-from weft.codegen.kernels.transpose import Patch, Turned
+from weft.codegen.kernels.transpose import Patch, TransposedPatch
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
@@ -30,7 +32,7 @@ def emit_loop(module: Module, kernel: LoopKernel) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LoopRow:
     """One row while it is written: its coordinates and, for every view, the address of its first element."""
 
     coordinates: tuple[Register, ...]
@@ -50,8 +52,8 @@ class _LoopWriter:
         self.pointers, self.tables = pointers[: len(self.views)], pointers[len(self.views) :]
         self.steady = steady_values(kernel.inputs, kernel.body)
         size = (self.schedule.row_tile, self.schedule.column_tile)
-        self.turned = {
-            number: Turned.make(f, self.views[number], size, self.schedule.block)
+        self.transposed = {
+            number: TransposedPatch.make(f, self.views[number], size, self.schedule.block)
             for number in (len(kernel.outputs) + number for number in self.schedule.turned)
         }
 
@@ -68,16 +70,16 @@ class _LoopWriter:
                 first = f.multiply(column_tile, schedule.column_tile)
                 last = f.minimum(f.add(first, schedule.column_tile), last)
             patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
-            self._turn(start, patch)
+            self._transpose(start, patch)
             with f.loop(first_row, last_row) as rows:
                 self._row(self._at_row(start, rows.index, patch), first, last)
 
-    def _turn(self, start: Register, patch: Patch) -> None:
-        """Write what turns a tile's part of the inputs that run across the output."""
-        if self.turned:
+    def _transpose(self, start: Register, patch: Patch) -> None:
+        """Transpose a tile's part of the inputs that run across the output."""
+        if self.transposed:
             bases = self._bases(row_coordinates(self.f, start, self.kernel.sizes[:-1]))
-            for number, turned in self.turned.items():
-                turned.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
+            for number, patched in self.transposed.items():
+                patched.fill(self.f, bases[number], self.views[number].strides[-1], patch, self.schedule.block)
 
     def _bases(self, coordinates: tuple[Register, ...]) -> list[Register]:
         f = self.f
@@ -86,21 +88,21 @@ class _LoopWriter:
             for pointer, view in zip(self.pointers, self.views, strict=True)
         ]
 
-    def _at_row(self, start: Register, number: Register, patch: Patch) -> Row:
+    def _at_row(self, start: Register, number: Register, patch: Patch) -> LoopRow:
         f = self.f
         coordinates = row_coordinates(f, f.binary("add", start, number), self.kernel.sizes[:-1])
         bases = self._bases(coordinates)
-        for place, turned in self.turned.items():
-            bases[place] = turned.row(f, patch, number)
+        for place, patched in self.transposed.items():
+            bases[place] = patched.row(f, patch, number)
         # What does not change along the row is loaded once; a row is never empty where this runs.
         splats = {
             number: f.splat(load_scalar(f, view, bases[number]), self.schedule.lanes)
             for number, view in enumerate(self.views)
             if number >= len(self.kernel.outputs) and view.strides[-1] == 0
         }
-        return Row(coordinates, tuple(bases), splats)
+        return LoopRow(coordinates, tuple(bases), splats)
 
-    def _row(self, row: Row, first: Register, last: Register) -> None:
+    def _row(self, row: LoopRow, first: Register, last: Register) -> None:
         f, lanes, columns = self.f, self.schedule.lanes, self.kernel.columns
         step = lanes * self.schedule.unroll
         if columns >= step:
@@ -123,7 +125,7 @@ class _LoopWriter:
             with f.loop(first, last) as one:
                 self._span(row, Span(f, one.index, 1))
 
-    def _span(self, row: Row, span: Span) -> None:
+    def _span(self, row: LoopRow, span: Span) -> None:
         f, kernel = self.f, self.kernel
         inputs = []
         for number, view in enumerate(kernel.inputs, len(kernel.outputs)):
@@ -131,7 +133,7 @@ class _LoopWriter:
                 splat = row.splats[number]
                 register = splat if span.lanes > 1 else f.extract(splat, 0)
             else:
-                register = span.load(view, row.bases[number], 1 if number in self.turned else view.strides[-1])
+                register = span.load(view, row.bases[number], 1 if number in self.transposed else view.strides[-1])
             inputs.append(Typed(register, view.dtype))
 
         def position(instruction: Instruction) -> Register:

@@ -7,7 +7,7 @@ import torch
 from tests.codegen.kernel_runner import DTYPES, LEVELS, target_of
 
 from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.squares import turn_square
+from weft.codegen.kernels.transpose import transpose_square
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
 
@@ -19,7 +19,7 @@ def test_a_square_of_any_size_is_written_turned_and_nothing_beside_it(level: str
     module = Module(target_of(level))
     writer = module.function("turn", ["ptr", "ptr", "i64", "i64"])
     to, of, width, apart = writer.parameters
-    turn_square(Vectors(writer, element, lanes), (of, apart), (to, width))
+    transpose_square(Vectors(writer, element, lanes), (of, apart), (to, width))
     library = compile_native(str(module), module.target, use_cache=False)
     source = torch.arange(lanes * 40).reshape(lanes, 40).to(DTYPES[element])
     found = torch.full((lanes, 24), -1.0, dtype=DTYPES[element])
