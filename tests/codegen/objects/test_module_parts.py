@@ -5,7 +5,6 @@ import ctypes
 import pytest
 
 from weft.codegen.kernels.pack import emit_pack
-from weft.codegen.kernels.register_block import begin_block_function
 from weft.codegen.llvm.module import Module
 from weft.codegen.llvm.register import constant
 from weft.codegen.objects import module_parts
@@ -110,7 +109,7 @@ def test_a_part_has_equal_internal_functions_once() -> None:
     groups: list[Group] = []
     for number, value in enumerate((1.5, 2.5, 1.5)):
         kernel = module.function(f"kernel{number}", ["ptr"])
-        inner = begin_block_function(module, f"kernel{number}.inner", ["ptr"])
+        inner = module.inner_function(f"kernel{number}.inner", ["ptr"])
         inner.store(constant("double", value), inner.parameters[0])
         to = kernel.offset(kernel.parameters[0], "double", number)
         kernel.emit_void(f"call void @kernel{number}.inner({to})")
