@@ -13,7 +13,7 @@ from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
 from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.regions.indices import INDEXED, SCATTERS, can_check, limit_of
 from weft.plan.regions.sink import sink
-from weft.trace.lift.sorting import is_selected
+from weft.trace.lift.reductions import is_selected
 
 FLOATS = frozenset({"f32", "f64"})
 MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "concat", "reverse"})

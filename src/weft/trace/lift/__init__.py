@@ -1,1 +1,1 @@
-"""PyTorch's operators become small ops: a table of rules a file."""
+"""Lift PyTorch's operators to small ops, by a table of rules a file."""

@@ -1,4 +1,4 @@
-"""Activation functions and their gradients -> small ops."""
+"""Lift activation functions and their gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call of a PyTorch operator -> its arguments by the names of the operator's schema, tensors as expressions."""
+"""Give the arguments of a PyTorch operator's call by the names of its schema, tensors as expressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's fused attention, with its gradient -> products and softmax.
+"""Lift PyTorch's fused attention, with its gradient, to products and softmax.
 
 The shape is the same everywhere, so that a later stage finds it: mul of the query by the scale, matmul, add of the
 mask, select of what is causal, max, sub, exp, sum, div, select (only with a mask: rows without any key), matmul.

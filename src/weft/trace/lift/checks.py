@@ -1,4 +1,4 @@
-"""Data that PyTorch's operators refuse -> a check in the program, where the operator itself has become small ops.
+"""Check data that PyTorch's operators refuse, where the operator itself has become small ops.
 
 A check gives nothing and waits for nothing but the data, so it runs before the kernels, as an operator or as a part of
 a region (plan/regions/indices.py): what fails changes nothing.

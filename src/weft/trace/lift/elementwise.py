@@ -1,4 +1,4 @@
-"""PyTorch operators that compute element by element -> small ops.
+"""Lift operators that compute element by element.
 
 Operands are promoted as PyTorch promotes them; half precisions compute in float32 and round once, at the end.
 """

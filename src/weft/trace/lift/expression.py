@@ -1,4 +1,4 @@
-"""A notation for small ops: Python operators on expressions build values, with broadcasts and casts written out.
+"""Write small ops as Python expressions, with broadcasts and casts made explicit.
 
 The rules that say what a PyTorch operator means read like its formula. Operands of one expression have one dtype; a
 Python number takes that dtype; shapes broadcast as PyTorch's do.

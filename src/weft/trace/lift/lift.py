@@ -1,4 +1,4 @@
-"""A Graph of PyTorch operators -> the Graph of small ops that they mean, as far as the rule table goes.
+"""Replace the calls of PyTorch operators in a Graph by small ops, as far as the rule table goes.
 
 A call without a rule, or that its rule does not cover, stays as it is. So does everything on other devices and in
 dtypes that no small op computes in.

@@ -1,4 +1,4 @@
-"""PyTorch's loss functions, with their gradients -> small ops."""
+"""Lift loss functions and their gradients."""
 
 from __future__ import annotations
 

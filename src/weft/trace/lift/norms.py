@@ -1,4 +1,4 @@
-"""PyTorch's normalisations, with their gradients -> small ops."""
+"""Lift normalisations and their gradients."""
 
 from __future__ import annotations
 

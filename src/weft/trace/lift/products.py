@@ -1,4 +1,4 @@
-"""PyTorch operators that are products of matrices and vectors -> small ops; half precisions are added up in float32."""
+"""Lift products of matrices and vectors; half precisions are added up in float32."""
 
 from __future__ import annotations
 

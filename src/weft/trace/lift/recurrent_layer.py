@@ -1,4 +1,4 @@
-"""A layer of a GRU or of a plain RNN in one direction, and its gradient -> two operators, as PyTorch has for an LSTM.
+"""Define a layer of a GRU or plain RNN in one direction, and its gradient, as operators, as PyTorch has for an LSTM.
 
 PyTorch takes such a layer apart into fifteen operators a step, whoever records it. These two compute with the operators
 that it would call, in its order, so that their results have its bits.

@@ -1,4 +1,4 @@
-"""PyTorch operators that move elements, or make tensors from nothing -> small ops."""
+"""Lift operators that move elements, or make tensors from nothing."""
 
 from __future__ import annotations
 

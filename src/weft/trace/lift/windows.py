@@ -1,4 +1,4 @@
-"""PyTorch's pooling, with its gradients -> small ops."""
+"""Lift pooling and its gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from weft.errors import UsageError
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.expression import Expression, positions, several, table
-from weft.trace.lift.resampling import column_of, gathered_back
+from weft.trace.lift.rearranging import column_of, gathered_back
 
 VOLUME = 3
 PER_DIMENSION = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}  # and what leaves a dimension as it is

@@ -1,4 +1,4 @@
-"""A view of a tensor with new elements -> the whole tensor with them, step by step back along the view's path."""
+"""Put new elements of a view into the whole tensor, step by step back along the view's path."""
 
 from __future__ import annotations
 
