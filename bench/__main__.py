@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import contestants, machine, report, workloads
-from bench.harness import QUICK, Limits
 from bench.measure import Options, measure
 from bench.row import Row
+from weft.console.bench.harness import QUICK, Limits
 
 RESULTS = Path(__file__).resolve().parent / "results"
 OTHER_RESULTS = machine.ROOT / "build" / "bench"  # of parts, and quick ones: not to be committed by mistake

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 import weft
 from bench.devices_peers import averaged_replicas, ddp
-from bench.figures import ratios
+from weft.console.bench.harness import ratios
 from weft.devices import cores
 
 SIZES: dict[str, tuple[Callable[[], torch.nn.Module], int]] = {

@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.answers import Reference, Verdict, reference
 from bench.contestants import Contestant
-from bench.harness import Limits, interleave
 from bench.job import CannotRunError, Job, Setting
 from bench.machine import foreign_cores, load
 from bench.remote import Remote
@@ -20,6 +19,7 @@ from bench.row import Entry, Row
 from bench.torch_contestants import eager
 from bench.worker import Prepared, Task
 from bench.workloads import Workload
+from weft.console.bench.harness import Limits, interleave
 
 Say = Callable[[str], None]
 

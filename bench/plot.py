@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.contestants import by_name
-from bench.figures import Spread, ratios
+from weft.console.bench.harness import Spread, ratios
 
 
 @dataclass(frozen=True, slots=True)

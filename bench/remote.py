@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.contestants import Contestant
-from bench.harness import DroppedOutError
 from bench.job import CannotRunError
 from bench.worker import Prepared, Task
+from weft.console.bench.harness import DroppedOutError
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOWEST_TURN = 120.0  # seconds more than asked for: then a contestant counts as hanging

@@ -9,9 +9,9 @@ from typing import Any
 
 from bench import plot
 from bench.contestants import CONTESTANTS
-from bench.figures import Spread
 from bench.row import COMPILED, ONE_LANE, WHOLE, Row, means
 from bench.workloads import COMPILE, FAMILIES, GROUPS, NAMED, TRAINING
+from weft.console.bench.harness import Spread
 
 TITLES = {
     NAMED: "Named workloads, inference",

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from weft.console.bench.harness import ratios, spread
+
 Work = Callable[[], Any]
 WARM_UP = 4
 TOLERANCE = 1e-4  # relative to the largest element: the same float32 arithmetic in another order
@@ -28,15 +30,13 @@ class Times:
     def ratio(self, above: str, *below: str) -> tuple[float, float, float]:
         """One contestant over the sum of others, in each round: median and quartiles, so that slow drift cancels."""
         sums = [sum(row) for row in zip(*(self.rounds[name] for name in below), strict=True)]
-        low, middle, high = statistics.quantiles(
-            [one / other for one, other in zip(self.rounds[above], sums, strict=True)], n=4
-        )
-        return middle, low, high
+        found = ratios(self.rounds[above], sums)
+        return found.median, found.low, found.high
 
     def show(self, name: str) -> str:
         """A median with its quartiles, in milliseconds."""
-        low, middle, high = (1e3 * value for value in statistics.quantiles(self.rounds[name], n=4))
-        return f"{name} {middle:.3f} ms ({low:.3f} to {high:.3f})"
+        found = spread(self.rounds[name])
+        return f"{name} {1e3 * found.median:.3f} ms ({1e3 * found.low:.3f} to {1e3 * found.high:.3f})"
 
 
 def ratio_text(ratio: tuple[float, float, float]) -> str:

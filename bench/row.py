@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.contestants import by_name
-from bench.figures import Spread, geometric_mean, ratios, spread
 from bench.machine import NOISY_CORES
 from bench.workloads import COMPILE, FAMILIES, NAMED, Workload
 from bench.workloads import by_name as workload_of
+from weft.console.bench.harness import Spread, geometric_mean, ratios, spread
 
 WHOLE, ONE_LANE, STEP, COMPILED = "weft", "weft one lane", "weft.step", "torch.compile"
 COMPILE_SHARE = {"training": 0.25}

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 import weft
-from bench.figures import ratios
+from weft.console.bench.harness import ratios
 from weft.train.devices.shares import TRIED
 
 BATCH = 256

@@ -6,10 +6,8 @@ Its parent stops it (SIGSTOP) between turns, so that no thread pool that spins w
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
-import signal
 import sys
 import time
 import traceback
@@ -22,12 +20,13 @@ import torch
 
 from bench import contestants, workloads
 from bench.answers import as_float64
-from bench.harness import time_turn
 from bench.job import CannotRunError, Job, Ready, Setting
 from bench.models.subject import TrainingSubject
+from weft.api.user_file import one_line
+from weft.console.bench.harness import time_turn
+from weft.train.processes.parent import end_with_parent
 
 PROBE_SECONDS = 0.1
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Worker:
             try:
                 candidate = self._try(make, setting, probe=len(settings) > 1)
             except Exception as error:  # noqa: BLE001 - whatever a peer raises is why this setting is out, and is said
-                remarks.append(f"{setting.label}: {one_line(error)}")
+                remarks.append(f"{setting.label}: {reason_of(error)}")
                 continue
             first_call = first_call or candidate.first_call
             best = candidate if best is None or candidate.each < best.each else best
@@ -117,13 +116,9 @@ class Worker:
             return time_turn(self.chosen.call, seconds)
 
 
-def one_line(error: BaseException) -> str:
-    """Say an error on one line."""
-    if isinstance(error, CannotRunError):
-        return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
-    return text if len(text) <= 200 else text[:199] + "…"
+def reason_of(error: BaseException) -> str:
+    """Say on one line why a contestant or a setting is out."""
+    return str(error) if isinstance(error, CannotRunError) else one_line(error)
 
 
 def serve(connection: Connection) -> None:
@@ -139,13 +134,7 @@ def serve(connection: Connection) -> None:
         except Exception as error:  # noqa: BLE001 - it is sent to the parent, which reports it
             if not isinstance(error, CannotRunError):
                 traceback.print_exc()
-            connection.send((False, one_line(error)))
-
-
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends: a stopped process would never see a closed connection."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            connection.send((False, reason_of(error)))
 
 
 def stay_on(cores: int) -> None:
@@ -155,7 +144,7 @@ def stay_on(cores: int) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent()
+    end_with_parent()  # a stopped process would never see a closed connection
     stay_on(int(sys.argv[2]))
     warnings.simplefilter("ignore")  # deprecations of exporters are no business of a table of times
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):

@@ -12,8 +12,6 @@ import torch
 from bench import contestants, workloads
 from bench.answers import Reference, reference, relative_error
 from bench.contestants import CONTESTANTS, Contestant
-from bench.figures import Spread, geometric_mean, ratios, settled, spread
-from bench.harness import DroppedOutError, Limits, interleave, time_turn
 from bench.job import TRAINING_STEPS, CannotRunError, Job, Setting, channels_last
 from bench.machine import Load, foreign_cores
 from bench.models.subject import Subject
@@ -21,6 +19,18 @@ from bench.report import lines_of, markdown, summary
 from bench.row import Entry, Row
 from bench.torch_contestants import eager
 from bench.workloads import WORKLOADS
+
+from weft.console.bench.harness import (
+    DroppedOutError,
+    Limits,
+    Spread,
+    geometric_mean,
+    interleave,
+    ratios,
+    settled,
+    spread,
+    time_turn,
+)
 
 
 class Clock:

@@ -10,10 +10,11 @@ import pytest
 from bench import workloads
 from bench.answers import reference
 from bench.contestants import by_name
-from bench.harness import DroppedOutError
 from bench.job import CannotRunError
 from bench.remote import Remote
 from bench.worker import Task
+
+from weft.console.bench.harness import DroppedOutError
 
 pytestmark = pytest.mark.slow
 

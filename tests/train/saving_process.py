@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from weft.train.checkpoints.file_series import FileSeries
-from weft.train.checkpoints.tensor_file import StoredTensor, packed
+from weft.train.checkpoints.tensor_file import TensorBytes, packed
 
 SIZE = 300_000
 
@@ -15,7 +15,7 @@ def main(folder: Path, first: int) -> None:
     """Save step after step, and say each that is in place."""
     series = FileSeries(folder, keep=2)
     for step in range(first, first + 1_000_000):
-        blocks = {"weight": StoredTensor("U8", (SIZE,), step.to_bytes(8, "little") * (SIZE // 8))}
+        blocks = {"weight": TensorBytes("U8", (SIZE,), step.to_bytes(8, "little") * (SIZE // 8))}
         series.write(step, packed(blocks, {"step": step}))
         print(step, flush=True)
 

@@ -1,4 +1,4 @@
-"""The words of a command line -> its result, and an exit status that says whose fault a failure is."""
+"""Answer a command line with its result, and with an exit status that says whose fault a failure is."""
 
 from __future__ import annotations
 

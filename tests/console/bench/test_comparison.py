@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.console.bench import process
 from weft.console.bench.comparison import _reference, compare
+from weft.console.bench.harness import ratios, spread
 from weft.console.bench.portrait import portrait
-from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of, ratio, spread, time_text
+from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of, time_text
 from weft.console.bench.rivals import RIVALS
 from weft.console.commands import RIVALS as NAMES
 from weft.console.subject import load_subject
@@ -46,14 +46,18 @@ print("loud")
 
 def test_a_spread_is_the_median_and_half_of_the_middle() -> None:
     found = spread([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert (found.median, found.half, found.noisy) == (3.0, 1.0, True)
-    assert not spread([1.0, 1.01, 1.0, 1.01]).noisy
+    assert (found.median, found.half) == (3.0, 1.0)
     assert spread([7.0]).half == 0
 
 
+def test_a_rival_is_noisy_where_its_rounds_lie_more_than_a_tenth_apart() -> None:
+    assert RivalTimes("eager", (1.0, 2.0, 3.0, 4.0, 5.0), 1.0, 0.0, agrees=True).noisy
+    assert not RivalTimes("eager", (1.0, 1.01, 1.0, 1.01), 1.0, 0.0, agrees=True).noisy
+
+
 def test_ratios_are_taken_round_by_round_so_that_drift_cancels() -> None:
-    assert ratio([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).median == 2.0
-    assert ratio([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).half == 0.0
+    assert ratios([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).median == 2.0
+    assert ratios([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).half == 0.0
 
 
 @pytest.mark.parametrize(
@@ -174,9 +178,3 @@ def test_processes_are_compared_and_one_that_fails_is_named(tmp_path: Path, monk
     assert "round 2 of 2" in told
     found = compare("text.py:f", ["5"], BenchSettings(("eager",), threads=1, warmup=1, runs=2))
     assert "turns a tensor into a Python number" in found.skipped["hybrid"]
-
-
-def test_one_slow_call_does_not_make_a_turn_of_one_call(monkeypatch) -> None:
-    slow = iter([0.5])  # the first turn makes ready what later ones use
-    monkeypatch.setattr(process, "_turn", lambda _, calls: next(slow, 1e-4))
-    assert process.calls_of_a_turn(lambda: None) == 64

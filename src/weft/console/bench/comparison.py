@@ -1,4 +1,4 @@
-"""A target and its rivals -> times taken in turn, ratios, and whether the answers agree."""
+"""Compare a target with its rivals: times taken in turn, and whether the answers agree."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.console.bench.harness import Limits, interleave
 from weft.console.bench.process import RivalProcess, RivalTask
 from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of
 from weft.console.bench.rivals import RIVALS
@@ -19,6 +20,7 @@ from weft.devices import cpu_count
 from weft.errors import ExecutionError, UsageError
 
 Say = Callable[[str], None]
+TURN_SECONDS = 0.01
 TIMES_EAGER, FLOOR = 2.0, 1e-6
 ROUNDING = 1e-3  # a relative error above it is none of rounding
 WITHOUT_DOUBLE = 1e-4  # what float32 may differ by, where float64 cannot tell
@@ -81,12 +83,14 @@ def _compare(
                 skipped[rival.name] = found
             else:
                 started[rival.name] = found
-        times: dict[str, list[float]] = {name: [] for name in started}
-        for number in range(settings.runs):
-            for name, rival_started in started.items():
-                times[name].append(rival_started.process.turn())
-            if (number + 1) * 10 // settings.runs > number * 10 // settings.runs:
-                say(f"round {number + 1} of {settings.runs}")
+
+        def told(done: int) -> None:
+            if done * 10 // settings.runs > (done - 1) * 10 // settings.runs:
+                say(f"round {done} of {settings.runs}")
+
+        # As many rounds as asked for, settled or not.
+        limits = Limits(TURN_SECONDS, fewest_rounds=settings.runs, seconds=0.0)
+        times = interleave([each.process for each in started.values()], limits, told=told).rounds
     finally:
         for rival_started in started.values():
             rival_started.process.close()

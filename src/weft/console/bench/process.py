@@ -27,6 +27,7 @@ from torch import nn
 
 from weft.api.step import Step
 from weft.api.user_file import one_line
+from weft.console.bench.harness import time_turn
 from weft.console.bench.rivals import RIVALS, Run, eager_loop, in_double, parameters_of
 from weft.console.subject import EAGER, SEED, Subject, load_subject
 from weft.errors import ExecutionError
@@ -35,7 +36,6 @@ from weft.train.processes.parent import end_with_parent
 
 LAST_WORDS = 300
 STEPS = 20  # of training, whose losses are kept
-LEAST_SECONDS = 0.004  # of one turn: a clock is read twice a turn, and a call may take some microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +82,15 @@ class RivalProcess:
         self._stop()
         return told
 
-    def turn(self) -> float:
-        """Give the seconds of one call, from one turn."""
+    def turn(self, seconds: float) -> float:
+        """Give the time of one call, from a turn of about so many seconds."""
         self._continue()
         assert self._process.stdin is not None
-        self._process.stdin.write("turn\n")
+        self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
-        seconds = float(self._answer()["seconds"])
+        found = float(self._answer()["seconds"])
         self._stop()
-        return seconds
+        return found
 
     def close(self) -> None:
         """End the process."""
@@ -124,28 +124,20 @@ class RivalProcess:
                 os.killpg(self._process.pid, getattr(signal, name))
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A rival that has given an answer: its call, and how many calls make a turn."""
-
-    run: Run
-    calls: int
-
-
 def serve(task: RivalTask, requests: TextIO, answers: TextIO) -> None:
     """Make ready, say so, and answer every line with the seconds of one call, until there are no more."""
     with ExitStack() as modes:
         try:
-            ready, told = _prepare(task, modes)
+            run, told = _prepare(task, modes)
         except Exception as error:  # noqa: BLE001  # whatever a rival raises is why it does not compete, and is said
             _tell(answers, {"failed": one_line(error)})
             return
         _tell(answers, told)
-        for _ in requests:
-            _tell(answers, {"seconds": _turn(ready.run, ready.calls)})
+        for seconds in requests:
+            _tell(answers, {"seconds": time_turn(run, float(seconds))})
 
 
-def _prepare(task: RivalTask, modes: ExitStack) -> tuple[Ready, dict[str, Any]]:
+def _prepare(task: RivalTask, modes: ExitStack) -> tuple[Run, dict[str, Any]]:
     torch.set_num_threads(task.threads)
     subject = _with_shared(load_subject(task.target, task.sizes), task.shared)
     modes.enter_context(torch.set_grad_enabled(subject.trains))
@@ -164,17 +156,7 @@ def _prepare(task: RivalTask, modes: ExitStack) -> tuple[Ready, dict[str, Any]]:
     losses = [sum(float(array.sum()) for array in arrays_of(found)) for found in steps]
     for _ in range(task.warmup):
         run()
-    calls = calls_of_a_turn(run)
-    return Ready(run, calls), {"first_call": first_call, "calls": calls, "losses": losses}
-
-
-def calls_of_a_turn(run: Run) -> int:
-    """Find how many calls take long enough to be timed."""
-    calls = 1
-    # The better of two turns: one of the first calls may make ready what later ones use, and take as long as a turn.
-    while min(_turn(run, calls), _turn(run, calls)) * calls < LEAST_SECONDS:
-        calls *= 2
-    return calls
+    return run, {"first_call": first_call, "losses": losses}
 
 
 def _changed(subject: Subject) -> list[torch.Tensor]:
@@ -215,13 +197,6 @@ def arrays_of(result: Any) -> list[Any]:
     leaves = (leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor | np.ndarray))
     tensors = (torch.as_tensor(leaf) for leaf in leaves)
     return [(tensor.resolve_conj() if tensor.is_complex() else tensor.double()).numpy() for tensor in tensors]
-
-
-def _turn(run: Run, calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - start) / calls
 
 
 def _tell(answers: TextIO, told: dict[str, Any]) -> None:

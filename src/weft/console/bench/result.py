@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
 
+from weft.console.bench.harness import Spread, ratios, spread
 from weft.console.outcome import as_json
 from weft.console.subject import EAGER
 from weft.document.blocks import Block, Cell, Document, Heading, Paragraph, Picture, StyledText, Table, bar
@@ -29,32 +29,6 @@ class BenchSettings:
     threads: int = 0
     warmup: int = 10
     runs: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A median, and half of what lies between the quartiles."""
-
-    median: float
-    half: float
-
-    @property
-    def noisy(self) -> bool:
-        """Tell whether the middle half of the figures lies further apart than a quiet machine's would."""
-        return 2 * self.half > NOISY * self.median
-
-
-def spread(figures: Sequence[float]) -> Spread:
-    """Give the median and the spread of some figures."""
-    if len(figures) < 2:
-        return Spread(figures[0], 0.0)
-    low, _, high = quantiles(figures, n=4, method="inclusive")
-    return Spread(median(figures), (high - low) / 2)
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
-    """Divide round by round, so that a slow drift of the machine cancels."""
-    return spread([one / other for one, other in zip(above, below, strict=True)])
 
 
 def error_of(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
@@ -100,6 +74,11 @@ class RivalTimes:
         """Give the median time of a call."""
         return spread(self.rounds)
 
+    @property
+    def noisy(self) -> bool:
+        """Tell whether the middle half of the rounds lies further apart than a quiet machine's would."""
+        return self.time.relative > NOISY
+
 
 @dataclass(frozen=True, slots=True)
 class BenchComparison:
@@ -118,7 +97,7 @@ class BenchComparison:
     @property
     def noisy(self) -> bool:
         """Tell whether something else kept the machine busy."""
-        return any(entry.time.noisy for entry in self.entries)
+        return any(entry.noisy for entry in self.entries)
 
     @property
     def fastest(self) -> RivalTimes:
@@ -129,7 +108,7 @@ class BenchComparison:
     def ratio(self, slower: str, faster: str) -> Spread:
         """Say how many times faster one rival is than another, round by round."""
         rounds = {entry.name: entry.rounds for entry in self.entries}
-        return ratio(rounds[slower], rounds[faster])
+        return ratios(rounds[slower], rounds[faster])
 
     def sentences(self) -> list[str]:
         """Compare the fastest with every other."""
@@ -151,9 +130,10 @@ class BenchComparison:
             for entry in self.entries
         ]
         ratios = {
-            entry.name: dataclasses.asdict(self.ratio(entry.name, self.fastest.name))
+            entry.name: {"median": times.median, "half": times.half}
             for entry in self.entries
             if entry is not self.fastest
+            for times in [self.ratio(entry.name, self.fastest.name)]
         }
         return {
             "target": self.target,
@@ -213,7 +193,7 @@ class BenchComparison:
         return (
             entry.name,
             StyledText(time_text(time.median), "good" if entry is self.fastest else "plain"),
-            f"{time.half / time.median:.0%}{'~' if time.noisy else ''}",
+            f"{time.half / time.median:.0%}{'~' if entry.noisy else ''}",
             time_text(entry.first_call),
             StyledText("agrees", "plain") if entry.agrees else StyledText(f"differs by {entry.error:.1e}", "bad"),
             StyledText(bar(time.median / slowest, BAR), "good" if tone == "good" else "faint"),

@@ -18,7 +18,7 @@ from weft.train.checkpoints.foreign_file import begins_foreign, read_foreign
 from weft.train.checkpoints.names import MatchReport, canonical_names
 from weft.train.checkpoints.states import optimizer_state, random_states
 from weft.train.checkpoints.tensor_file import (
-    StoredTensor,
+    TensorBytes,
     Told,
     file_error,
     nobody,
@@ -39,13 +39,13 @@ MARK = "#"  # begins the names of tensors that are not the model's
 class CheckpointContent:
     """Everything that goes into a file, at one moment of training."""
 
-    blocks: dict[str, StoredTensor]
+    blocks: dict[str, TensorBytes]
     description: dict[str, Any]
 
     def detached(self) -> CheckpointContent:
         """Give one with memory of its own, for writing while training goes on."""
         blocks = {
-            name: StoredTensor(block.dtype, block.shape, bytes(block.content)) for name, block in self.blocks.items()
+            name: TensorBytes(block.dtype, block.shape, bytes(block.content)) for name, block in self.blocks.items()
         }
         return CheckpointContent(blocks, self.description)
 

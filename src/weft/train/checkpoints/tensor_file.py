@@ -113,7 +113,7 @@ def _failure(path: Path, error: OSError, size: int) -> CheckpointError:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class TensorBytes:
     """The elements of one tensor, row by row."""
 
     dtype: str
@@ -125,7 +125,7 @@ class StoredTensor:
 class TensorFile:
     """What a file holds: tensors in the order of their names in the header, and the description."""
 
-    blocks: dict[str, StoredTensor]
+    blocks: dict[str, TensorBytes]
     description: dict[str, Any]
 
 
@@ -166,7 +166,7 @@ def no_checksum(path: Path, problem: str, why: str) -> NoChecksumError:
     )
 
 
-def packed(blocks: Mapping[str, StoredTensor], description: Mapping[str, Any]) -> list[bytes | bytearray | memoryview]:
+def packed(blocks: Mapping[str, TensorBytes], description: Mapping[str, Any]) -> list[bytes | bytearray | memoryview]:
     """Give the pieces of a file in order: the header, then the tensors, those of the widest elements first."""
     order = sorted(blocks, key=lambda name: (-ITEM_SIZES[blocks[name].dtype], name))
     digests = {name: hashlib.sha256(blocks[name].content).hexdigest() for name in order}
@@ -338,7 +338,7 @@ class _Reading:
 
 def _read_blocks(
     reading: _Reading, entries: Sequence[HeaderRow], digests: Mapping[str, Any] | None
-) -> Iterator[tuple[str, StoredTensor]]:
+) -> Iterator[tuple[str, TensorBytes]]:
     path = reading.path
     for entry in entries:
         digest = None if digests is None else hashlib.sha256()
@@ -347,10 +347,10 @@ def _read_blocks(
             raise file_error(path, f"its tensor {entry.name!r} is damaged", why="its digest is of other bytes")
         if entry.dtype == "BOOL" and content.strip(b"\0\1"):
             raise file_error(path, f"its tensor {entry.name!r} has elements that are neither true nor false")
-        yield entry.name, StoredTensor(entry.dtype, entry.shape, content)
+        yield entry.name, TensorBytes(entry.dtype, entry.shape, content)
 
 
-def to_block(name: str, tensor: torch.Tensor) -> tuple[StoredTensor, str | None]:
+def to_block(name: str, tensor: torch.Tensor) -> tuple[TensorBytes, str | None]:
     """Give the bytes of a tensor, and the name of its type if it is stored as pairs of another; shares its memory."""
     problem = None
     if is_lazy(tensor):
@@ -371,24 +371,24 @@ def to_block(name: str, tensor: torch.Tensor) -> tuple[StoredTensor, str | None]
         pair, shape = str(dtype).removeprefix("torch."), (*shape, 2)
         dtype = PAIRS[dtype]
     content: Any = plain.reshape(-1).view(torch.uint8).numpy()
-    return StoredTensor(CODES[dtype], shape, memoryview(content)), pair
+    return TensorBytes(CODES[dtype], shape, memoryview(content)), pair
 
 
-def to_blocks(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def to_blocks(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, TensorBytes], dict[str, str]]:
     """Give the blocks of named tensors, and the types of those that are stored as pairs."""
     stored = {name: to_block(name, tensor) for name, tensor in tensors.items()}
     pairs = {name: pair for name, (_, pair) in stored.items() if pair is not None}
     return {name: block for name, (block, _) in stored.items()}, pairs
 
 
-def to_tensors(blocks: Mapping[str, StoredTensor], pairs: Any) -> dict[str, torch.Tensor]:
+def to_tensors(blocks: Mapping[str, TensorBytes], pairs: Any) -> dict[str, torch.Tensor]:
     """Make tensors of blocks, which own their memory from now on; an impossible row is a UsageError."""
     if not isinstance(pairs, dict) or not pairs.keys() <= blocks.keys():
         raise UsageError("its table of paired types is of other tensors than it has")
     return {name: _to_tensor(name, block, pairs.get(name)) for name, block in blocks.items()}
 
 
-def _to_tensor(name: str, block: StoredTensor, pair: Any) -> torch.Tensor:
+def _to_tensor(name: str, block: TensorBytes, pair: Any) -> torch.Tensor:
     dtype, shape = DTYPES[block.dtype], block.shape
     if pair is not None:
         wide = PAIR_NAMES.get(pair) if isinstance(pair, str) else None

@@ -1,19 +1,70 @@
-"""Contestants that are ready -> their times, taken in turn (A B C A B C ...) until the medians have settled."""
+"""Time contestants in turn (A B C A B C ...) until the medians have settled, and say how far figures lie apart."""
 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
-
-from bench.figures import settled
 
 Clock = Callable[[], float]
 SHORTEST_SAMPLE = 0.0005  # seconds: a thousand times what reading the clock costs
 WARMING_SHARE = 0.3  # of a turn: caches, branch predictors and the processor's clock adapt to the new contestant
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with the quartiles around it, and of how many figures."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def half(self) -> float:
+        """Give half of what lies between the quartiles."""
+        return (self.high - self.low) / 2
+
+    @property
+    def relative(self) -> float:
+        """Give the distance of the quartiles as a part of the median."""
+        return (self.high - self.low) / self.median if self.median else math.inf
+
+    @property
+    def uncertainty(self) -> float:
+        """Give about the standard error of the median, as a part of it: it shrinks with the root of the count."""
+        return 0.93 * self.relative / math.sqrt(self.count) if self.count > 1 else math.inf
+
+    def as_dict(self) -> dict[str, float]:
+        """Give the fields by name."""
+        return asdict(self)
+
+
+def spread(figures: Sequence[float]) -> Spread:
+    """Take the median and quartiles."""
+    if len(figures) == 1:
+        return Spread(figures[0], figures[0], figures[0], 1)
+    low, median, high = statistics.quantiles(figures, n=4, method="inclusive")
+    return Spread(median, low, high, len(figures))
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> Spread:
+    """Divide turn by turn: two figures of one round were taken within a second of each other, so slow drift cancels."""
+    return spread([one / other for one, other in zip(above, below, strict=True)])
+
+
+def settled(rounds: Iterable[Sequence[float]], within: float) -> bool:
+    """Tell whether every contestant's median is known to within this part of itself."""
+    return all(spread(figures).uncertainty <= within for figures in rounds)
+
+
+def geometric_mean(figures: Sequence[float]) -> float | None:
+    """Multiply and take the root; nothing of nothing."""
+    return math.exp(statistics.fmean(map(math.log, figures))) if figures else None
 
 
 class Runner(Protocol):
@@ -51,8 +102,16 @@ class DroppedOutError(Exception):
     """A contestant failed while it was timed."""
 
 
-def interleave(runners: Sequence[Runner], limits: Limits, clock: Clock = time.monotonic) -> Times:
-    """Give each contestant a turn, then each another one, until all medians have settled or the time is over."""
+def interleave(
+    runners: Sequence[Runner],
+    limits: Limits,
+    clock: Clock = time.monotonic,
+    told: Callable[[int], None] = lambda _: None,
+) -> Times:
+    """Give each contestant a turn, then each another one, until all medians have settled or the time is over.
+
+    `told` is given the number of rounds that are done.
+    """
     rounds: dict[str, list[float]] = {runner.name: [] for runner in runners}
     dropped: dict[str, str] = {}
     started = clock()
@@ -66,6 +125,7 @@ def interleave(runners: Sequence[Runner], limits: Limits, clock: Clock = time.mo
                     del rounds[runner.name]
                     dropped[runner.name] = str(error)
         done += 1
+        told(done)
         if done >= limits.fewest_rounds:
             stable = settled(rounds.values(), limits.within)
             if stable or clock() - started >= limits.seconds:
@@ -82,7 +142,7 @@ def time_turn(call: Callable[[], Any], seconds: float, clock: Clock = time.perf_
         calls += 1
     each = max((clock() - began) / calls, 1e-9)
     batch = max(1, int(SHORTEST_SAMPLE / each))
-    samples = []
+    samples: list[float] = []
     collects = gc.isenabled()
     gc.disable()
     try:
