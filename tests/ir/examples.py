@@ -49,6 +49,12 @@ BODIES = {
     },
     "take": "(%x: f32[2,3], %i: i64[2]) { %0: f32[2,2] = take %x, %i, dimension=1 return %0 }",
     "matmul": "(%x: f32[2,3], %y: f32[3,2]) { %0: f32[2,2] = matmul %x, %y return %0 }",
+    "attention": "(%q: f32[2,3], %k: f32[2,3], %v: f32[2,1], %m: bool[2,2]) { %0: (f32[2,1], f32[2]) = attention"
+    " %q, %k, %v, %m, scale=0.5, causal=True, zeros=True, hidden=-10.0"
+    " %1: f32[2,1] = item %0, index=0 %2: f32[2] = item %0, index=1 return %1, %2 }",
+    "attention_gradient": "(%g: f32[2,1], %q: f32[2,3], %k: f32[2,3], %v: f32[2,1], %l: f32[2], %w: f32[2]) {"
+    " %0: (f32[2,3], f32[2,3], f32[2,1]) = attention_gradient %g, %q, %k, %v, %l, %w, scale=0.5, causal=False,"
+    " zeros=False %1: f32[2,3] = item %0, index=0 %2: f32[2,1] = item %0, index=2 return %1, %2 }",
     "convolution": f"(%x: f32[1,1,3,3], %w: f32[1,1,3,3]) {{ %0: f32[1,1,3,3] = convolution %x, %w, {CONVOLUTION}"
     " return %0 }",
     "convolution_input_gradient": "(%g: f32[1,1,3,3], %w: f32[1,1,3,3]) {"

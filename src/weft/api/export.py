@@ -17,9 +17,9 @@ from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import given_path, write_atomically
 from weft.ir.graph import Graph, Value
 from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
-from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.fuse import Fused, fuse
 from weft.plan.memory.arena import place
+from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.native_values import with_regions
 from weft.plan.regions.region import Region, find_regions
 from weft.programs.loaded import LoadedProgram
@@ -123,7 +123,7 @@ def _native(parts: ProgramParts) -> _Native:
             fix="export it in evaluation mode: net.eval()",
         )
     state = frozenset(parts.graph.inputs[entry.input] for entry in parts.state)
-    graph = run_pipeline(lift(parts.graph))
+    graph = with_attentions(lift(parts.graph), host_target())
     regions = find_regions(graph, state)
     calls = Counter(
         value.attributes["call"].target if value.op == "library" else value.op

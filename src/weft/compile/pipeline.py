@@ -21,6 +21,7 @@ from weft.passes.pipeline import run_pipeline
 from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph
+from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Keep, Tangents
@@ -129,7 +130,7 @@ def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
     The kernels of a graph that is planned in one way are compiled `ahead`: while they are given lanes and memory.
     """
     graph, forward, machine = question.graph, question.forward, question.machine
-    lifted = run_pipeline(lift(graph))
+    lifted = with_attentions(lift(graph), machine.target)
     loose = loose_in(lifted, graph, question.loose)
     planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
     draft = planner.draft(lifted)

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from weft.errors import InternalError, UsageError, WeftError, source_line
+from weft.ir.attention import ATTENTION_RULES
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter_rules import RULES as PLAIN_RULES
 from weft.ir.interpreter_rules import WINDOW_RULES, Rule, private_copy, take_path
 from weft.ir.types import NUMBER_KINDS, NumberType, TensorType, TupleType, Type, type_of
 from weft.ir.verifier import agrees
 
-RULES: Mapping[str, Rule] = {**PLAIN_RULES, **WINDOW_RULES}
+RULES: Mapping[str, Rule] = {**PLAIN_RULES, **WINDOW_RULES, **ATTENTION_RULES}
 NUMBERS = tuple(NUMBER_KINDS.values())
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import InternalError, UsageError
+from weft.ir import attention as attended
 from weft.ir import library
 from weft.ir import op_types as rules
 from weft.ir.calls import Call
@@ -105,6 +106,8 @@ PLACE = attributes(dimension="integer_or_None", keep="truth")
 ALONG = attributes(dimension="integer")
 CONVOLUTION = attributes(stride="integers", padding="integers", dilation="integers", groups="integer")
 CONVOLUTION_GRADIENT = (*attributes(shape="integers"), *CONVOLUTION)
+ATTENTION = attributes(scale="number", causal="truth", zeros="truth", hidden="number")
+ATTENTION_GRADIENT = attributes(scale="number", causal="truth", zeros="truth")
 WINDOW = attributes(kernel_size="integers", stride="integers", padding="integers")
 MAX_POOL = (*WINDOW, *attributes(dilation="integers", ceil_mode="truth"))
 AVERAGE_POOL = (
@@ -250,8 +253,22 @@ OPS = table(
     Op("scatter_min", 3, rules.scatter_type, "as scatter_add, the smaller of both instead; NaN if either is", ALONG),
     Op("scatter_max", 3, rules.scatter_type, "as scatter_add, the larger of both instead; NaN if either is", ALONG),
     Op("take", 2, rules.take_type, "slices of x at the places of a list", ALONG),
-    # Products, convolutions, pooling.
+    # Products, attention, convolutions, pooling.
     Op("matmul", 2, rules.matmul_type, "[..., m, k] times [..., k, n], leading dimensions in parallel"),
+    Op(
+        "attention",
+        None,
+        attended.attention_type,
+        "softmax(query key' * scale, masked) value; and of each row the logarithm of what softmax divides by",
+        ATTENTION,
+    ),
+    Op(
+        "attention_gradient",
+        None,
+        attended.attention_gradient_type,
+        "of output gradient, query, key, value, the logarithms, and each row's sum of gradient times output; and masks",
+        ATTENTION_GRADIENT,
+    ),
     Op("convolution", 2, rules.convolution_type, "of input and weight, without bias", CONVOLUTION),
     Op(
         "convolution_input_gradient",

@@ -219,7 +219,7 @@ JOINING = (Law("sum of parts", ("add",), sum_of_parts, "beside a part there are 
 # A repetition is a matter of strides until a reshape merges it with another dimension: then each matrix would be
 # copied as often as it repeats.
 
-# With more rows a copy is small beside the product, and gradients of attention look for the product as it was written.
+# With more rows a copy is small beside the product.
 MOST_ROWS = 8
 
 

@@ -1,202 +1,306 @@
-"""softmax(scores) times values -> one kernel for each attention, without an array of scores in memory."""
+"""Make one kernel of each attention, and one of all its gradients, without an array of scores in memory.
+
+Scores are an expression of the product of a query and a key, and of masks; the kernel computes it block by block.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import prod
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
 from weft.plan.fuse.assembly import view_of
-from weft.plan.fuse.attention_pattern import Softmax
-from weft.plan.fuse.causal_mask import is_causal
+from weft.plan.fuse.causal_mask import hides_keys_behind
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.fuse.products import Factors, Product, matrix_of, right_operand
+from weft.plan.fuse.products import Factors, Product, factors_of, matrix_of, right_operand
 from weft.plan.kernels.attention import AttentionKernel, AttentionSchedule, AttentionSizes, choose_attention
+from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
 from weft.plan.kernels.epilogue import Epilogue, Operand
-from weft.plan.kernels.expression import SHORT_FLOATS
+from weft.plan.kernels.expression import SHORT_FLOATS, Instruction
 from weft.plan.kernels.gemm import Matrix, PackedMatrix
 from weft.plan.kernels.schedule_gemm import packs_right
-from weft.plan.regions.lazy import BodyWriter, Counted, Lazy, Leaf, Taken, read_from_memory, walk
-from weft.plan.regions.region import FLOATS
+from weft.plan.regions.attention import attention_sizes
+from weft.plan.regions.lazy import (
+    BodyWriter,
+    Computed,
+    Counted,
+    Fixed,
+    Lazy,
+    Leaf,
+    Node,
+    Source,
+    Taken,
+    read_from_memory,
+    walk,
+)
 from weft.plan.regions.window import Window, plain
-from weft.target import Target
 
-FEWEST_ROWS, FEWEST_KEYS = 8, 8  # below, a block of rows is too small to be worth a kernel of its own
-FEW_KEYS = 512  # not worth more than one core with few rows
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Scores as an expression of the `product` of query and key; `causal`: those of keys behind a query are -inf."""
+
+    product: Leaf
+    node: Node
+    causal: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Batch, rows, keys."""
+        return self.product.window.shape
+
+    def computed(self, op: str, *operands: Node, dtype: str = "") -> Computed:
+        """Write an operation on scores."""
+        return Computed(op, operands, dtype or self.product.dtype)
+
+    def fixed(self, number: float) -> Fixed:
+        """Write a number."""
+        return Fixed(number, self.product.dtype)
+
+
+def scores_of(fusion: Fusion, value: Value, masks: Sequence[Value]) -> Scores:
+    """Write down what the op says of scores: scaled, then masked."""
+    sizes, given = attention_sizes(value), value.attributes
+    own = Leaf(Source(), plain((*sizes.batch, sizes.rows, sizes.keys)), sizes.element)
+    scores = Scores(own, own, causal=given["causal"])
+    node: Node = own if given["scale"] == 1 else scores.computed("mul", own, scores.fixed(given["scale"]))
+    causal = given["causal"]
+    for mask in masks:
+        read = _mask(fusion, mask)
+        if dtype_of(mask) == "bool":
+            node = scores.computed("select", read, node, scores.fixed(given["hidden"]))
+            if isinstance(read, Computed) and read.op == "logical_not":
+                node = scores.computed("select", read.operands[0], scores.fixed(given["hidden"]), node.operands[1])
+        else:
+            node = scores.computed("add", node, read)
+    if given["causal"]:
+        rows, columns = (Counted(Window(scores.shape, _steps(own, place)), "i64") for place in (-2, -1))
+        behind = scores.computed("gt", columns, rows, dtype="bool")
+        node = scores.computed("select", behind, scores.fixed(-math.inf), node)
+    return Scores(own, node, causal)
+
+
+def _steps(leaf: Leaf, place: int) -> tuple[int, ...]:
+    rank = len(leaf.window.shape)
+    return tuple(int(dimension == rank + place) for dimension in range(rank))
+
+
+def _mask(fusion: Fusion, mask: Value) -> Node:
+    """A mask as an expression of memory, or in memory, where the kernel's pass cannot compute it."""
+    lazy = fusion.lazies[mask]
+    lazy = read_from_memory(lazy, lazy.leaves())
+    for node in walk(lazy.node):
+        counts_matrices = isinstance(node, Counted) and any(node.window.strides[:-2])
+        if isinstance(node, Taken) or node.dtype in SHORT_FLOATS or counts_matrices:
+            return fusion.assembly.in_memory(lazy)
+    return lazy.node
+
+
+def _right(fusion: Fusion, value: Value) -> Leaf:
+    """A tensor in memory, its last two dimensions exchanged."""
+    leaf = fusion.assembly.in_memory(fusion.lazies[value])
+    last = len(leaf.window.shape) - 1
+    return Leaf(leaf.source, leaf.window.permuted((*range(last - 1), last, last - 1)), leaf.dtype)
+
+
+def _factors(fusion: Fusion, left: Value, right: Value, *, once: bool = False) -> Factors:
+    """The product of one tensor's rows with those of another."""
+    leaf, across = fusion.assembly.in_memory(fusion.lazies[left]), _right(fusion, right)
+    *batch, rows, inner = leaf.window.shape
+    return factors_of(fusion, (tuple(batch), leaf, across), (rows, across.window.shape[-1], inner), once=once)
 
 
 @dataclass(slots=True, eq=False)
 class Attention:
-    """An attention whose scores are known and whose values are not yet.
-
-    `scores` is the expression that goes into softmax; it reads the product `factors` make as the leaves `own`.
-    """
+    """An attention that waits for where its result goes; `numbers` are each row's highest score and its sum."""
 
     fusion: Fusion
-    softmax: Softmax
-    scores: Lazy
-    own: Product
+    value: Value
+    scores: Scores
     factors: Factors
     sizes: AttentionSizes
     schedule: AttentionSchedule
+    values: tuple[Matrix | PackedMatrix, Location]
     numbers: tuple[Leaf, ...] = ()
     product: Product | None = None
-    is_emitted: bool = field(default=False)
+    is_emitted: bool = False
 
     def settle(self) -> None:
         """Emit the kernel, because somebody reads its numbers."""
         if self.product is not None and not self.is_emitted:
             self.product.settle()
 
+    def emit(self, out: Leaf, _epilogue: Epilogue, _inputs: tuple[Leaf, ...]) -> None:
+        """Write the kernel; its numbers are stored once, however often it is emitted."""
+        assembly = self.fusion.assembly
+        others, body, results = body_of([self.scores.node], [self.scores.product])
+        assert results == [len(others) + len(body) if body else 0]
+        numbers = () if self.is_emitted else self.numbers
+        self.is_emitted = True
+        kernel = AttentionKernel(
+            assembly.name("attention"), self.sizes, matrix_of(self.factors.left.window), self.factors.right,
+            self.values[0], matrix_of(out.window), tuple(view_of(leaf.window, leaf.dtype) for leaf in others), body,
+            self.schedule, self.value.attributes["zeros"], bool(numbers),
+        )  # fmt: skip
+        places = [assembly.location(leaf) for leaf in others]
+        reads = (assembly.location(self.factors.left), self.factors.right_place, self.values[1], *places)
+        for leaf in numbers:
+            assembly.owners.pop(leaf.source.buffer, None)
+        assembly.call(kernel, tuple(map(assembly.location, (out, *numbers))), reads)
 
-def begin_attention(fusion: Fusion, softmax: Softmax) -> Attention | None:
-    """See whether the scores of a softmax can be computed block by block; None where not, or where it does not pay."""
-    scores, dtype = fusion.lazies[softmax.scores], dtype_of(softmax.scores)
-    if dtype not in FLOATS or dtype_of(softmax.product) != dtype or len(scores.shape) < 2:
-        return None
-    own = _scored_product(scores, dtype)
-    if own is None or own.factors is None:
-        return None
-    others = [leaf for leaf in scores.leaves() if leaf.source.pending not in (None, own)]
-    scores = read_from_memory(scores, others)
-    scores = _in_batch_of(own.factors, scores)
-    factors = in_batch(own.factors, scores.shape[:-2])
-    *_, rows, keys = scores.shape
-    if factors is None or factors.left.window.shape[-2] != rows:
-        return None
-    if not pays(prod(scores.shape[:-2]), rows, keys, fusion.assembly.target):
-        return None
-    batch, columns = scores.shape[:-2], tensor_type(softmax.product).shape[-1]
-    sizes = AttentionSizes(dtype, batch, rows, keys, factors.inner, columns)
-    target, causal = fusion.assembly.target, is_causal(scores, fusion.assembly)
+
+def body_of(nodes: Sequence[Node], own: Sequence[Leaf]) -> tuple[list[Leaf], tuple[Instruction, ...], list[int]]:
+    """Write expressions as one body that has products of its `own`; gives what it reads beside, and their numbers."""
+    inputs: list[Leaf] = []
+
+    def number_of(leaf: Leaf) -> int:
+        if leaf in own:
+            return own.index(leaf)
+        for number, known in enumerate(inputs):
+            if (known.source.buffer, known.window, known.dtype) == (leaf.source.buffer, leaf.window, leaf.dtype):
+                return len(own) + number
+        inputs.append(leaf)
+        return len(own) + len(inputs) - 1
+
+    for node in nodes:
+        for leaf in walk(node):
+            if isinstance(leaf, Leaf):
+                number_of(leaf)
+    writer = BodyWriter(number_of, len(own) + len(inputs))
+    numbers = [writer.write(node) for node in nodes]
+    return inputs, tuple(writer.body), numbers
+
+
+def attend(fusion: Fusion, value: Value) -> tuple[Lazy, Lazy]:
+    """Make the kernel of an attention: its rows of values, and the logarithm of each row's sum."""
+    query, key, values, *masks = value.operands
+    sizes, target = attention_sizes(value), fusion.assembly.target
+    scores = scores_of(fusion, value, masks)
+    factors = _factors(fusion, query, key, once=fusion.uses[key] == 1)
+    causal = scores.causal or _ends_causal(fusion, value, scores)
     schedule = choose_attention(sizes, factors.schedule, target, causal=causal)
-    if schedule is None:
-        return None
-    found = Attention(fusion, softmax, scores, own, factors, sizes, schedule)
-    if softmax.keeps_numbers:
-        found.numbers = tuple(fusion.plain_arena(scores.shape[:-1], dtype) for _ in range(2))
-        for value, leaf in zip((softmax.highest, softmax.total), found.numbers, strict=True):
-            fusion.assembly.owners[leaf.source.buffer] = (found,)
-            window = leaf.window.reshaped(tensor_type(value).shape)
-            assert window is not None
-            fusion.lazies[value] = Lazy(tensor_type(value).shape, Leaf(leaf.source, window, dtype))
-    return found
+    attention = Attention(fusion, value, scores, factors, sizes, schedule, _values(fusion, values, sizes, schedule))
+    rows, dtype = (*sizes.batch, sizes.rows), sizes.element
+    home = plain((*rows, sizes.columns))
+    attention.product = Product(fusion, home, dtype, attention.emit, _operand, sizes.columns, takes_code=False)
+    if any(
+        item.op == "item" and item.operands[0] is value and item.attributes["index"] for item in fusion.region.values
+    ):
+        attention.numbers = tuple(fusion.plain_arena(rows, dtype) for _ in range(2))
+        for leaf in attention.numbers:
+            fusion.assembly.owners[leaf.source.buffer] = (attention,)
+        highest, total = attention.numbers
+        logarithm = Computed("add", (Computed("log", (total,), dtype), highest), dtype)
+        return attention.product.lazy(), Lazy(rows, logarithm)
+    return attention.product.lazy(), Lazy(rows, Fixed(0.0, dtype))  # nobody reads it
 
 
-def pays(matrices: int, rows: int, keys: int, target: Target) -> bool:
-    """Whether so many rows and keys are enough: with few rows a matrix is one tile, and each core needs one."""
-    return keys >= FEWEST_KEYS and (rows >= FEWEST_ROWS or matrices >= target.cores or keys <= FEW_KEYS)
+def _operand(window: Window) -> Operand | None:
+    return Operand(window.strides[:-2], window.strides[-2], window.strides[-1])
 
 
-def _scored_product(scores: Lazy, dtype: str) -> Product | None:
-    """The one product that scores are made of, element by element; None where there is another, or none."""
-    found: Product | None = None
-    for node in walk(scores.node):
-        if isinstance(node, Taken) or node.dtype in SHORT_FLOATS:
-            return None
-        if isinstance(node, Counted) and any(node.window.strides[:-2]):
-            return None
-        if isinstance(node, Leaf) and isinstance(node.source.pending, Product) and node.source.pending.factors:
-            product = node.source.pending
-            if found not in (None, product) or product.memory >= 0:
-                return None
-            if not node.window.is_plain or node.window.size != product.home.size or node.dtype != dtype:
-                return None
-            found = product
-    return found
-
-
-def _in_batch_of(factors: Factors, scores: Lazy) -> Lazy:
-    """Scores in the batch dimensions of their product, where these are more: there, keys that repeat have steps."""
-    shape = (*factors.batch, *scores.shape[-2:])
-    if len(shape) <= len(scores.shape) or prod(shape) != prod(scores.shape):
-        return scores
-    return scores.viewed(lambda window: window.reshaped(shape), shape) or scores
-
-
-def in_batch(factors: Factors, batch: tuple[int, ...]) -> Factors | None:
-    """The same products with the batch in other dimensions; None where that is not possible."""
-    if prod(factors.batch) != prod(batch):
-        return None
-    left = factors.left.window.reshaped((*batch, *factors.left.window.shape[-2:]))
-    steps = Window(factors.batch, factors.right.batch).reshaped(batch)
-    if left is None or steps is None:
-        return None
-    right: Matrix | PackedMatrix = PackedMatrix(steps.strides)
-    if isinstance(factors.right, Matrix):
-        right = Matrix(steps.strides, factors.right.row, factors.right.column)
-    leaf = Leaf(factors.left.source, left, factors.left.dtype)
-    return Factors(batch, leaf, right, factors.right_place, factors.schedule)
-
-
-def attend(attention: Attention, value: Value) -> Lazy:
-    """The product of a softmax with values: a kernel that waits for where its result goes."""
-    fusion, sizes, schedule = attention.fusion, attention.sizes, attention.schedule
-    dtype, batch, product_sizes = sizes.element, sizes.batch, (sizes.rows, sizes.columns, sizes.keys)
-    right = with_batch(fusion, fusion.assembly.in_memory(fusion.operand(value, 1)), batch)
-    if schedule.key_block and packs_right(product_sizes, matrix_of(right.window), dtype):
-        # A block of keys must be rows side by side, which packed panels do not have.
-        copy = fusion.plain_arena(right.window.shape, dtype)
-        fusion.assembly.store_by_loop(Lazy(right.window.shape, right), copy)
-        right = copy
-    matrix, place = _values(fusion, right, product_sizes, schedule)
-    home = plain((*batch, sizes.rows, sizes.columns))
-
-    def emit(out: Leaf, _epilogue: Epilogue, _inputs: tuple[Leaf, ...]) -> None:
-        _emit(attention, (matrix, place), out)
-
-    def steps(window: Window) -> Operand | None:
-        return Operand(window.strides[:-2], window.strides[-2], window.strides[-1])
-
-    attention.product = Product(fusion, home, dtype, emit, steps, sizes.columns, takes_code=False)
-    shape = tensor_type(value).shape
-    found = attention.product.lazy().viewed(lambda window: window.reshaped(shape), shape)
-    assert found is not None
-    return found
-
-
-def with_batch(fusion: Fusion, right: Leaf, batch: tuple[int, ...]) -> Leaf:
-    """Matrices in memory with the batch in other dimensions, copied where that needs it."""
-    shape = (*batch, *right.window.shape[-2:])
-    window = right.window.reshaped(shape)
-    if window is None:
-        copy = fusion.plain_arena(right.window.shape, right.dtype)
-        fusion.assembly.store_by_loop(Lazy(right.window.shape, right), copy)
-        window = copy.window.reshaped(shape)
-        right = copy
-    assert window is not None
-    return Leaf(right.source, window, right.dtype)
+def _ends_causal(fusion: Fusion, value: Value, scores: Scores) -> bool:
+    """Whether the last that masks do is to put -inf to the keys behind a query, and nothing else."""
+    node = scores.node
+    if not isinstance(node, Computed) or node.op != "select" or value.attributes["hidden"] != -math.inf:
+        return False
+    condition, yes, _ = node.operands
+    return hides_keys_behind(condition, fusion.assembly, shown=not isinstance(yes, Fixed))
 
 
 def _values(
-    fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], schedule: AttentionSchedule
+    fusion: Fusion, value: Value, sizes: AttentionSizes, schedule: AttentionSchedule
 ) -> tuple[Matrix | PackedMatrix, Location]:
-    if schedule.key_block:
-        return matrix_of(right.window), fusion.assembly.location(right)
-    return right_operand(fusion, right, sizes, right.dtype)
+    right = fusion.assembly.in_memory(fusion.lazies[value])
+    product = (sizes.rows, sizes.columns, sizes.keys)
+    if not schedule.key_block:
+        return right_operand(fusion, right, product, right.dtype)
+    # A block of keys must be rows side by side, which packed panels do not have.
+    right = _side_by_side(fusion, right) if packs_right(product, matrix_of(right.window), right.dtype) else right
+    return matrix_of(right.window), fusion.assembly.location(right)
 
 
-def _emit(attention: Attention, values: tuple[Matrix | PackedMatrix, Location], out: Leaf) -> None:
-    """Write the kernel; its numbers are stored once, however often it is emitted."""
-    assembly, factors, softmax = attention.fusion.assembly, attention.factors, attention.softmax
-    others = [leaf for leaf in attention.scores.leaves() if leaf.source.pending is None]
+def _side_by_side(fusion: Fusion, leaf: Leaf) -> Leaf:
+    copy = fusion.plain_arena(leaf.window.shape, leaf.dtype)
+    fusion.assembly.store_by_loop(Lazy(leaf.window.shape, leaf), copy)
+    return copy
 
-    def number_of(leaf: Leaf) -> int:
-        return 0 if leaf.source.pending is attention.own else 1 + others.index(leaf)
 
-    writer = BodyWriter(number_of, 1 + len(others))
-    result = writer.write(attention.scores.node)
-    assert result == (len(others) + len(writer.body) if writer.body else 0)
-    numbers = () if attention.is_emitted else attention.numbers
-    attention.is_emitted = True
-    kernel = AttentionKernel(
-        assembly.name("attention"), attention.sizes, matrix_of(factors.left.window), factors.right, values[0],
-        matrix_of(out.window), tuple(view_of(leaf.window, leaf.dtype) for leaf in others), tuple(writer.body),
-        attention.schedule, softmax.masked_gives_zeros, bool(numbers),
+def attend_backward(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
+    """Make the kernel of all three gradients of an attention, which are of their inputs' shapes, row by row."""
+    gradient, query, key, values, logarithm, weight, *masks = value.operands
+    sizes, assembly = attention_sizes(value), fusion.assembly
+    scores = scores_of(fusion, value, masks)
+    products = _factors(fusion, query, key), _factors(fusion, gradient, values)
+    pull = Leaf(Source(), scores.product.window, sizes.element)
+    causal = scores.causal or any(_adds_causal(fusion, mask) for mask in masks)
+    schedule = choose_attention_gradient(
+        sizes, products[0].schedule, products[1].schedule, assembly.target, causal=causal
+    )
+    read = [_rows(fusion, operand) for operand in (query, gradient, key)]
+    outs = [_place(fusion, value, index) for index in range(3)]
+    inputs, body, (share, slope) = body_of(
+        _shares_and_slopes(value, scores, pull, [_for_each_row(fusion, each, scores) for each in (logarithm, weight)]),
+        [scores.product, pull],
+    )
+    (for_query, for_key, for_value), rows = ([matrix_of(leaf.window) for leaf in leaves] for leaves in (outs, read))
+    operands = AttentionOperands(
+        for_query, for_key, for_value, rows[0], products[0].right, rows[1], products[1].right, rows[2]
+    )
+    kernel = AttentionGradientKernel(
+        assembly.name("attention_gradient"), sizes, operands,
+        tuple(view_of(leaf.window, leaf.dtype) for leaf in inputs), body, share, slope, schedule,
     )  # fmt: skip
-    places = [assembly.location(leaf) for leaf in others]
-    reads = (assembly.location(factors.left), factors.right_place, values[1], *places)
-    for leaf in numbers:
-        assembly.owners.pop(leaf.source.buffer, None)
-    assembly.call(kernel, tuple(map(assembly.location, (out, *numbers))), reads)
+    places = [assembly.location(leaf) for leaf in (*read, *inputs)]
+    reads = (places[0], products[0].right_place, places[1], products[1].right_place, *places[2:])
+    assembly.call(kernel, tuple(map(assembly.location, outs)), reads)
+    return tuple(Lazy(leaf.window.shape, leaf) for leaf in outs)
+
+
+def _shares_and_slopes(value: Value, scores: Scores, pull: Leaf, rows: Sequence[Leaf]) -> list[Node]:
+    """The shares of softmax again, exp(score - logarithm), and what scores get: share * (pull - weight) * scale."""
+    logarithm, weight = rows
+    share: Node = scores.computed("exp", scores.computed("sub", scores.node, logarithm))
+    if value.attributes["zeros"]:
+        hidden = scores.computed("eq", scores.node, scores.fixed(-math.inf), dtype="bool")
+        share = scores.computed("select", hidden, scores.fixed(0.0), share)
+    slope = scores.computed("mul", share, scores.computed("sub", pull, weight))
+    scale = value.attributes["scale"]
+    return [share, slope if scale == 1 else scores.computed("mul", slope, scores.fixed(scale))]
+
+
+def _adds_causal(fusion: Fusion, mask: Value) -> bool:
+    """Whether a mask adds -inf to the scores of keys behind a query: shares there are 0, as far as all is finite."""
+    node = fusion.lazies[mask].node
+    if not isinstance(node, Computed) or node.op != "select":
+        return False
+    condition, yes, no = node.operands
+    hidden = [isinstance(one, Fixed) and one.number == -math.inf for one in (yes, no)]
+    return any(hidden) and hides_keys_behind(condition, fusion.assembly, shown=hidden[1])
+
+
+def _for_each_row(fusion: Fusion, value: Value, scores: Scores) -> Leaf:
+    """One number a row, repeated for all keys."""
+    leaf = fusion.assembly.in_memory(fusion.lazies[value])
+    window = leaf.window.reshaped((*leaf.window.shape, 1))
+    assert window is not None
+    return Leaf(leaf.source, window.expanded(scores.shape), leaf.dtype)
+
+
+def _rows(fusion: Fusion, value: Value) -> Leaf:
+    """A tensor in memory, its rows near each other and each side by side: it is a right operand too."""
+    leaf = fusion.assembly.in_memory(fusion.lazies[value])
+    rows, columns = leaf.window.shape[-2:]
+    packs = packs_right((rows, columns, rows), matrix_of(leaf.window), leaf.dtype)
+    return leaf if not packs and leaf.window.strides[-1] == 1 else _side_by_side(fusion, leaf)
+
+
+def _place(fusion: Fusion, value: Value, index: int) -> Leaf:
+    """Where one of several results goes: where it is handed out, if it is."""
+    kind = tensor_type(value.operands[1 + index])
+    for item in fusion.region.values:
+        if item.op == "item" and item.operands[0] is value and item.attributes["index"] == index:
+            return fusion.place_for(item, plain(kind.shape))
+    return fusion.plain_arena(kind.shape, dtype_of(value.operands[1 + index]))

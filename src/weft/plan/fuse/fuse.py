@@ -1,4 +1,4 @@
-"""A Region -> a Plan: elementwise trees, reductions, products and moves become as few kernels as they can.
+"""Fuse a Region into a Plan: elementwise trees, reductions, products and moves become as few kernels as they can.
 
 Values are taken in order and kept as expressions for as long as possible; memory is used where a kernel needs its
 operand there, where a costly value is read more than once, and where the region hands something out.
@@ -7,7 +7,7 @@ operand there, where a costly value is read more than once, and where the region
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,10 +18,7 @@ from weft.ir.graph import Value
 from weft.ir.types import TensorType
 from weft.plan.form.plan import Plan
 from weft.plan.fuse.assembly import declared, extent_of, lazy_size, preferred
-from weft.plan.fuse.attention import Attention, attend, begin_attention
-from weft.plan.fuse.attention_gradient import AttentionGradients
-from weft.plan.fuse.attention_gradient_pattern import find_attention_gradients
-from weft.plan.fuse.attention_pattern import Softmax, closed, find_softmaxes
+from weft.plan.fuse.attention import attend, attend_backward
 from weft.plan.fuse.conv_gradients import convolve_back, weigh
 from weft.plan.fuse.convolutions import convolve
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
@@ -63,13 +60,6 @@ class Fuser(Fusion):
 
     def __init__(self, region: Region, target: Target) -> None:
         super().__init__(region, target)
-        softmaxes = find_softmaxes(region, self.uses)
-        self.gradients = AttentionGradients(self, find_attention_gradients(region, softmaxes))
-        found = closed(softmaxes, region, self.uses, self.gradients.between)
-        self.softmaxes: dict[Value, Softmax] = {softmax.highest: softmax for softmax in found}
-        self.scores = {softmax.scores for softmax in found}
-        self.attentions: dict[Value, Attention] = {}  # by the product they end with
-        self.between: set[Value] = set()
 
     def fuse(self) -> Fused:
         """Make the plan."""
@@ -78,25 +68,16 @@ class Fuser(Fusion):
         self.outputs = {value: self._output_buffer(value) for value in self.region.outputs}
         for position, value in enumerate(self.region.values):
             self.position = position
-            if value in self.softmaxes:
-                self._begin_attention(self.softmaxes[value])
-            if value in self.between or value in self.gradients.turned or value in self.gradients.ends:
-                continue
-            if value in self.gradients.between:
-                self.gradients.note(value)
-            elif value in self.attentions:
-                self.lazies[value] = self._keep(value, attend(self.attentions[value], value))
-            elif value.op == "item":
-                self.lazies[value] = self.several[value.operands[0]][value.attributes["index"]]
+            if value.op == "item":
+                self.lazies[value] = self._keep(value, self.several[value.operands[0]][value.attributes["index"]])
             elif value.op == "library":
                 check(self, value)
             elif isinstance(value.type, TensorType):
                 self.lazies[value] = self._keep(value, RULES.get(value.op, compute)(self, value))
             else:
-                self.several[value] = pool(self, value)
-            self._hand_out_all([value])
-            if value in self.gradients.ready:
-                self._hand_out_all(self.gradients.compute(value))
+                self.several[value] = RULES_OF_SEVERAL[value.op](self, value)
+            if value in self.outputs:
+                self._hand_out(value, self.outputs[value])
         self.assembly.settle_all()
         self._check_all_is_written()
         return Fused(
@@ -117,16 +98,6 @@ class Fuser(Fusion):
         if any(tensor_type(value).size for value in lost):
             raise InternalError(f"a plan leaves out what it hands out: {', '.join(map(str, lost))}")
 
-    def _begin_attention(self, softmax: Softmax) -> None:
-        """Leave out what an attention computes itself; where it cannot, go on as with any other values."""
-        attention = begin_attention(self, softmax)
-        self.scores.discard(softmax.scores)
-        if attention is None:
-            self.lazies[softmax.scores] = self._keep(softmax.scores, self.lazies[softmax.scores])
-            return
-        self.attentions[softmax.product] = attention
-        self.between |= {*softmax.between, softmax.highest, softmax.total}
-
     def _add_input(self, value: Value) -> None:
         kind = tensor_type(value)
         number = self.assembly.buffer("input", extent_of(kind), dtype_of(value))
@@ -136,11 +107,6 @@ class Fuser(Fusion):
         kind = tensor_type(value)
         number = self.assembly.buffer("output", extent_of(kind), dtype_of(value))
         return self.assembly.leaf_in(number, declared(kind), dtype_of(value))
-
-    def _hand_out_all(self, values: Iterable[Value]) -> None:
-        for value in values:
-            if value in self.outputs:
-                self._hand_out(value, self.outputs[value])
 
     def _hand_out(self, value: Value, out: Leaf) -> None:
         lazy = self.lazies[value]
@@ -155,7 +121,7 @@ class Fuser(Fusion):
 
     def _keep(self, value: Value, lazy: Lazy) -> Lazy:
         """Put an expression into memory if several read it and it is dear, or if it has grown too long."""
-        if value in self.outputs or value in self.scores:
+        if value in self.outputs:
             return lazy
         whole = list(walk(lazy.node))
         nodes = [node for node in whole if isinstance(node, Computed)]
@@ -376,6 +342,13 @@ RULES: Mapping[str, Rule] = {
     "max_pool_gradient": pool_back,
     "average_pool_gradient": pool_back,
     **dict.fromkeys(REDUCTIONS, reduce_rows),
+}
+
+# For ops that give several tensors.
+RULES_OF_SEVERAL: Mapping[str, Callable[[Fusion, Value], tuple[Lazy, ...]]] = {
+    "max_pool": pool,
+    "attention": attend,
+    "attention_gradient": attend_backward,
 }
 
 

@@ -198,28 +198,19 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
         if flat is not None:
             left, right = replace(left, window=flat), replace(right, window=_last_two(right.window))
             batch, rows = [], flat.shape[0]
-    sizes = (rows, columns, inner)
     matrices = tuple(batch)
-    if copies_left(sizes, matrix_of(left.window)):
-        left = _row_by_row(fusion, left)
-    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
-    right_matrix: Matrix | PackedMatrix = matrix_of(right.window)
-    right_place = fusion.assembly.location(right)
-    once = fusion.uses[value.operands[1]] == 1 and not _is_packed_weight(fusion, right)
-    if once and reads_across(sizes, matrix_of(left.window), matrix_of(right.window)):
-        schedule = choose_dots(dtype, sizes, fusion.assembly.target)
-    else:
-        right_matrix, right_place = right_operand(fusion, right, sizes, dtype)
+    once = fusion.uses[value.operands[1]] == 1
+    factors = factors_of(fusion, (matrices, left, right), (rows, columns, inner), once=once)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         window = out.window.reshaped((*matrices, rows, columns))
         assert window is not None
         kernel = GemmKernel(
             fusion.assembly.name("product"), dtype, matrices, rows, columns, inner,
-            matrix_of(left.window), right_matrix, matrix_of(window), epilogue, schedule,
+            matrix_of(factors.left.window), factors.right, matrix_of(window), epilogue, factors.schedule,
         )  # fmt: skip
         places = [fusion.assembly.location(leaf) for leaf in inputs]
-        reads = (fusion.assembly.location(left), right_place, *places)
+        reads = (fusion.assembly.location(factors.left), factors.right_place, *places)
         fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
 
     def steps(window: Window) -> Operand | None:
@@ -228,8 +219,25 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             return None
         return Operand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
-    factors = Factors(matrices, left, right_matrix, right_place, schedule)
     return Product(fusion, plain(shape), dtype, emit, steps, columns, factors).lazy()
+
+
+def factors_of(
+    fusion: Fusion, matrices: tuple[tuple[int, ...], Leaf, Leaf], sizes: tuple[int, int, int], *, once: bool
+) -> Factors:
+    """Choose how products of a batch read both operands; `once`: nothing else reads the right one."""
+    batch, left, right = matrices
+    if copies_left(sizes, matrix_of(left.window)):
+        left = _row_by_row(fusion, left)
+    if (
+        once
+        and not _is_packed_weight(fusion, right)
+        and reads_across(sizes, matrix_of(left.window), matrix_of(right.window))
+    ):
+        schedule = choose_dots(left.dtype, sizes, fusion.assembly.target)
+        return Factors(batch, left, matrix_of(right.window), fusion.assembly.location(right), schedule)
+    schedule = choose_schedule(left.dtype, sizes, fusion.assembly.target)
+    return Factors(batch, left, *right_operand(fusion, right, sizes, left.dtype), schedule)
 
 
 def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:

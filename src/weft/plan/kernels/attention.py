@@ -208,15 +208,18 @@ class AttentionKernel(Kernel):
         """Never: blocks of rows read keys and values again."""
 
 
-def choose_attention(
-    sizes: AttentionSizes, scores: GemmSchedule, target: Target, *, causal: bool
-) -> AttentionSchedule | None:
-    """Choose how attention is computed, where the panels of the keys are known; None where scores find no room."""
+def block_rows(sizes: AttentionSizes, target: Target, *, causal: bool) -> int:
+    """Give how many rows a block has; 0 where the scores of so many keys find no room."""
     row_bytes = sizes.keys * DTYPE_BYTES[sizes.element]
     most = MOST_CAUSAL_ROWS if causal else MOST_ROWS
     rows = min(sizes.rows, most, max(SCORE_BYTES // row_bytes, LEAST_ROWS))
-    if rows < min(sizes.rows, LEAST_ROWS) or (rows + 1) * (row_bytes + target.vector_bytes * 2) > STACK_BYTES:
-        return None
+    fits = (rows + 1) * (row_bytes + target.vector_bytes * 2) <= STACK_BYTES
+    return rows if fits and rows >= min(sizes.rows, LEAST_ROWS) else 0
+
+
+def choose_attention(sizes: AttentionSizes, scores: GemmSchedule, target: Target, *, causal: bool) -> AttentionSchedule:
+    """Choose how attention is computed, where the panels of the keys are known, and scores find room."""
+    rows = block_rows(sizes, target, causal=causal)
     key_block = KEY_BLOCK if causal and sizes.keys > KEY_BLOCK else 0
     values = choose_schedule(sizes.element, (sizes.rows, sizes.columns, key_block or sizes.keys), target)
     return AttentionSchedule(rows, scores, values, key_block)

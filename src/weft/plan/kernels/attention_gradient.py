@@ -241,15 +241,20 @@ class AttentionGradientKernel(Kernel):
         """Never: blocks of rows read keys and values again."""
 
 
-def choose_attention_gradient(
-    sizes: AttentionSizes, scores: GemmSchedule, pull: GemmSchedule, target: Target, *, causal: bool
-) -> GradientSchedule | None:
-    """Choose how the gradients are computed, where the panels of the first two products are known; None: no room."""
+def gradient_block_rows(sizes: AttentionSizes, target: Target, *, causal: bool) -> int:
+    """Give how many rows a block has; 0 where the scores and the pull of so many keys find no room."""
     row_bytes = sizes.keys * DTYPE_BYTES[sizes.element]
     most = MOST_CAUSAL_ROWS if causal else MOST_ROWS
     rows = min(sizes.rows, most, max(SCORE_BYTES // row_bytes, LEAST_ROWS))
-    if rows < min(sizes.rows, LEAST_ROWS) or 2 * rows * (row_bytes + target.vector_bytes * 2) > STACK_BYTES:
-        return None
+    fits = 2 * rows * (row_bytes + target.vector_bytes * 2) <= STACK_BYTES
+    return rows if fits and rows >= min(sizes.rows, LEAST_ROWS) else 0
+
+
+def choose_attention_gradient(
+    sizes: AttentionSizes, scores: GemmSchedule, pull: GemmSchedule, target: Target, *, causal: bool
+) -> GradientSchedule:
+    """Choose how the gradients are computed, where the panels of the first two products are known."""
+    rows = gradient_block_rows(sizes, target, causal=causal)
     key_block = KEY_BLOCK if causal and sizes.keys > KEY_BLOCK else 0
     keys = key_block or sizes.keys
 

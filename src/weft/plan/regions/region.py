@@ -21,6 +21,7 @@ REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "ar
 PRODUCTS = frozenset({"matmul", "convolution"})
 CONVOLUTION_GRADIENTS = frozenset({"convolution_input_gradient", "convolution_weight_gradient"})
 POOLING = frozenset({"max_pool", "average_pool", "max_pool_gradient", "average_pool_gradient"})
+ATTENTION = frozenset({"attention", "attention_gradient"})
 JOINING = SCATTERS - {"scatter"}
 ANYWHERE = MOVES | REDUCTIONS | {"iota", "constant", "item"} | {name for name, op in OPS.items() if op.elementwise}
 
@@ -134,7 +135,7 @@ def is_native(value: Value, levels: dict[Value, tuple[bool, int]]) -> bool:
     kinds = [operand.type for operand in value.operands]
     if not all(map(_is_plain, kinds if value.op == "library" else [value.type, *kinds])):
         return False
-    if value.op in PRODUCTS | POOLING:
+    if value.op in PRODUCTS | POOLING | ATTENTION:
         return _is_supported_window(value, kinds)
     if value.op in CONVOLUTION_GRADIENTS:
         return _is_supported_window(value, kinds) and _has_numbers(value, kinds)
@@ -155,7 +156,7 @@ def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
     first = kinds[0]
     if not isinstance(first, TensorType) or DTYPE_NAMES[first.dtype] not in FLOATS:
         return False
-    return value.op == "matmul" or first.rank == 4
+    return value.op == "matmul" or value.op in ATTENTION or first.rank == 4
 
 
 def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:

@@ -1,34 +1,33 @@
-"""Lift PyTorch's fused attention, with its gradient, to products and softmax.
-
-The shape is the same everywhere, so that a later stage finds it: mul of the query by the scale, matmul, add of the
-mask, select of what is causal, max, sub, exp, sum, div, select (only with a mask: rows without any key), matmul.
-Scaling the query loses less than scaling the products, which are larger.
-"""
+"""Lift PyTorch's fused attention and its gradient to the ops of these names."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
 from weft.trace.lift.arguments import Arguments, Results, Rules
-from weft.trace.lift.expression import Expression, positions
+from weft.trace.lift.expression import Expression, several
 
 
-def scores(arguments: Arguments, query: Expression, key: Expression) -> Expression:
-    """How much each query, already scaled, looks at each key, masked, before softmax."""
+def options(arguments: Arguments, query: Expression, masks: list[Expression]) -> dict[str, Any]:
+    """What both ops say besides their operands; with a mask, a row without any key gives zeros, as PyTorch's does."""
     arguments.require(arguments.literal("dropout_p") == 0, "with dropout")
+    given = arguments.literal("scale")
+    scale = 1.0 / math.sqrt(query.shape[-1]) if given is None else float(given)
+    return {"scale": scale, "causal": bool(arguments.literal("is_causal")), "zeros": bool(masks)}
+
+
+def masks_of(arguments: Arguments, query: Expression, key: Expression) -> list[Expression]:
+    """What is added to scores: PyTorch makes -inf of what a mask hides, and of a score of infinity NaN with it."""
     arguments.require(query.shape[-1] > 0 and key.shape[-2] > 0, "of nothing")
-    found = query.matmul(key.transpose(-1, -2))
     mask = arguments.maybe("attn_mask")
-    if mask is not None:
-        if mask.dtype is torch.bool:
-            mask = mask.choose(mask.cast(found.dtype).like(0.0), mask.cast(found.dtype).like(-math.inf))
-        found = found + mask.wide().cast(found.dtype)
-    if arguments.literal("is_causal"):
-        rows, columns = (positions(found.shape[-2:], dimension, found.place) for dimension in (0, 1))
-        found = columns.apply("gt", rows).choose(-math.inf, found)
-    return found
+    if mask is None:
+        return []
+    if mask.dtype is torch.bool:
+        mask = mask.choose(mask.cast(query.dtype).like(0.0), mask.cast(query.dtype).like(-math.inf))
+    return [mask.wide().cast(query.dtype).expand((*query.shape[:-1], key.shape[-2]))]
 
 
 def repeated(heads: Expression, query: Expression) -> Expression:
@@ -47,46 +46,25 @@ def gathered(gradient: Expression, heads: Expression) -> Expression:
     return gradient if times == 1 else gradient.reshape((batch, count, times, keys, size)).sum((2,))
 
 
-def scale_of(arguments: Arguments, query: Expression) -> float:
-    """The factor of the scores."""
-    given = arguments.literal("scale")
-    return 1.0 / math.sqrt(query.shape[-1]) if given is None else float(given)
-
-
 def attention(arguments: Arguments) -> Results:
     """softmax(query * key) * value, and the logarithm of what softmax divides by."""
     query, key, value = (entry.wide() for entry in arguments.tensors("query", "key", "value"))
     key, value = repeated(key, query), repeated(value, query)
-    found = scores(arguments, query * scale_of(arguments, query), key)
-    last = (found.rank - 1,)
-    highest = found.reduce("max", last, keep=True)
-    grown = (found - highest).apply("exp")
-    total = grown.sum(last, keep=True)
-    # A row that is masked from end to end gives zeros, as PyTorch's kernel does.
-    masked = highest.apply("eq", -math.inf)
-    shares = grown / total
-    if arguments.maybe("attn_mask") is not None:
-        shares = masked.choose(0, shares)
-    return shares.matmul(value), (total.apply("log") + highest).reshape(found.shape[:-1])
+    masks = masks_of(arguments, query, key)
+    given = options(arguments, query, masks)
+    return several("attention", query, key, value, *masks, **given, hidden=-math.inf)
 
 
 def attention_gradient(arguments: Arguments) -> Results:
     """The gradients for query, key and value; the shares are computed again from the saved logarithm."""
     names = ("grad_out", "query", "key", "value", "out", "logsumexp")
-    gradient, query, *given, found, total = (entry.wide() for entry in arguments.tensors(*names))
-    key, value = (repeated(heads, query) for heads in given)
-    scale = scale_of(arguments, query)
-    scaled = query * scale
-    inner = scores(arguments, scaled, key)
-    shares = (inner - total.insert(total.rank)).apply("exp")
-    if arguments.maybe("attn_mask") is not None:
-        shares = inner.apply("eq", -math.inf).choose(0, shares)
-    for_value = shares.transpose(-1, -2).matmul(gradient)
-    pull = gradient.matmul(value.transpose(-1, -2))
-    weight = (gradient * found).sum((found.rank - 1,), keep=True)
-    slope = shares * (pull - weight)
-    for_key = slope.transpose(-1, -2).matmul(scaled)
-    return slope.matmul(key) * scale, gathered(for_key, given[0]), gathered(for_value, given[1])
+    gradient, query, *heads, found, logarithm = (entry.wide() for entry in arguments.tensors(*names))
+    key, value = (repeated(each, query) for each in heads)
+    masks = masks_of(arguments, query, key)
+    weight = (gradient * found).sum((found.rank - 1,))
+    others = (query, key, value, logarithm, weight, *masks)
+    for_query, *for_heads = several("attention_gradient", gradient, *others, **options(arguments, query, masks))
+    return for_query, *(gathered(one, each) for one, each in zip(for_heads, heads, strict=True))
 
 
 ATTENTION: Rules = {

@@ -13,13 +13,13 @@ from torch.nn.functional import scaled_dot_product_attention, softmax
 
 import weft
 from weft.ir.types import TensorType
-from weft.passes.pipeline import run_pipeline
 from weft.plan.form.plan import KernelCall
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.gemm import Matrix
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.memory.arena import place
+from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.region import find_regions
 from weft.plan.schedule.lanes import schedule
 from weft.plan.schedule.machine_model import default_model
@@ -314,7 +314,7 @@ def test_a_causal_block_of_rows_does_not_see_the_keys_behind_it() -> None:
 @pytest.mark.parametrize(("function", "rows"), [(causal, 200), (by_pytorch, 1), (by_pytorch, 5)])
 def test_any_number_of_lanes_gives_the_same_bits(function: Function, rows: int) -> None:
     inputs, target = tensors(rows, 800 if rows < 8 else rows, 64), host_target()
-    graph = run_pipeline(lift(weft.program(function, *inputs).graph))
+    graph = with_attentions(lift(weft.program(function, *inputs).graph), target)
     (region,) = find_regions(graph, frozenset())
     fused, known = fuse(region, target), dict(zip(graph.inputs, inputs, strict=True))
     kind, results = region.outputs[0].type, []
