@@ -1,16 +1,14 @@
-"""Check kernels -> one LLVM function each, which marks a word of the frame where an index is out of range.
+"""Emit checks of indices: mark a word of the frame where one is out of range.
 
 Contract of the emitted function: void name(mark, in0.., begin, end) makes the word at `mark` 1 if an index of the tiles
 [begin, end) names no place, and else leaves it as it is.
 """
 
-from weft.codegen.kernels.elementwise import Point, Typed, emit_body
-from weft.codegen.kernels.spans import Span, iota_start, linear, mask_up_to, row_coordinates
-from weft.codegen.llvm.dtypes import HELD
+from weft.codegen.kernels.elementwise import emit_body
+from weft.codegen.kernels.spans import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, vector
 from weft.plan.kernels.check import CheckKernel
-from weft.plan.kernels.expression import Instruction
 
 
 def emit_check(module: Module, kernel: CheckKernel) -> None:
@@ -49,23 +47,15 @@ class _CheckWriter:
         with f.loop(0, end, lanes) as vectors:
             partial = kernel.masked and kernel.columns % lanes
             mask = mask_up_to(f, vectors.index, last, lanes) if partial else None
-            self._span(coordinates, Span(f, vectors.index, lanes, mask))
+            self._span(coordinates, ColumnSpan(f, vectors.index, lanes, mask))
         if not kernel.masked and kernel.columns % lanes:
             with f.loop(kernel.columns // lanes * lanes, kernel.columns) as rest:
-                self._span(coordinates, Span(f, rest.index, 1))
+                self._span(coordinates, ColumnSpan(f, rest.index, 1))
 
-    def _span(self, coordinates: tuple[Register, ...], span: Span) -> None:
+    def _span(self, coordinates: tuple[Register, ...], span: ColumnSpan) -> None:
         f, kernel = self.f, self.kernel
-
-        def position(line: Instruction) -> Register:
-            return span.position(line.dtype, iota_start(f, line, coordinates, 0), int(line.attributes[-2]))
-
-        inputs = []
-        for pointer, view in zip(self.pointers, kernel.inputs, strict=True):
-            start = linear(f, coordinates, view.strides[:-1], view.offset)
-            base = f.offset(pointer, HELD[view.dtype].stored, start)
-            inputs.append(Typed(span.load(view, base, view.strides[-1]), view.dtype))
-        index = emit_body(f, kernel.body, inputs, Point(span.lanes, position))[kernel.index].register
+        inputs = load_inputs(span, self.pointers, kernel.inputs, coordinates)
+        index = emit_body(f, kernel.body, inputs, row_context(span, coordinates))[kernel.index].register
         # As a number without a sign, a negative one is larger than any extent.
         outside = f.compare("icmp uge", index, constant(index.kind, kernel.extent))
         if span.mask is not None:

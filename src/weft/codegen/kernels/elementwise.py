@@ -1,4 +1,4 @@
-"""Instructions of a kernel's body -> LLVM instructions on vectors: a table with a rule per op.
+"""Emit the instructions of a kernel's body on vectors: a table with a rule per op.
 
 A rule gets a Site, which knows the dtypes, and the operands in registers. Integers wrap; NaN, infinities and signed
 zero are PyTorch's; nothing is computed in f16 or bf16, so bodies cast before and after (plan.expression).
@@ -26,7 +26,7 @@ class Typed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class BodyContext:
     """Where a body is written: how many elements at once, and what makes the registers of `iota` and `take` there."""
 
     lanes: int
@@ -328,18 +328,20 @@ def emit_op(f: FunctionWriter, op: str, operands: Sequence[Typed], dtype: str) -
     return rule(site, *(operand.register for operand in operands))
 
 
-def emit_body(f: FunctionWriter, body: Sequence[Instruction], inputs: Sequence[Typed], point: Point) -> list[Typed]:
+def emit_body(
+    f: FunctionWriter, body: Sequence[Instruction], inputs: Sequence[Typed], context: BodyContext
+) -> list[Typed]:
     """Write a body; gives all its values, inputs first."""
     values = list(inputs)
     for instruction in body:
         register: Register
         if instruction.op == "constant":
-            like = vector("i64", point.lanes)
+            like = vector("i64", context.lanes)
             register = dtype_constant(instruction.dtype, instruction.attributes[0], like)
         elif instruction.op == "iota":
-            register = point.position(instruction)
-        elif instruction.op == "take" and point.take is not None:
-            register = point.take(instruction, values[instruction.operands[0]].register)
+            register = context.position(instruction)
+        elif instruction.op == "take" and context.take is not None:
+            register = context.take(instruction, values[instruction.operands[0]].register)
         else:
             operands = [values[number] for number in instruction.operands]
             register = emit_op(f, instruction.op, operands, instruction.dtype)

@@ -9,13 +9,12 @@ An input that runs across the output (its columns are not side by side) is trans
 
 from dataclasses import dataclass
 
-from weft.codegen.kernels.elementwise import Point, Typed, emit_body
-from weft.codegen.kernels.spans import Span, iota_start, linear, load_scalar, mask_up_to, row_coordinates
+from weft.codegen.kernels.elementwise import Typed, emit_body
+from weft.codegen.kernels.spans import ColumnSpan, linear, load_scalar, mask_up_to, row_context, row_coordinates
 from weft.codegen.kernels.transpose import Patch, TransposedPatch
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
-from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.loop import LoopKernel, steady_values
 
 
@@ -108,24 +107,24 @@ class _LoopWriter:
         if columns >= step:
             with f.loop(first, f.add(last, 1 - step), step) as whole:
                 for number in range(self.schedule.unroll):
-                    self._span(row, Span(f, f.add(whole.index, number * lanes), lanes))
+                    self._span(row, ColumnSpan(f, f.add(whole.index, number * lanes), lanes))
             first = whole.index
         if columns % step == 0:
             return
         if self.schedule.masked:
             with f.loop(first, last, lanes) as rest:
                 mask = mask_up_to(f, rest.index, last, lanes) if columns % lanes else None
-                self._span(row, Span(f, rest.index, lanes, mask))
+                self._span(row, ColumnSpan(f, rest.index, lanes, mask))
             return
         if columns >= lanes and self.schedule.unroll > 1:
             with f.loop(first, f.add(last, 1 - lanes), lanes) as single:
-                self._span(row, Span(f, single.index, lanes))
+                self._span(row, ColumnSpan(f, single.index, lanes))
             first = single.index
         if columns % lanes:
             with f.loop(first, last) as one:
-                self._span(row, Span(f, one.index, 1))
+                self._span(row, ColumnSpan(f, one.index, 1))
 
-    def _span(self, row: LoopRow, span: Span) -> None:
+    def _span(self, row: LoopRow, span: ColumnSpan) -> None:
         f, kernel = self.f, self.kernel
         inputs = []
         for number, view in enumerate(kernel.inputs, len(kernel.outputs)):
@@ -135,15 +134,6 @@ class _LoopWriter:
             else:
                 register = span.load(view, row.bases[number], 1 if number in self.transposed else view.strides[-1])
             inputs.append(Typed(register, view.dtype))
-
-        def position(instruction: Instruction) -> Register:
-            first = iota_start(f, instruction, row.coordinates, 0)
-            return span.position(instruction.dtype, first, int(instruction.attributes[-2]))
-
-        def take(instruction: Instruction, index: Register) -> Register:
-            steady = instruction.operands[0] in self.steady
-            return span.take(instruction, (self.tables, row.coordinates), index, steady=steady)
-
-        values = emit_body(f, kernel.body, inputs, Point(span.lanes, position, take))
+        values = emit_body(f, kernel.body, inputs, row_context(span, row.coordinates, self.tables, self.steady))
         for number, (view, result) in enumerate(zip(kernel.outputs, kernel.results, strict=True)):
             span.store(view, row.bases[number], view.strides[-1], values[result].register)

@@ -1,4 +1,11 @@
-"""Windows of a pooling -> what they see of an image, and the loops that take its maximum or mean."""
+"""Emit poolings: the maximum or mean of what each window sees of an image.
+
+Contract of the emitted function: void name(out*, [indices*], input*, begin, end). It computes tiles [begin, end); out
+and indices overlap nothing. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
+
+Vectors run along channels, where all lanes have the same window, or along columns, where each lane's begins a stride
+further right: then columns whose windows see less than others, at the edges, are computed one by one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +28,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Point:
+class PoolOutputs:
     """Outputs computed at once: where they go, the plane they see and what of it, and how many are in each vector."""
 
     out: Register
@@ -55,7 +62,7 @@ def seen_along(writer: FunctionWriter, kernel: PoolKernel, axis: int, position: 
 
 
 class WindowEmitter:
-    """Emits the maximum or mean of windows, for points of vectors along channels or columns."""
+    """Emits the maximum or mean of windows, for outputs in vectors along channels or columns."""
 
     def __init__(self, vectors: Vectors, kernel: PoolKernel) -> None:
         self.vectors = vectors
@@ -68,27 +75,27 @@ class WindowEmitter:
         apart = 0 if along_channels else kernel.window.stride[1]
         self.index_steps = constants("i32", [lane * apart for lane in range(vectors.lanes)])
 
-    def emit(self, point: Point) -> None:
-        """Compute and store one point."""
-        rows, columns = point.axes
-        starts = self._starts(point)
+    def emit(self, outputs: PoolOutputs) -> None:
+        """Compute and store some outputs."""
+        rows, columns = outputs.axes
+        starts = self._starts(outputs)
         with self.writer.loop(rows.first, rows.stop, self.kernel.window.dilation[0], carried=starts) as down:
-            line = self.vectors.moved(point.plane, (down.index, self.kernel.input.row))
+            line = self.vectors.moved(outputs.plane, (down.index, self.kernel.input.row))
             carried = down.carried
             with self.writer.loop(columns.first, columns.stop, self.kernel.window.dilation[1], carried) as across:
                 seen = self.vectors.moved(line, (across.index, self.kernel.input.column))
                 index = self.writer.add(self.writer.multiply(down.index, self.kernel.in_size[1]), across.index)
-                across.carry(*self._taken_in(across.carried, seen, index, point.counts))
+                across.carry(*self._taken_in(across.carried, seen, index, outputs.counts))
             down.carry(*across.carried)
-        self._store(point, down.carried)
+        self._store(outputs, down.carried)
 
-    def _starts(self, point: Point) -> list[Register]:
-        rows, columns = point.axes
+    def _starts(self, outputs: PoolOutputs) -> list[Register]:
+        rows, columns = outputs.axes
         lowest = constant(self.vectors.kind, -INFINITY if self.kernel.kind == "max" else 0.0)
-        starts = [lowest] * len(point.counts)
+        starts = [lowest] * len(outputs.counts)
         if self.kernel.indices:
             index = self.writer.add(self.writer.multiply(rows.first, self.kernel.in_size[1]), columns.first)
-            starts += [self._index(index)] * len(point.counts)
+            starts += [self._index(index)] * len(outputs.counts)
         return starts
 
     def _index(self, scalar: Register) -> Register:
@@ -128,21 +135,21 @@ class WindowEmitter:
         second = vectors.load(vectors.address(address, lanes), seen - lanes) if seen > lanes else vectors.zero
         return self.writer.shuffle(first, second, range(0, 2 * lanes, 2))
 
-    def _store(self, point: Point, carried: Sequence[Register]) -> None:
+    def _store(self, outputs: PoolOutputs, carried: Sequence[Register]) -> None:
         writer, vectors = self.writer, self.vectors
         if self.kernel.kind == "mean":
-            divisor = self._divisor(point)
+            divisor = self._divisor(outputs)
             carried = [writer.binary("fdiv", total, divisor) for total in carried]
-        for number, count in enumerate(point.counts):
+        for number, count in enumerate(outputs.counts):
             offset = number * vectors.lanes * self.out_stride
-            vectors.store_apart(carried[number], vectors.address(point.out, offset), self.out_stride, count)
-            if point.indices is not None:
+            vectors.store_apart(carried[number], vectors.address(outputs.out, offset), self.out_stride, count)
+            if outputs.indices is not None:
                 whole = Vectors(writer, "i64", vectors.lanes)
-                index = writer.convert("sext", carried[len(point.counts) + number], "i64")
-                whole.store_apart(index, whole.address(point.indices, offset), self.out_stride, count)
+                index = writer.convert("sext", carried[len(outputs.counts) + number], "i64")
+                whole.store_apart(index, whole.address(outputs.indices, offset), self.out_stride, count)
 
-    def _divisor(self, point: Point) -> Register:
-        writer, (rows, columns) = self.writer, point.axes
+    def _divisor(self, outputs: PoolOutputs) -> Register:
+        writer, (rows, columns) = self.writer, outputs.axes
         if self.kernel.divisor is not None:
             return constant(self.vectors.kind, self.kernel.divisor)
         count = writer.binary("mul", rows.weight, columns.weight)
@@ -151,6 +158,7 @@ class WindowEmitter:
 
 def emit_pool(module: Module, kernel: PoolKernel) -> None:
     """Emit the function of a pooling."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     pointers = ["ptr"] * (3 if kernel.indices else 2)
     writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
@@ -158,7 +166,7 @@ def emit_pool(module: Module, kernel: PoolKernel) -> None:
 
 
 @dataclass(frozen=True)
-class Line:
+class PoolLine:
     """A line: where it is written, the plane it sees, and what of the plane's rows."""
 
     out: Register
@@ -168,7 +176,7 @@ class Line:
 
 
 class PoolEmitter:
-    """Emits the loops over lines and, in them, over points."""
+    """Emits the loops over lines and, in them, over outputs."""
 
     def __init__(self, writer: FunctionWriter, kernel: PoolKernel) -> None:
         self.writer = writer
@@ -188,18 +196,18 @@ class PoolEmitter:
             else:
                 self._columns(self._line(row, *writer.divide(rest, kernel.channels)))
 
-    def _line(self, row: Register, image: Register, channel: Register) -> Line:
+    def _line(self, row: Register, image: Register, channel: Register) -> PoolLine:
         kernel, output = self.kernel, self.kernel.output
         out, *indices, plane = self.writer.parameters[:-2]
         moves = ((image, output.image), (row, output.row), (channel, output.channel))
-        return Line(
+        return PoolLine(
             self.wide.moved(out, *moves),
             self.index.moved(indices[0], *moves) if indices else None,
             self.wide.moved(plane, (image, kernel.input.image), (channel, kernel.input.channel)),
             seen_along(self.writer, kernel, 0, row),
         )
 
-    def _channels(self, line: Line) -> None:
+    def _channels(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along the channels."""
         kernel, lanes = self.kernel, self.kernel.schedule.lanes
         group = lanes * kernel.schedule.vectors
@@ -209,13 +217,13 @@ class PoolEmitter:
             place = self._moved(line, (columns.index, kernel.output.column))
             with self.writer.loop(0, kernel.channels // group) as groups:
                 channel = self.writer.multiply(groups.index, group)
-                self._point(emitter, self._along(place, channel), axis, (lanes,) * kernel.schedule.vectors)
+                self._outputs(emitter, self._along(place, channel), axis, (lanes,) * kernel.schedule.vectors)
             if rest := kernel.channels % group:
                 counts = (*[lanes] * (rest // lanes), *([rest % lanes] if rest % lanes else []))
                 channel = self.writer.integer(kernel.channels - rest)
-                self._point(emitter, self._along(place, channel), axis, counts)
+                self._outputs(emitter, self._along(place, channel), axis, counts)
 
-    def _columns(self, line: Line) -> None:
+    def _columns(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along columns: one by one at the edges, where windows see less."""
         kernel, lanes = self.kernel, self.kernel.schedule.lanes
         first, stop = inner_columns(kernel)
@@ -229,23 +237,23 @@ class PoolEmitter:
         if rest:
             self._column(WindowEmitter(self.wide, kernel), line, self.writer.integer(stop - rest), rest)
 
-    def _column(self, emitter: WindowEmitter, line: Line, column: Register, count: int) -> None:
+    def _column(self, emitter: WindowEmitter, line: PoolLine, column: Register, count: int) -> None:
         axis = seen_along(self.writer, self.kernel, 1, column)
-        self._point(emitter, self._moved(line, (column, self.kernel.output.column)), axis, (count,))
+        self._outputs(emitter, self._moved(line, (column, self.kernel.output.column)), axis, (count,))
 
-    def _moved(self, line: Line, move: tuple[Register, int]) -> Line:
+    def _moved(self, line: PoolLine, move: tuple[Register, int]) -> PoolLine:
         """Move where a line is written."""
         indices = self.index.moved(line.indices, move) if line.indices is not None else None
-        return Line(self.wide.moved(line.out, move), indices, line.plane, line.rows)
+        return PoolLine(self.wide.moved(line.out, move), indices, line.plane, line.rows)
 
-    def _along(self, line: Line, channel: Register) -> Line:
+    def _along(self, line: PoolLine, channel: Register) -> PoolLine:
         """Move a line to a channel."""
         moved = self._moved(line, (channel, self.kernel.output.channel))
         plane = self.wide.moved(line.plane, (channel, self.kernel.input.channel))
-        return Line(moved.out, moved.indices, plane, line.rows)
+        return PoolLine(moved.out, moved.indices, plane, line.rows)
 
-    def _point(self, emitter: WindowEmitter, line: Line, columns: Axis, counts: tuple[int, ...]) -> None:
-        emitter.emit(Point(line.out, line.indices, line.plane, (line.rows, columns), counts))
+    def _outputs(self, emitter: WindowEmitter, line: PoolLine, columns: Axis, counts: tuple[int, ...]) -> None:
+        emitter.emit(PoolOutputs(line.out, line.indices, line.plane, (line.rows, columns), counts))
 
 
 def inner_columns(kernel: PoolKernel) -> tuple[int, int]:

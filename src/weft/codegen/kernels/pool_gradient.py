@@ -1,8 +1,10 @@
-"""A PoolGradientKernel -> one LLVM function.
+"""Emit gradients of poolings: each place of the image adds up what the windows that see it give back.
 
 Contract of the emitted function: void name(out*, gradient*, [indices*], begin, end). It computes tiles [begin, end);
 out overlaps nothing. Nothing outside the tensors is read or written, whatever the indices are. Sizes are constants and
 may be 0.
+
+Gathered from the windows, and not scattered by them: places are written once, in order, by whichever lane has them.
 """
 
 from collections.abc import Sequence
@@ -17,6 +19,7 @@ from weft.plan.kernels.pool_gradient import PoolGradientKernel
 
 def emit_pool_gradient(module: Module, kernel: PoolGradientKernel) -> None:
     """Emit the function of a pooling's gradient."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     pointers = ["ptr"] * (3 if kernel.indices else 2)
     writer = module.function(kernel.name, [*pointers, "i64", "i64"])
     if kernel.tile_count:
@@ -32,7 +35,7 @@ class Sources:
 
 
 @dataclass(frozen=True)
-class Line:
+class GradientLine:
     """A line: where it is written, its row in the plane, the windows of its image, and those that see the row."""
 
     out: Register
@@ -61,7 +64,7 @@ class PoolGradientEmitter:
             else:
                 self._columns(self._line(row, *writer.divide(rest, kernel.channels)))
 
-    def _line(self, row: Register, image: Register, channel: Register) -> Line:
+    def _line(self, row: Register, image: Register, channel: Register) -> GradientLine:
         kernel, output = self.kernel, self.kernel.output
         out, gradient, *indices = self.writer.parameters[:-2]
         moves = ((image, output.image), (row, output.row), (channel, output.channel))
@@ -72,7 +75,7 @@ class PoolGradientEmitter:
             if kernel.indices
             else None,
         )
-        return Line(self.vectors.moved(out, *moves), row, sources, self._seeing(0, row))
+        return GradientLine(self.vectors.moved(out, *moves), row, sources, self._seeing(0, row))
 
     def _seeing(self, axis: int, position: Register) -> tuple[Register, Register]:
         """Give the first window along an axis that may see a position, and the one after the last."""
@@ -94,7 +97,7 @@ class PoolGradientEmitter:
 
     # Vectors along channels: all lanes see the same windows.
 
-    def _channels(self, line: Line) -> None:
+    def _channels(self, line: GradientLine) -> None:
         kernel, lanes, writer = self.kernel, self.kernel.schedule.lanes, self.writer
         group = lanes * kernel.schedule.vectors
         with writer.loop(0, kernel.in_size[1]) as columns:
@@ -104,7 +107,7 @@ class PoolGradientEmitter:
             place = writer.add(writer.multiply(line.row, kernel.in_size[1]), column)
             places = writer.splat(writer.convert("trunc", place, "i32"), lanes)
 
-            def point(channel: Register, counts: Sequence[int]) -> None:
+            def outputs(channel: Register, counts: Sequence[int]) -> None:
                 sources = self._moved(line.sources, channel, "channel")
                 totals = self._taken_back(sources, (line.windows, windows), places, counts)
                 begin = self.vectors.moved(out, (channel, kernel.output.channel))
@@ -112,10 +115,10 @@ class PoolGradientEmitter:
                     self.vectors.store(total, self.vectors.address(begin, number * lanes), count)
 
             with writer.loop(0, kernel.channels // group) as groups:
-                point(writer.multiply(groups.index, group), (lanes,) * kernel.schedule.vectors)
+                outputs(writer.multiply(groups.index, group), (lanes,) * kernel.schedule.vectors)
             if rest := kernel.channels % group:
                 counts = (*[lanes] * (rest // lanes), *([rest % lanes] if rest % lanes else []))
-                point(writer.integer(kernel.channels - rest), counts)
+                outputs(writer.integer(kernel.channels - rest), counts)
 
     def _taken_back(
         self,
@@ -151,7 +154,7 @@ class PoolGradientEmitter:
 
     # Vectors along columns: each lane has windows of its own, so they are gathered.
 
-    def _columns(self, line: Line) -> None:
+    def _columns(self, line: GradientLine) -> None:
         kernel, writer, lanes = self.kernel, self.writer, self.kernel.schedule.lanes
         width = writer.integer(kernel.in_size[1])
         with writer.loop(0, kernel.in_size[1], lanes) as columns:
@@ -160,12 +163,12 @@ class PoolGradientEmitter:
             column = writer.binary("add", writer.splat(number, lanes), constants("i32", range(lanes)))
             with writer.loop(*line.windows, carried=[self.vectors.zero]) as down:
                 seen = self._moved(line.sources, down.index, "row")
-                with writer.loop(0, kernel.most_windows(1), carried=down.carried) as turns:
-                    back = writer.binary("sub", writer.integer(kernel.most_windows(1) - 1), turns.index)
+                with writer.loop(0, kernel.most_windows(1), carried=down.carried) as offsets:
+                    back = writer.binary("sub", writer.integer(kernel.most_windows(1) - 1), offsets.index)
                     windows, exist = self._windows(column, back)
                     exist = writer.binary("and", exist, real)
-                    turns.carry(self._gathered(turns.carried[0], seen, (line.row, column), (windows, exist)))
-                down.carry(*turns.carried)
+                    offsets.carry(self._gathered(offsets.carried[0], seen, (line.row, column), (windows, exist)))
+                down.carry(*offsets.carried)
             self._store(down.carried[0], line.out, columns.index, real)
 
     def _windows(self, column: Register, back: Register) -> tuple[Register, Register]:
@@ -198,6 +201,7 @@ class PoolGradientEmitter:
     def _gather(self, of: Vectors, base: Register, index: Register, stride: int, mask: Register) -> Register:
         writer = self.writer
         places = writer.binary("mul", writer.convert("sext", index, "i64"), constant(of_lanes("i64", of), stride))
+        # SAFETY: lanes whose window does not exist are masked: they form an address and touch nothing.
         pointers = writer.emit(of_lanes("ptr", of), f"getelementptr {of.element}, {base}, {places}")
         return writer.gather(of.kind, pointers, mask)
 

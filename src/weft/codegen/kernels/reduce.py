@@ -1,12 +1,23 @@
-"""Partial results carried through loops -> the same results with few additions in a row, whatever the loops' length."""
+"""Emit row kernels: reductions of rows, with what feeds and follows them, in stages (softmax, norms, sums).
+
+Contract of the emitted function: void name(out0.., in0.., begin, end) computes the tiles [begin, end). Buffers do not
+overlap except as the kernel's in-place pairs say; sizes are constants and may be 0. A row is done within one tile, so
+how the tiles are shared out over calls changes no bit of the results.
+
+A stage is a pass over a row's columns that reduces, or a finish that computes with the row's numbers. Vectors run along
+the columns, in several chains that are joined at the end, or along neighbouring rows. Sums start anew after every
+`group` rounds, so that the longest chain of additions is short whatever the length of a row:
+
+    ((x0 + .. + xg) + (xg+1 + .. + x2g)) + ..        groups of groups where there are more than `group` of them
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from weft.codegen.kernels.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
 from weft.codegen.kernels.reducers import REDUCERS, Partial, Reducer, joined, masked_partial
-from weft.codegen.kernels.spans import Span, linear, mask_up_to, row_coordinates
+from weft.codegen.kernels.spans import ColumnSpan, linear, mask_up_to, row_coordinates
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
@@ -18,8 +29,8 @@ Step = Callable[[Register, State], State]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """What one partial result of a state is of: the reduction, the dtype, the lanes."""
+class AccumulatorType:
+    """What accumulates in one partial result of a state: the reduction, the dtype, the lanes."""
 
     reducer: Reducer
     dtype: str
@@ -36,7 +47,7 @@ class Carrier:
     """Runs loops that carry a state with these slots; sums start anew after every `group` rounds."""
 
     f: FunctionWriter
-    slots: tuple[Slot, ...]
+    slots: tuple[AccumulatorType, ...]
     group: int
 
     def start(self) -> State:
@@ -89,23 +100,23 @@ UNUSED = Typed(Register("void", ""), "")
 
 
 @dataclass(frozen=True, slots=True)
-class RowPlace:
+class RowPosition:
     """The row that is written: coordinates of the kept dimensions stepped one by one, and the spans of rows.
 
     Where vectors run along columns there is one span, of one row; its lanes are made anew for each pass.
     """
 
     coordinates: tuple[Register, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[ColumnSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
     """Where a body is written: a span, each view's address at the span's column 0, and its place in the row."""
 
-    span: Span
+    span: ColumnSpan
     bases: tuple[Register, ...]
-    known: dict[int, Typed]
+    row_values: dict[int, Typed]
     position: Callable[[Instruction], Register]
 
 
@@ -124,7 +135,7 @@ class RowWriter:
         self.used = {number for stage in self.expression.stages for number in used_values(stage)}
         self.along = self.kept - 1 if self.schedule.along_rows else self.kept + len(self.expression.columns) - 1
 
-    def write(self, place: RowPlace) -> None:
+    def write(self, place: RowPosition) -> None:
         """Write the stages in order; each gives the numbers of the row that later ones use."""
         f = self.f
         outer = len(place.coordinates)
@@ -133,7 +144,7 @@ class RowWriter:
             for pointer, view in zip(self.pointers, self.views, strict=True)
         )
         # What does not change along the columns is loaded once; it exists even if there are no columns.
-        known = [
+        row_values = [
             {
                 number: Typed(span.load(view, bases[number], self._step(view)), view.dtype)
                 for number, view in enumerate(self.expression.inputs)
@@ -143,9 +154,9 @@ class RowWriter:
         ]
         numbers = len(self.views)
         for stage in self.expression.stages:
-            writer = _StageWriter(self, place, bases, known)
+            writer = _StageWriter(self, place, bases, row_values)
             for results in writer.write(stage):
-                for facts, result in zip(known, results, strict=True):
+                for facts, result in zip(row_values, results, strict=True):
                     facts[numbers] = result
                 numbers += 1
 
@@ -157,19 +168,19 @@ class _StageWriter:
     """Writes one stage at one place."""
 
     def __init__(
-        self, rows: RowWriter, place: RowPlace, bases: tuple[Register, ...], known: list[dict[int, Typed]]
+        self, rows: RowWriter, place: RowPosition, bases: tuple[Register, ...], row_values: list[dict[int, Typed]]
     ) -> None:
         self.rows = rows
         self.f = rows.f
         self.place = place
         self.bases = bases
-        self.known = known
+        self.row_values = row_values
         self.schedule = rows.schedule
         self.columns = rows.expression.columns
         lanes = self.schedule.lanes
-        self.wide = known
+        self.wide = row_values
         if not self.schedule.along_rows:
-            self.wide = [{n: Typed(self.f.splat(x.register, lanes), x.dtype) for n, x in known[0].items()}]
+            self.wide = [{n: Typed(self.f.splat(x.register, lanes), x.dtype) for n, x in row_values[0].items()}]
 
     def write(self, stage: Stage) -> list[list[Typed]]:
         """Write the stage; gives its numbers of the row, each with a register per span."""
@@ -179,8 +190,8 @@ class _StageWriter:
 
     def _finish(self, stage: Finish) -> list[list[Typed]]:
         found = []
-        for span, known in zip(self.place.spans, self.known, strict=True):
-            element = Element(span, self.bases, known, self._position(span, ()))
+        for span, row_values in zip(self.place.spans, self.row_values, strict=True):
+            element = Element(span, self.bases, row_values, self._position(span, ()))
             values = self._evaluate(stage, element)
             found.append([values[number] for number in stage.results])
         return [list(results) for results in zip(*found, strict=True)]
@@ -194,8 +205,8 @@ class _StageWriter:
             moved = self._moved(bases, (before,), len(self.columns) - 1)
             coordinates = (*row_coordinates(self.f, outer, self.columns[:-1]), before)
             after: list[Partial] = []
-            for number, (span, known) in enumerate(zip(spans, self.known, strict=True)):
-                element = Element(span, moved, known, self._position(span, coordinates))
+            for number, (span, row_values) in enumerate(zip(spans, self.row_values, strict=True)):
+                element = Element(span, moved, row_values, self._position(span, coordinates))
                 values = self._evaluate(stage, element)
                 spot = self.f.add(self.f.multiply(outer, self.columns[-1]), before)
                 place = self.f.splat(spot, span.lanes)
@@ -226,10 +237,10 @@ class _StageWriter:
             bases = self._moved(self.bases, coordinates, 0)
             start = f.multiply(outer, size)
 
-            def at_span(span: Span, state: State, chain: int) -> State:
+            def at_span(span: ColumnSpan, state: State, chain: int) -> State:
                 wide = span.lanes == schedule.lanes and chain < chains
                 element = Element(
-                    span, bases, (self.wide if wide else self.known)[0], self._position(span, coordinates)
+                    span, bases, (self.wide if wide else self.row_values)[0], self._position(span, coordinates)
                 )
                 values = self._evaluate(stage, element)
                 place = span.position("i64", start, 1) if any(slot.reducer.places for slot in slots) else start
@@ -240,7 +251,7 @@ class _StageWriter:
             def whole(number: Register, state: State) -> State:
                 first = f.multiply(number, step)
                 for chain in range(chains):
-                    state = at_span(Span(f, f.add(first, chain * schedule.lanes), schedule.lanes), state, chain)
+                    state = at_span(ColumnSpan(f, f.add(first, chain * schedule.lanes), schedule.lanes), state, chain)
                 return state
 
             if size >= step:
@@ -256,7 +267,7 @@ class _StageWriter:
             found.append([Typed(partial[-1], self._dtype(slot))])
         return found
 
-    def _rest(self, carrier: Carrier, state: State, at_span: Callable[[Span, State, int], State]) -> State:
+    def _rest(self, carrier: Carrier, state: State, at_span: Callable[[ColumnSpan, State, int], State]) -> State:
         """Write what is left of the columns after the rounds of all chains."""
         f, lanes, size = self.f, self.schedule.lanes, self.columns[-1]
         first = size - size % (lanes * self.schedule.unroll)
@@ -266,16 +277,16 @@ class _StageWriter:
 
             def masked(column: Register, state: State) -> State:
                 mask = mask_up_to(f, column, f.integer(size), lanes) if size % lanes else None
-                return at_span(Span(f, column, lanes, mask), state, 0)
+                return at_span(ColumnSpan(f, column, lanes, mask), state, 0)
 
             return carrier.run(first, size, lanes, state, masked)
         if size - first >= lanes:
             last = size - size % lanes
-            state = carrier.run(first, last, lanes, state, lambda c, now: at_span(Span(f, c, lanes), now, 0))
+            state = carrier.run(first, last, lanes, state, lambda c, now: at_span(ColumnSpan(f, c, lanes), now, 0))
             first = last
         if first < size:
             chains = self.schedule.unroll
-            state = carrier.run(first, size, 1, state, lambda c, now: at_span(Span(f, c, 1), now, chains))
+            state = carrier.run(first, size, 1, state, lambda c, now: at_span(ColumnSpan(f, c, 1), now, chains))
         return state
 
     def _over_outer(self, carrier: Carrier, at_outer: Callable[[Register, State], State]) -> State:
@@ -286,22 +297,22 @@ class _StageWriter:
             count, carrier.start(), lambda o, now: carrier.anew(now, lambda fresh: at_outer(o, fresh))
         )
 
-    def _slots(self, stage: Pass, lanes: int) -> list[Slot]:
+    def _slots(self, stage: Pass, lanes: int) -> list[AccumulatorType]:
         dtypes = self._dtypes(stage)
-        return [Slot(REDUCERS[line.kind], dtypes[line.value], lanes) for line in stage.reductions]
+        return [AccumulatorType(REDUCERS[line.kind], dtypes[line.value], lanes) for line in stage.reductions]
 
     def _dtypes(self, stage: Stage) -> list[str]:
-        numbers = [self.known[0][n].dtype for n in sorted(self.known[0]) if n >= len(self.rows.views)]
+        numbers = [self.row_values[0][n].dtype for n in sorted(self.row_values[0]) if n >= len(self.rows.views)]
         return [*(view.dtype for view in self.rows.views), *numbers, *(line.dtype for line in stage.body)]
 
     @staticmethod
-    def _dtype(slot: Slot) -> str:
+    def _dtype(slot: AccumulatorType) -> str:
         return "i64" if slot.reducer.places else slot.dtype
 
     def _updated(
         self,
         stage: Pass,
-        slots: list[Slot],
+        slots: list[AccumulatorType],
         values: list[Typed],
         spot: tuple[State, Register, Register | None],
     ) -> list[Partial]:
@@ -319,19 +330,19 @@ class _StageWriter:
         """Write a body at an element and its stores; gives all values."""
         rows, span = self.rows, element.span
         count = len(rows.views)
-        total = count + sum(number >= count for number in self.known[0])
+        total = count + sum(number >= count for number in self.row_values[0])
         used = used_values(stage)
         inputs = []
         for number in range(total):
-            if number in element.known:
-                inputs.append(element.known[number])
+            if number in element.row_values:
+                inputs.append(element.row_values[number])
             elif number in used:
                 view = rows.views[number]
                 step = view.strides[rows.along]
                 inputs.append(Typed(span.load(view, element.bases[number], step), view.dtype))
             else:
                 inputs.append(UNUSED)
-        values = emit_body(self.f, stage.body, inputs, Point(span.lanes, element.position))
+        values = emit_body(self.f, stage.body, inputs, BodyContext(span.lanes, element.position))
         for store in stage.stores:
             number = len(rows.expression.inputs) + store.output
             view = rows.views[number]
@@ -352,7 +363,7 @@ class _StageWriter:
             for base, view in zip(bases, self.rows.views, strict=True)
         )
 
-    def _position(self, span: Span, columns: tuple[Register, ...]) -> Callable[[Instruction], Register]:
+    def _position(self, span: ColumnSpan, columns: tuple[Register, ...]) -> Callable[[Instruction], Register]:
         """Make what writes an `iota` at a span, given the coordinates of columns outside the span."""
 
         def position(line: Instruction) -> Register:
@@ -404,7 +415,7 @@ class _TileWriter:
                 if schedule.along_rows:
                     self._neighbours(coordinates, f.multiply(lane, schedule.lane_tile))
                 else:
-                    self.rows.write(RowPlace(coordinates, (Span(f, f.integer(0), 1),)))
+                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, f.integer(0), 1),)))
 
     def _neighbours(self, coordinates: tuple[Register, ...], first: Register) -> None:
         """Write the neighbouring rows of a tile: as many vectors at once as it is wide, at the edge one by one."""
@@ -414,10 +425,12 @@ class _TileWriter:
         if total >= schedule.lane_tile:
             with f.only_if(whole):
                 starts = [f.add(first, number * schedule.lanes) for number in range(schedule.unroll)]
-                self.rows.write(RowPlace(coordinates, tuple(Span(f, start, schedule.lanes) for start in starts)))
+                self.rows.write(
+                    RowPosition(coordinates, tuple(ColumnSpan(f, start, schedule.lanes) for start in starts))
+                )
         if total % schedule.lane_tile:
             with f.only_if(f.binary("xor", whole, Register("i1", "true"))):
                 step = schedule.lanes if schedule.masked else 1
                 with f.loop(first, last, step) as rest:
                     mask = mask_up_to(f, rest.index, last, step) if step > 1 else None
-                    self.rows.write(RowPlace(coordinates, (Span(f, rest.index, step, mask),)))
+                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, rest.index, step, mask),)))

@@ -1,4 +1,4 @@
-"""Kinds of reductions -> what they start from and how two partial results become one: a table with a row per kind.
+"""Give each kind of reduction what it starts from and how two partial results become one: a table with a row per kind.
 
 A partial result is one register, or for argmax and argmin two: the extreme and its place. All rules work on vectors,
 lane by lane, and give the same bits in whatever number of lanes.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from weft.codegen.kernels.elementwise import Typed, emit_op
 from weft.codegen.llvm.dtypes import HELD, dtype_constant
 from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register, bits_of, constant, element_of, lanes_of, vector
+from weft.codegen.llvm.register import Register, bits_of, constant, lanes_of, vector
 
 Partial = tuple[Register, ...]
 LAST_PLACE = 2**62
@@ -108,8 +108,3 @@ def joined(f: FunctionWriter, reducer: Reducer, dtype: str, partials: Sequence[P
         pairs = [reducer.join(f, dtype, *found[i : i + 2]) for i in range(0, len(found) - 1, 2)]
         found = pairs + found[len(found) & ~1 :]
     return found[0]
-
-
-def is_vector(x: Register) -> bool:
-    """Tell whether a register holds several lanes."""
-    return element_of(x.kind) != x.kind

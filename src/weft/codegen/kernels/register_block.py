@@ -16,7 +16,7 @@ phases.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.codegen.kernels.elementwise import Point, Typed, emit_body
+from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
 from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
@@ -145,8 +145,8 @@ class EpilogueEmitter:
         numbers = range(self._first_operand, len(self.epilogue.inputs))
         operands = [self._read(number, row, column, count) for number in numbers]
         inputs = [Typed(register, self.vectors.dtype) for register in (value, *operands)]
-        point = Point(self.vectors.lanes, _no_position)
-        return emit_body(self.vectors.writer, self.epilogue.body, inputs, point)[-1].register
+        context = BodyContext(self.vectors.lanes, _no_position)
+        return emit_body(self.vectors.writer, self.epilogue.body, inputs, context)[-1].register
 
     def _read(self, number: int, row: int, column: int, count: int | None) -> Register:
         """Load an input at a place of the block; what several rows or columns share is loaded once."""

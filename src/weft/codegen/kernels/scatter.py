@@ -1,16 +1,16 @@
-"""Scatter kernels -> one LLVM function each, with a loop over rows and vectors.
+"""Emit scatters: store or join values at places that are computed, with a loop over rows and vectors.
 
 Contract of the emitted function: void name(out, in0.., table0.., begin, end) does the tiles [begin, end). The output
 overlaps nothing else; sizes are constants and may be 0. Rows are done in order within a tile, and tiles share no
-element.
+element: several rows may go to one place.
 """
 
-from weft.codegen.kernels.elementwise import Point, Typed, emit_body, emit_op
-from weft.codegen.kernels.spans import Span, iota_start, linear, mask_up_to, row_coordinates
+from weft.codegen.kernels.elementwise import Typed, emit_body, emit_op
+from weft.codegen.kernels.spans import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.dtypes import HELD, cast
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
-from weft.plan.kernels.expression import SHORT_FLOATS, Instruction, View
+from weft.plan.kernels.expression import SHORT_FLOATS, View
 from weft.plan.kernels.loop import steady_values
 from weft.plan.kernels.scatter import ScatterKernel
 
@@ -49,28 +49,18 @@ class _ScatterWriter:
         end = last if masked or lanes == 1 else f.add(last, 1 - lanes)
         with f.loop(first, end, lanes) as vectors:
             mask = mask_up_to(f, vectors.index, last, lanes) if masked and self.kernel.columns % lanes else None
-            self._span(coordinates, Span(f, vectors.index, lanes, mask))
+            self._span(coordinates, ColumnSpan(f, vectors.index, lanes, mask))
         if not masked and self.kernel.columns % lanes:
             with f.loop(vectors.index, last) as rest:
-                self._span(coordinates, Span(f, rest.index, 1))
+                self._span(coordinates, ColumnSpan(f, rest.index, 1))
 
-    def _span(self, coordinates: tuple[Register, ...], span: Span) -> None:
+    def _span(self, coordinates: tuple[Register, ...], span: ColumnSpan) -> None:
         f, expression = self.f, self.expression
-
-        def position(line: Instruction) -> Register:
-            return span.position(line.dtype, iota_start(f, line, coordinates, 0), int(line.attributes[-2]))
-
-        def take(line: Instruction, index: Register) -> Register:
-            return span.take(line, (self.tables, coordinates), index, steady=line.operands[0] in self.steady)
-
-        inputs = []
-        for pointer, view in zip(self.pointers, expression.inputs, strict=True):
-            start = linear(f, coordinates, view.strides[:-1], view.offset)
-            base = f.offset(pointer, HELD[view.dtype].stored, start)
-            inputs.append(Typed(span.load(view, base, view.strides[-1]), view.dtype))
-        values = emit_body(f, expression.body, inputs, Point(span.lanes, position, take))
+        inputs = load_inputs(span, self.pointers, expression.inputs, coordinates)
+        values = emit_body(f, expression.body, inputs, row_context(span, coordinates, self.tables, self.steady))
         output = View(expression.dtype, (expression.column_stride,))
         place = f.extract(values[expression.place].register, 0)
+        # SAFETY: the place is inside: a call whose indices are out of range is marked by its checks and not run.
         base = f.offset(self.output, HELD[output.dtype].stored, place)
         value = values[expression.value]
         if expression.join != "store":

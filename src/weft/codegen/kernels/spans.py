@@ -1,8 +1,9 @@
-"""A run of elements along a row -> the loads, stores and positions of that run, as vectors or one by one."""
+"""Load, store and number a run of elements along a row, as vectors or one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from weft.codegen.kernels.elementwise import BodyContext, Typed
 from weft.codegen.llvm.dtypes import HELD, cast, from_memory, to_memory
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, constants, vector
@@ -27,19 +28,13 @@ def linear(f: FunctionWriter, coordinates: Sequence[Register], strides: Sequence
     return total
 
 
-def iota_start(f: FunctionWriter, line: Instruction, coordinates: Sequence[Register], first: int) -> Register:
-    """Give the part of an `iota` that some of the dimensions make: those from the first on, at their coordinates."""
-    *strides, start = (int(value) for value in line.attributes)
-    return linear(f, coordinates, strides[first : first + len(coordinates)], 0 if first else start)
-
-
 def load_scalar(f: FunctionWriter, view: View, base: Register) -> Register:
     """Load the element at an address."""
     return from_memory(f, f.load(HELD[view.dtype].stored, base), view.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ColumnSpan:
     """Lanes from a column on; with a mask, only the lanes it names exist."""
 
     f: FunctionWriter
@@ -82,6 +77,7 @@ class Span:
     def load_each(self, view: View, table: Register, places: Register) -> Register:
         """Load an element of a table for every lane, at places counted in elements."""
         f, element = self.f, HELD[view.dtype].stored
+        # SAFETY: places are inside: a call whose indices are out of range is marked by its checks and not run.
         addresses = f.emit(vector("ptr", self.lanes), f"getelementptr {element}, {table}, {places}")
         mask = self.mask if self.lanes > 1 else None
         return from_memory(f, f.gather(vector(element, self.lanes), addresses, mask), view.dtype)
@@ -114,3 +110,31 @@ def mask_up_to(f: FunctionWriter, column: Register, last: Register, lanes: int) 
     """Make the mask of the lanes from a column on that are before the last."""
     left = f.splat(f.binary("sub", last, column), lanes)
     return f.compare("icmp slt", constants("i64", range(lanes)), left)
+
+
+def load_inputs(
+    span: ColumnSpan, pointers: Sequence[Register], views: Sequence[View], coordinates: Sequence[Register]
+) -> list[Typed]:
+    """Load a span of each input in the row at some coordinates."""
+    f, inputs = span.f, []
+    for pointer, view in zip(pointers, views, strict=True):
+        start = linear(f, coordinates, view.strides[:-1], view.offset)
+        base = f.offset(pointer, HELD[view.dtype].stored, start)
+        inputs.append(Typed(span.load(view, base, view.strides[-1]), view.dtype))
+    return inputs
+
+
+def row_context(
+    span: ColumnSpan, coordinates: Sequence[Register], tables: Sequence[Register] = (), steady: Collection[int] = ()
+) -> BodyContext:
+    """Say what `iota` and `take` are at a span of a row, by its coordinates; `steady` values are alike all along it."""
+    f = span.f
+
+    def position(line: Instruction) -> Register:
+        *strides, along, start = (int(value) for value in line.attributes)
+        return span.position(line.dtype, linear(f, coordinates, strides, start), along)
+
+    def take(line: Instruction, index: Register) -> Register:
+        return span.take(line, (tables, coordinates), index, steady=line.operands[0] in steady)
+
+    return BodyContext(span.lanes, position, take if tables else None)

@@ -1,4 +1,4 @@
-"""A TopKernel -> one LLVM function: a row's numbers and places are parted by quickselect, then the first are sorted.
+"""Emit top-k: part a row's numbers and places by quickselect, then sort the first.
 
 Contract of the emitted function: void name(out*, in*, begin, end) does the tiles [begin, end); out overlaps nothing.
 

@@ -1,4 +1,4 @@
-"""The pieces that vector mathematics is built from: polynomials, bits of floats, rounding, one call per lane.
+"""Give what vector mathematics is built from: polynomials, bits of floats, rounding, one call per lane.
 
 Every rule takes the writer of a function and registers of one float type, scalar or vector, "float" or "double", and
 treats every lane alike, so a lane's result never depends on its neighbours.

@@ -1,4 +1,7 @@
-"""Exponentials and what is made of them: exp, exp2, expm1, sigmoid, tanh, sinh, cosh."""
+"""Compute exponentials and what is made of them: exp, exp2, expm1, sigmoid, tanh, sinh, cosh, erf, erfc.
+
+e^x = 2^n e^r,  n = round(x / log 2),  r = x - n log 2, in two parts;  |r| <= log(2) / 2, where e^r is a polynomial
+"""
 
 import math
 
@@ -16,6 +19,7 @@ from weft.codegen.vecmath.core import (
     power_of_two,
     processor_scales,
     scale_by_power,
+    through_double,
     with_sign,
 )
 
@@ -32,6 +36,12 @@ LOWEST_MINUS_ONE = {"float": -18.0, "double": -40.0}
 TANH_IS_ONE = {"float": 10.0, "double": 22.0}
 # tanh takes the next power by so much later than halfway; and from where on its results are a half and more.
 TANH_LATER, TANH_IS_LARGE = 0.09, 0.6
+ERF_IS_ONE = 3.95
+SLOPE = 2.0 / math.sqrt(math.pi)  # of erf at 0
+# The same as a float, and the rest.
+SLOPE_HIGH, SLOPE_LOW = 1.128379225730896, -5.863538343753305e-08
+ERFC_IS_ZERO = 11.0
+ERFC_CENTER = 4.0  # of the substitution t = (x - 4) / (x + 4)
 
 
 def exp(f: FunctionWriter, x: Register) -> Register:
@@ -155,3 +165,32 @@ def _whole_power(f: FunctionWriter, x: Register, multiple: Multiple) -> Register
         return scale_by_power(f, like(x, 1.0), multiple)
     exponent = f.binary("sub", multiple.shifted, like(multiple.shifted, format_of(x).rounder_bits))
     return power_of_two(f, exponent, element_of(x.kind))
+
+
+def erf(f: FunctionWriter, x: Register) -> Register:
+    """Give the error function of a float: 1 - e^-t, where t / |x| is a polynomial."""
+    if not f.fused:
+        return through_double(_erf_in_double)(f, x)
+    size = at_most(f, absolute(f, x), ERF_IS_ONE)
+    # t = |x| (SLOPE + |x| p(|x|)), rounded once where it matters, near 0.
+    rest = f.fma(size, polynomial(f, size, "erf"), like(x, SLOPE_LOW))
+    decay = f.fma(size, like(x, SLOPE_HIGH), f.binary("fmul", size, rest))
+    return with_sign(f, expm1_of_negative(f, f.fneg(decay)), x)
+
+
+def _erf_in_double(f: FunctionWriter, x: Register) -> Register:
+    size = at_most(f, absolute(f, x), ERF_IS_ONE)
+    decay = f.binary("fmul", size, f.fma(size, polynomial(f, size, "erf"), like(x, SLOPE)))
+    return with_sign(f, expm1_of_negative(f, f.fneg(decay)), x)
+
+
+def erfc(f: FunctionWriter, x: Register) -> Register:
+    """Give 1 - erf(x) in double, for arguments that come from float: also where it is tiny."""
+    size = at_most(f, absolute(f, x), ERFC_IS_ZERO)
+    center = like(x, ERFC_CENTER)
+    place = f.binary("fdiv", f.binary("fsub", size, center), f.binary("fadd", size, center))
+    scale = f.fma(size, like(x, 2.0), like(x, 1.0))
+    decay = exp_moderate(f, f.fneg(f.binary("fmul", size, size)))
+    value = f.binary("fdiv", f.binary("fmul", polynomial(f, place, "erfcx"), decay), scale)
+    negative = f.compare("fcmp olt", x, like(x, 0.0))
+    return f.select(negative, f.binary("fsub", like(x, 2.0), value), value)

@@ -1,14 +1,13 @@
-"""Names of mathematical functions -> the rules that compute them on vectors, at most 2 units from the exact result.
+"""Give the rule of each mathematical function on vectors, at most 2 units from the exact result: a row per function.
 
-FUNCTIONS has a row per function. float rules work in float where that is accurate enough and on the way through
-double where it is not; in double, what has no row of its own is the C library's function, called for every lane.
+float rules work in float where that is accurate enough and on the way through double where it is not; in double, what has no rule of its own is the C library's function, called for every lane.
 """
 
 from collections.abc import Sequence
 
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, element_of
-from weft.codegen.vecmath import error, exponential, logarithm, remainder, trigonometry
+from weft.codegen.vecmath import exponential, logarithm, remainder, trigonometry
 from weft.codegen.vecmath.core import Rule, per_lane, through_double
 from weft.errors import InternalError
 
@@ -41,8 +40,8 @@ FUNCTIONS: dict[str, dict[str, Rule]] = {
     "acos": {"float": through_double(trigonometry.acos), "double": library("acos")},
     "atan": {"float": through_double(trigonometry.atan), "double": library("atan")},
     "atan2": {"float": through_double(trigonometry.atan2), "double": library("atan2")},
-    "erf": {"float": error.erf, "double": library("erf")},
-    "erfc": {"float": through_double(error.erfc), "double": library("erfc")},
+    "erf": {"float": exponential.erf, "double": library("erf")},
+    "erfc": {"float": through_double(exponential.erfc), "double": library("erfc")},
     "fmod": {"float": remainder.fmod_float, "double": remainder.fmod_double},
     "log10": {"float": through_double(logarithm.log10), "double": library("log10")},
     "asinh": {"float": through_double(logarithm.asinh), "double": library("asinh")},

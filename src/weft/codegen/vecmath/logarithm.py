@@ -1,4 +1,4 @@
-"""Logarithms and what is made of them: log, log1p, log2, log10, pow, asinh, acosh, atanh."""
+"""Compute logarithms and what is made of them: log, log1p, log2, log10, pow, asinh, acosh, atanh."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Division that leaves a remainder, as PyTorch defines it: fmod, remainder and floor_div, of floats and integers."""
+"""Divide and leave a remainder, as PyTorch defines it: fmod, remainder and floor_div, of floats and integers."""
 
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, constant, element_of

@@ -1,4 +1,4 @@
-"""Numbers for vecmath: coefficients of minimax polynomials, lowest power first, by function and element type.
+"""Hold the coefficients of minimax polynomials, lowest power first, by function and element type.
 
 Each row was computed by the Remez exchange in 110 digits for the expression and interval its comment names, then
 rounded to the element type; tests/codegen/vecmath/test_vecmath.py measures what the functions built on them reach.

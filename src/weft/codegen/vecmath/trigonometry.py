@@ -1,4 +1,4 @@
-"""Circular functions and their inverses: sin, cos, tan, asin, acos, atan, atan2.
+"""Compute circular functions and their inverses: sin, cos, tan, asin, acos, atan, atan2.
 
 Arguments are reduced by multiples of pi/2 in double. Up to LARGE the multiple is subtracted in two parts; beyond, the
 argument, an integer times a power of two, is multiplied by that power of 2/pi modulo 4 from a table of three parts.
@@ -212,6 +212,7 @@ def _row_of(f: FunctionWriter, row: Register, table: tuple[float, ...]) -> Regis
     zero, top = like(row, 0), like(row, len(table) - 1)
     row = f.select(f.compare("icmp slt", row, zero), zero, row)
     row = f.select(f.compare("icmp sgt", row, top), top, row)
+    # SAFETY: the row is clamped to the table, which is a constant of the module.
     pointer = f.module.table("double", table)
     addresses = with_element(row.kind, "ptr")
     pointers = f.emit(addresses, f"getelementptr double, {pointer}, {f.convert('sext', row, 'i64')}")
