@@ -20,7 +20,7 @@ PRIVATE_TORCH_FILES = {
     "trace/interception/capture.py",
     "trace/interception/modes.py",
     "trace/python_state/tensor_facts.py",
-    "codegen/library.py",
+    "codegen/torch_functions.py",
 }
 PRIVATE_TORCH_EVERYWHERE = {
     "torch.utils._pytree",  # how torch.export itself flattens arguments: stable for years, and without a public twin

@@ -11,7 +11,7 @@ from weft.codegen.objects.compiler import object_code
 from weft.codegen.packing import packing_chains
 from weft.codegen.plan_kernels import KernelFunctions
 from weft.codegen.plan_module import KernelParts, description_of, emit_plan
-from weft.codegen.threads.frame import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
+from weft.codegen.threads.layout import ARENA_ALIGNMENT, MOST_LANES, TABLE_OFFSET, frame_of
 from weft.errors import InternalError
 from weft.plan.form.plan import Buffer, KernelCall, Location, Plan
 from weft.plan.kernels.expression import Instruction

@@ -9,7 +9,7 @@ from tests.runtime.plans import TARGET, linear_plan
 from torch import nn
 
 import weft
-from weft.codegen.threads.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET
+from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, WORKERS_OFFSET
 from weft.runtime.arena import ArenaBlock
 from weft.runtime.content import WORD, WORTH_LANES, SameContent, _parts
 from weft.runtime.executable import NativeExecutable
@@ -104,7 +104,7 @@ def test_lanes_mark_a_frame_whatever_piece_differs() -> None:
 
 
 def _marked(frame: ArenaBlock, content: SameContent) -> bool:
-    for offset, word in ((MARK_OFFSET, 0), (PROGRAM_OFFSET, content.description), (CREW_OFFSET, crew_address())):
+    for offset, word in ((MARK_OFFSET, 0), (PROGRAM_OFFSET, content.description), (WORKERS_OFFSET, crew_address())):
         frame.memory[offset : offset + 8] = word.to_bytes(8, "little")
     run_lanes(frame.address)
     return bool(frame.memory[MARK_OFFSET])

@@ -11,9 +11,9 @@ import pytest
 import torch
 from tests.runtime.plans import TARGET, chain_plan
 
-from weft.codegen.threads.crew_layout import ASLEEP, RETURNED_OFFSET, STATE_OFFSET, mailbox_offset
-from weft.codegen.threads.crew_module import PACE_SLOT
-from weft.codegen.threads.pace import USUAL, WORDS
+from weft.codegen.threads.backoff import USUAL, WORDS
+from weft.codegen.threads.layout import ASLEEP, RETURNED_OFFSET, STATE_OFFSET, mailbox_offset
+from weft.codegen.threads.workers import BACKOFF_SLOT
 from weft.runtime import lanes
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.lanes import openmp_functions
@@ -64,12 +64,12 @@ def call_until_workers_answer(run: NativeExecutable, x: torch.Tensor, out: torch
         if any(returned()):
             return
         for number in range(WORDS):
-            run._program[PACE_SLOT + number] = 0
+            run._program[BACKOFF_SLOT + number] = 0
 
 
 def ran_on_lanes(run: NativeExecutable) -> bool:
     assert run._program is not None
-    return run._program[PACE_SLOT + USUAL] > 0
+    return run._program[BACKOFF_SLOT + USUAL] > 0
 
 
 @pytest.mark.parametrize(("threads", "count"), [(2, 2), (3, 2), (4, 4)])

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import weft
-from weft.codegen.threads.frame import TABLE_OFFSET
+from weft.codegen.threads.layout import TABLE_OFFSET
 from weft.runtime.arena import ArenaBlock, BlockPool
 
 Function = Callable[..., Any]

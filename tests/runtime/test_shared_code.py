@@ -90,7 +90,7 @@ def test_the_libraries_of_every_program_are_compiled_ahead(ahead: Ahead, monkeyp
     with cores(2):
         compile_ahead()
     ahead.finish()
-    assert found[-2:] == ["crew_module", "python_calls"]
+    assert found[-2:] == ["worker_module", "python_calls"]
 
 
 def test_while_it_is_paused_nothing_is_compiled_ahead(ahead: Ahead, monkeypatch: pytest.MonkeyPatch) -> None:

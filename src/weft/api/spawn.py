@@ -14,7 +14,7 @@ from torch import nn
 
 from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.engine import Placement, Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError

@@ -1,4 +1,4 @@
-"""A LibraryPlan -> a Python function that runs it, one line a call.
+"""Write the Python function that runs a LibraryPlan, one line a call.
 
 Generated text is the shortest way from a plan to operators: no loop, no lookup, and the failing line says which
 operator failed, so that an exception gets the user's line.
@@ -6,27 +6,28 @@ operator failed, so that an exception gets the user's line.
 
 from __future__ import annotations
 
-import ctypes
+from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import torch
 
-from weft.codegen.numbers import number_tensors, numbers_together
+from weft.codegen.torch_functions import below_autograd
 from weft.errors import source_line
 from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgument, flat_results
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import resolve
-from weft.ir.types import TensorType
+from weft.ir.types import NumberType, TensorType
 from weft.plan.library_plan import LibraryPlan, Step
 
 FILENAME = "<weft program>"
 Run = Callable[..., tuple[Any, ...]]
 Native = Callable[..., tuple[torch.Tensor, ...]]
+TYPES = {"int": ("q", torch.int64), "float": ("d", torch.float64)}  # of an array, and of PyTorch, by kind of number
 
 
 class LibraryExecutable:
@@ -46,7 +47,7 @@ class LibraryExecutable:
         try:
             # Operators may look at the grad mode (oneDNN keeps a workspace for training), so it stays as it is; what
             # must not happen is that they record themselves for autograd.
-            with torch._C._AutoDispatchBelowAutograd():
+            with below_autograd():
                 return self._run(*inputs)
         except Exception as error:
             self._explain(error)
@@ -239,111 +240,42 @@ def _pick(result: Any, written: tuple[torch.Tensor, ...], ends: tuple[torch.Tens
     return (*fresh, *ends)
 
 
-# How often a tensor was written, without the Python property around it: it is asked at every call.
-version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
+def number_tensors(kind: str, dtype: torch.dtype, numbers: Sequence[float]) -> tuple[torch.Tensor, ...]:
+    """Give each number of a kind as a tensor of floats; one beyond the dtype's range is infinite, as in operators."""
+    code, given = TYPES[kind]
+    return torch.frombuffer(array(code, numbers), dtype=given).double().to(dtype).unbind()
 
 
-def storage_owners(tensor: torch.Tensor) -> int:
-    """Count who holds a tensor's memory: the tensor itself, views, aliases, arrays of other libraries."""
-    storage = tensor.untyped_storage()
-    # One of the owners is `storage`, here.
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Values that are made of numbers of one kind, into tensors of one dtype, by the first of them."""
+
+    kind: str
+    dtype: torch.dtype
+    values: tuple[Value, ...]
 
 
-def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy each tensor to another one: in one call, as PyTorch hands over the interpreter's lock in each."""
-    torch._foreach_copy_(list(targets), list(sources))
+def numbers_together(plan: LibraryPlan) -> dict[Value, Together]:
+    """Find numbers that are made into tensors at once.
+
+    They share memory, so only machine code may see them, which neither hands them out nor writes to them.
+    """
+    seen = {operand for step in plan.steps if step.value.op != "native" for operand in step.value.operands}
+    seen.update(plan.outputs)
+    alike: dict[tuple[str, torch.dtype], list[Value]] = {}
+    for step in plan.steps:
+        kind = None if step.value in seen else _kind_and_dtype(step.value)
+        if kind is not None:
+            alike.setdefault(kind, []).append(step.value)
+    found = [Together(*kind, tuple(values)) for kind, values in alike.items()]
+    return {value: together for together in found for value in together.values}
 
 
-# Optimizers with `fused=True` write parameters by these, and the parameters' versions stay as they were.
-FUSED_UPDATES = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
-
-
-def wrap_fused_updates(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put what `wrap` gives in the place of each function that updates the parameters in its first argument."""
-    for name in FUSED_UPDATES:
-        setattr(torch, name, wrap(getattr(torch, name)))
-
-
-ANY_BIT, BYTE = (1 << 64) - 1, 0xFF
-TRACER: int = torch._C._dispatch_key_parse("Tracer").value  # not a name of the enumeration
-# What tells a thread's modes: library, function, the number it takes, the bits of its answer that count.
-MODE_FUNCTIONS = (
-    ("libc10", "_ZN3c108GradMode10is_enabledEv", 0, BYTE),
-    ("libc10", "_ZN3c1013InferenceMode10is_enabledEv", 0, BYTE),
-    ("libc10", "_ZN3c1031get_default_dtype_as_scalartypeEv", 0, BYTE),
-    ("libc10", "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", 0, BYTE),
-    ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", 0, ANY_BIT),
-    ("libtorch_cpu", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", 0, BYTE),  # 0: CPU
-    ("libtorch_cpu", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", 1, BYTE),  # 1: CUDA
-    (
-        "libc10",
-        "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
-        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode.value,
-        BYTE,
-    ),
-    # torch.jit.trace
-    ("libc10", "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", TRACER, BYTE),
-)
-TENSOR_FUNCTIONS = (
-    ("libtorch_cpu", "aoti_torch_empty_strided"),
-    ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
-    ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
-)
-# What tells what lazy code asks of its thread, as (library, function, the number it takes): flags; then whether
-# functions are intercepted, by how many modes, and the default type.
-THREAD_FUNCTIONS = (
-    *((library, name, number) for library, name, number, _ in (*MODE_FUNCTIONS[:2], MODE_FUNCTIONS[3])),
-    *((library, name, number) for library, name, number, _ in (MODE_FUNCTIONS[5], MODE_FUNCTIONS[7])),
-    ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", 0),
-    *((library, name, number) for library, name, number, _ in (MODE_FUNCTIONS[4], MODE_FUNCTIONS[2])),
-)
-COPY_FUNCTIONS = (
-    ("libtorch_cpu", "aoti_torch__reinterpret_tensor"),
-    ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseEP11_typeobject"),
-    ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
-)
-
-
-def thread_functions() -> tuple[tuple[int, int], ...] | None:
-    """Give (address, number) of the functions that tell what lazy code asks of its thread; None if one is missing."""
-    places = [_exported(library, name) for library, name, _ in THREAD_FUNCTIONS]
-    numbers = (number for *_, number in THREAD_FUNCTIONS)
-    return (
-        None if None in places else tuple((place or 0, number) for place, number in zip(places, numbers, strict=True))
-    )
-
-
-def copy_functions() -> tuple[int, int, int] | None:
-    """Give the addresses of: make a tensor of another's memory, make an object of a class of it, delete its handle."""
-    copy, wrap, delete = (_exported(library, name) for library, name in COPY_FUNCTIONS)
-    return None if copy is None or wrap is None or delete is None else (copy, wrap, delete)
-
-
-def dispatch_keys(tensor: torch.Tensor) -> int:
-    """Give the set of a tensor's dispatch keys as the word that the tensor has it in."""
-    return int(torch._C._dispatch_keys(tensor).raw_repr())
-
-
-def mode_functions() -> tuple[tuple[int, int, int], ...] | None:
-    """Give (address, number, bits) of the functions that tell a thread's modes; None if this PyTorch lacks one."""
-    places = [_exported(library, name) for library, name, *_ in MODE_FUNCTIONS]
-    if None in places:
+def _kind_and_dtype(value: Value) -> tuple[str, torch.dtype] | None:
+    """What a number and the tensor made of it are; None for what is made in another way."""
+    if value.op != "scalar" or not isinstance(value.type, TensorType) or value.type.device.type != "cpu":
         return None
-    rows = zip(places, MODE_FUNCTIONS, strict=True)
-    return tuple((place or 0, number, bits) for place, (_, _, number, bits) in rows)
-
-
-def tensor_functions() -> tuple[int, int, int] | None:
-    """Give the addresses of: make a tensor, delete its handle, make Python's object of it; None if one is missing."""
-    empty, delete, wrap = (_exported(library, name) for library, name in TENSOR_FUNCTIONS)
-    return None if empty is None or delete is None or wrap is None else (empty, delete, wrap)
-
-
-def _exported(library: str, name: str) -> int | None:
-    file = Path(torch.__file__).parent / "lib" / f"{library}.so"
-    try:
-        # Loaded long ago: this only finds it again.
-        return ctypes.cast(getattr(ctypes.CDLL(str(file)), name), ctypes.c_void_p).value
-    except (OSError, AttributeError):
+    given, dtype = value.operands[0], value.attributes["dtype"]
+    if given.op != "input" or not isinstance(given.type, NumberType) or given.type.kind not in TYPES:
         return None
+    return (given.type.kind, dtype) if dtype.is_floating_point else None

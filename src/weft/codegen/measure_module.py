@@ -1,4 +1,4 @@
-"""The text of the module that measures a machine: loops that only multiply and add, only read, or only hand over.
+"""Write the module that measures a machine: loops that only multiply and add, only read, or only hand over.
 
 `void multiply_adds(i64 rounds, out*)` does ACCUMULATORS vectors of f32 a round.
 `void sweep(data*, i64 bytes, i64 times, out*)` reads all bytes several times, whole blocks of SWEEP_BYTES.

@@ -1,4 +1,4 @@
-"""The packing calls of a plan -> chains: what is packed together, and again when one of its sources has changed."""
+"""Group the packing calls of a plan into chains: what is packed together, and again when a source has changed."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The kernels of a plan -> one native function for each that differs from the others in more than its name."""
+"""Emit one native function for each kernel of a plan that differs from the others in more than its name."""
 
 from collections.abc import Callable
 from typing import Any

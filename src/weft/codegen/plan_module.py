@@ -1,26 +1,38 @@
-"""A Plan -> the LLVM module that runs it.
+"""Write the LLVM module that runs a plan: its kernels once each, and the functions that call them.
 
-Functions of the module: `void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane;
-`void check(frame*)` marks a call whose indices are out of range, which must not run; `void pack_<i>(table*)` runs one
-packing chain. See frame.py for what a frame holds.
+`void serial(frame*)` runs all calls in order; `void lane_<i>(frame*)` runs one lane; `void check(frame*)` marks a call
+whose indices are out of range, which must not run; `void pack_<i>(table*)` runs one packing chain. layout.py says what
+a frame holds.
+
+Lanes hand over to one another by counters in the frame. A lane's counter is the call's number and how many of its runs
+are done; as numbers of calls only grow, counters need no reset. A lane publishes where another one waits for it. That
+all lanes have ended is not seen here: the code of a lane may go as soon as its caller returns, so who waits for its end
+must wait until it has returned.
+
+A clocked module notes when each item has ended, for timelines: seconds and nanoseconds, as `clock_gettime` gives them.
+(The processor's own counter is quicker, but in virtual machines that of one core may be a tenth of a millisecond behind
+that of another.)
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.codegen.call_writer import CallWriter, write_call
-from weft.codegen.lane_function import emit_lanes
-from weft.codegen.llvm.module import Module
+from weft.codegen.llvm.module import FunctionWriter, Module
+from weft.codegen.llvm.register import Register, constant
 from weft.codegen.objects.module_parts import ModuleParts
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_kernels import KernelFunctions, text_of
-from weft.codegen.threads.clock import Clock, serial_tick
-from weft.codegen.threads.frame import MARK_OFFSET, Frame, frame_of
-from weft.plan.form.plan import Plan
+from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
+from weft.codegen.threads.layout import CLOCK_OFFSET, EPOCH_OFFSET, LINE_BYTES, MARK_OFFSET, MOST_LANES, Frame, frame_of
+from weft.errors import InternalError
+from weft.plan.form.plan import KernelCall, Lane, Location, Plan, Wait
 from weft.target import Target
 
 SERIAL, CHECK = "serial", "check"
+COUNT_BITS = 24  # of a counter, for the runs that are done; the call's number is above
+TICK_WORDS = 2  # seconds, nanoseconds
+MONOTONIC = 1  # the clock that Python's perf_counter reads too
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +117,8 @@ def _emit_callers(
     functions: KernelFunctions, plan: Plan, frame: Frame, chains: Collection[PackingChain], *, clocked: bool
 ) -> None:
     """Write what calls kernels, and those of these that are not written yet."""
-    serial = CallWriter(functions.module.function(SERIAL, ["ptr"]), functions, frame)
-    clock = Clock(serial.writer, serial_tick(plan.lanes)) if clocked else None
+    serial = _CallWriter(functions.module.function(SERIAL, ["ptr"]), functions, frame)
+    clock = _Clock(serial.writer, serial_tick(plan.lanes)) if clocked else None
     if clock is not None:
         clock.tick()
     serial.writer.leave_as_written()
@@ -114,7 +126,7 @@ def _emit_callers(
         serial.run(call, 0, call.kernel.tile_count)
         if clock is not None:
             clock.tick()
-    emit_lanes(functions, frame, plan, clocked=clocked)
+    _emit_lanes(functions, frame, plan, clocked=clocked)
     if plan.checks:
         _emit_checks(functions, frame, plan)
     for number, chain in enumerate(chains):
@@ -122,20 +134,143 @@ def _emit_callers(
 
 
 def _emit_checks(functions: KernelFunctions, frame: Frame, plan: Plan) -> None:
-    calls = CallWriter(functions.module.function(CHECK, ["ptr"]), functions, frame)
+    calls = _CallWriter(functions.module.function(CHECK, ["ptr"]), functions, frame)
     writer = calls.writer
     mark = writer.offset(writer.parameters[0], "i8", MARK_OFFSET)
     writer.store(writer.integer(0), mark)
     for call in plan.checks:
         places = [mark, *map(calls.address, call.reads)]
-        write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
+        _write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
 
 
 def _emit_chain(functions: KernelFunctions, name: str, chain: PackingChain) -> None:
     writer = functions.module.function(name, ["ptr"])
+    # SAFETY: whoever packs gives a table in the chain's own order, of tensors as large as the plan's buffers.
     (table,) = writer.parameters
     slots = {buffer: slot for slot, buffer in enumerate(chain.table)}
     for call in chain.calls:
         bases = [writer.load("ptr", writer.offset(table, "ptr", slots[place.buffer])) for place in call.arguments]
         places = [writer.offset(base, "i8", place.offset) for base, place in zip(bases, call.arguments, strict=True)]
-        write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
+        _write_call(writer, functions.name(call.kernel), places, (0, call.kernel.tile_count))
+
+
+class _CallWriter:
+    """Writes calls of kernels into a function whose one parameter is the frame."""
+
+    def __init__(self, writer: FunctionWriter, functions: KernelFunctions, frame: Frame) -> None:
+        self.writer = writer
+        self.functions = functions
+        self.frame = frame
+
+    def run(self, call: KernelCall, begin: int, end: int) -> None:
+        """Write the call of some tiles of a kernel."""
+        if begin < end:
+            addresses = [self.address(place) for place in call.arguments]
+            _write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end))
+
+    def address(self, place: Location) -> Register:
+        """Write where a place of a buffer is in memory."""
+        # SAFETY: the executable fills the table with the addresses of tensors as large as the plan's buffers, and the
+        # frame is as long as its layout says.
+        (frame,) = self.writer.parameters
+        if place.buffer in self.frame.slots:
+            base = self.writer.load("ptr", self.writer.offset(frame, "i8", self.frame.slot_offset(place.buffer)))
+            return self.writer.offset(base, "i8", place.offset)
+        return self.writer.offset(frame, "i8", self.frame.places[place.buffer] + place.offset)
+
+
+def _write_call(writer: FunctionWriter, name: str, addresses: Sequence[Register], tiles: tuple[int, int]) -> None:
+    """Write the call of a kernel's function."""
+    writer.call(name, (*addresses, *map(writer.integer, tiles)))
+
+
+def first_ticks(lanes: tuple[Lane, ...]) -> list[int]:
+    """Give the place of each lane's first time among all; the last number is how many there are."""
+    places = [0]
+    for lane in lanes:
+        places.append(places[-1] + len(lane) + 1)
+    return places
+
+
+def serial_tick(lanes: tuple[Lane, ...]) -> int:
+    """Give the place of the first time of the function that runs all calls in order: behind those of the lanes."""
+    return first_ticks(lanes)[-1] if len(lanes) > 1 else 0
+
+
+class _Clock:
+    """Writes the notes of one function, whose parameter is the frame, from a place on."""
+
+    def __init__(self, writer: FunctionWriter, place: int) -> None:
+        self._writer = writer
+        self._place = place
+
+    def tick(self) -> None:
+        """Note the time."""
+        f = self._writer
+        (frame,) = f.parameters
+        # SAFETY: whoever runs a clocked function has put there the address of memory for all ticks of its plan.
+        times = f.load("ptr", f.offset(frame, "i8", CLOCK_OFFSET))
+        place = f.offset(times, "i64", TICK_WORDS * self._place)
+        f.imported("clock_gettime", "i32", constant("i32", MONOTONIC), place)
+        self._place += 1
+
+
+def _emit_lanes(functions: KernelFunctions, frame: Frame, plan: Plan, *, clocked: bool = False) -> None:
+    """Write the functions of all lanes; a plan without lanes, or with one, is run by its serial function alone."""
+    if len(plan.lanes) < 2:
+        return
+    if len(plan.lanes) > MOST_LANES:
+        raise InternalError(f"a plan has {len(plan.lanes)} lanes", why=f"a frame has room for {MOST_LANES}")
+    emit_wait(functions.module)
+    emit_publish(functions.module)
+    for number in range(len(plan.lanes)):
+        writer = functions.module.function(f"lane_{number}", ["ptr"])
+        clock = _Clock(writer, first_ticks(plan.lanes)[number]) if clocked else None
+        _LaneWriter(_CallWriter(writer, functions, frame), plan, clock).lane(number)
+
+
+class _LaneWriter:
+    """Writes the function of one lane."""
+
+    def __init__(self, calls: _CallWriter, plan: Plan, clock: _Clock | None) -> None:
+        self.calls = calls
+        self.clock = clock
+        self.plan = plan
+        self.writer: FunctionWriter = calls.writer
+        (self.frame,) = self.writer.parameters
+        epoch = self.writer.load("i64", self.writer.offset(self.frame, "i8", EPOCH_OFFSET))
+        self.base = self.writer.binary("shl", epoch, self.writer.integer(COUNT_BITS))
+
+    def lane(self, number: int) -> None:
+        """Write the items of a lane."""
+        lane, done = self.plan.lanes[number], 0
+        awaited = {
+            item.count for other in self.plan.lanes for item in other if isinstance(item, Wait) and item.lane == number
+        }
+        self.writer.leave_as_written()
+        self._tick()
+        for item in lane:
+            if isinstance(item, Wait):
+                self._wait(item.lane, item.count)
+            else:
+                self.calls.run(self.plan.calls[item.call], item.begin, item.end)
+                done += 1
+                if done in awaited:
+                    self._publish(number, done)
+            self._tick()
+
+    def _tick(self) -> None:
+        if self.clock is not None:
+            self.clock.tick()
+
+    def _wait(self, lane: int, count: int) -> None:
+        # On the other side: the lane of that number, which publishes this count after its run. It runs, or is posted to
+        # a worker that runs nothing else (workers.py), and the plan's waits form no circle: so it comes there.
+        if count:
+            self.writer.call(WAIT, (self._counter(lane), self.writer.add(self.base, count)))
+
+    def _publish(self, lane: int, count: int) -> None:
+        self.writer.call(PUBLISH, (self._counter(lane), self.writer.add(self.base, count)))
+
+    def _counter(self, lane: int) -> Register:
+        return self.writer.offset(self.frame, "i8", lane * LINE_BYTES)

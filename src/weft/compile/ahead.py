@@ -12,7 +12,7 @@ from typing import Self
 from weft.codegen.measure_module import measure_module
 from weft.codegen.objects.compiler import Compilation
 from weft.codegen.plan_module import KernelParts
-from weft.codegen.threads.crew_module import crew_module
+from weft.codegen.threads.workers import worker_module
 from weft.config import config
 from weft.devices import cpu_count
 from weft.plan.form.plan import Plan
@@ -33,7 +33,7 @@ def _texts() -> Iterator[Callable[[Target], str]]:
     if not is_measured(host_target()):
         yield measure_module
         get_memory()
-    yield crew_module
+    yield worker_module
     yield python_calls
 
 

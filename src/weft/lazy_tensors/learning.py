@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.lazy_tensors.table import ARITHMETIC, MASKED_SIZES, does_more
 from weft.lazy_tensors.values import Look, look_of
 from weft.trace.interception.capture import storage_key

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.devices import cpu_count
 from weft.errors import ExecutionError, UnsupportedError
 from weft.lazy_tensors.backward import freed, gradients_of, upstream

@@ -9,7 +9,7 @@ from weakref import ref
 
 import torch
 
-from weft.codegen.library import dispatch_keys
+from weft.codegen.torch_functions import dispatch_keys
 from weft.engine import Var
 from weft.runtime.lazy_calls import native_keys, usual_keys
 from weft.trace.interception.capture import without_functions

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.runtime.content import SameContent
 from weft.runtime.fast_call import Fast, FastCall, FastProgram, refuse
 from weft.runtime.memory_layout import EVERY_BIT, Row, object_layout, place_rows, tensor_layout, version_rows

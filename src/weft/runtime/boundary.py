@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from weft.codegen.library import copy_all
+from weft.codegen.torch_functions import copy_all
 from weft.ir.calls import Hole, Path
 from weft.ir.graph import Graph, Value
 from weft.ir.library import resolve

@@ -9,8 +9,8 @@ from struct import pack_into
 
 import torch
 
-from weft.codegen.threads.clock import TICK_WORDS, first_ticks, serial_tick
-from weft.codegen.threads.frame import CLOCK_OFFSET
+from weft.codegen.plan_module import TICK_WORDS, first_ticks, serial_tick
+from weft.codegen.threads.layout import CLOCK_OFFSET
 from weft.plan.form.order import lanes_of
 from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe

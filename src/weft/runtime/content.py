@@ -12,8 +12,8 @@ import torch
 
 from weft.codegen.calls.content_hash import CONTENT_HASH, content_hash_module
 from weft.codegen.calls.same_content import SAME_CONTENT, same_content_module
-from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, PACE_SLOT
-from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
+from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
+from weft.codegen.threads.workers import BACKOFF_SLOT, FIRST_LANE_SLOT
 from weft.runtime.lanes import dispatch_address
 from weft.runtime.shared_code import shared_library
 from weft.target import Target
@@ -84,7 +84,7 @@ class SameContent:
         library = shared_library(_text(lanes))
         serial = library.address(SAME_CONTENT)
         functions = [library.address(f"{SAME_CONTENT}_{lane}") for lane in range(lanes)]
-        pace = [0] * (FIRST_LANE_SLOT - PACE_SLOT)
+        pace = [0] * (FIRST_LANE_SLOT - BACKOFF_SLOT)
         tables = ctypes.addressof(self._starts), ctypes.addressof(self._pieces)
         words = (serial, lanes, *pace, *functions, *tables)
         self._words = (ctypes.c_uint64 * len(words))(*words)

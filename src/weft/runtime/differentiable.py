@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of

@@ -11,8 +11,8 @@ from weft.codegen.objects.compiler import Compilation
 from weft.codegen.objects.native import NativeLibrary, compile_described
 from weft.codegen.packing import PackingChain, packing_chains
 from weft.codegen.plan_module import CHECK, SERIAL, KernelParts, description_of, plan_texts
-from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, PACE_SLOT
-from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
+from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
+from weft.codegen.threads.workers import BACKOFF_SLOT, FIRST_LANE_SLOT
 from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.plan.form.plan import Plan
@@ -174,9 +174,9 @@ class NativeExecutable:
 
 
 def _program(plan: Plan, library: NativeLibrary) -> "ctypes.Array[ctypes.c_uint64]":
-    """Describe a program with several lanes as `dispatch` reads it; see crew_module.py."""
+    """Describe a program with several lanes as `dispatch` reads it; see worker_module.py."""
     lanes = [library.address(f"lane_{number}") for number in range(len(plan.lanes))]
-    pace = [0] * (FIRST_LANE_SLOT - PACE_SLOT)
+    pace = [0] * (FIRST_LANE_SLOT - BACKOFF_SLOT)
     return (ctypes.c_uint64 * (FIRST_LANE_SLOT + len(lanes)))(library.address(SERIAL), len(lanes), *pace, *lanes)
 
 

@@ -16,15 +16,14 @@ from pathlib import Path
 import torch
 
 from weft.codegen.objects.native import NativeLibrary
-from weft.codegen.threads.crew_layout import COUNT_OFFSET, CREW_BYTES, MAIN_THREAD_OFFSET, mailbox_offset
-from weft.codegen.threads.crew_module import crew_module
-from weft.codegen.threads.frame import MOST_LANES
+from weft.codegen.threads.layout import COUNT_OFFSET, MAIN_THREAD_OFFSET, MOST_LANES, WORKERS_BYTES, mailbox_offset
+from weft.codegen.threads.workers import worker_module
 from weft.config import config
 from weft.runtime.memory_layout import EVERY_BIT, Row, word
 from weft.runtime.shared_code import shared_library
 from weft.target import usable_cores
 
-# In the order in which a crew's block has them; see weft.codegen.threads.crew_layout.
+# In the order in which a crew's block has them; see weft.codegen.threads.layout.
 OPENMP_FUNCTIONS = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
 CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
 
@@ -34,7 +33,7 @@ class LaneWorkers:
 
     def __init__(self) -> None:
         # Private, or a forked child would post to its parent's workers.
-        self.memory = mmap.mmap(-1, CREW_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.memory = mmap.mmap(-1, WORKERS_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         # SAFETY: the mapping is held by this object, which the module holds until the process ends.
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.threads: list[threading.Thread] = []
@@ -77,7 +76,7 @@ class LaneWorkers:
 
     def _forget(self) -> None:
         self._set_count(0)
-        self.memory[MAIN_THREAD_OFFSET:] = bytes(CREW_BYTES - MAIN_THREAD_OFFSET)
+        self.memory[MAIN_THREAD_OFFSET:] = bytes(WORKERS_BYTES - MAIN_THREAD_OFFSET)
         self.threads = []
         self.is_ready = False
 
@@ -143,7 +142,7 @@ def run_lanes(frame: int) -> None:
 
 
 def _library() -> NativeLibrary:
-    return shared_library(crew_module)
+    return shared_library(worker_module)
 
 
 @cache

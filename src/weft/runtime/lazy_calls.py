@@ -16,7 +16,7 @@ import torch
 
 from weft.codegen.calls.fast_call import ObjectLayout
 from weft.codegen.calls.lazy_calls import Known, Words, lazy_calls_module
-from weft.codegen.library import copy_functions, dispatch_keys, thread_functions
+from weft.codegen.torch_functions import copy_functions, dispatch_keys, thread_functions
 from weft.runtime.fast_call import Method, make_function, python_address, table_of
 from weft.runtime.memory_layout import (
     TENSOR_BYTES,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from weft.codegen.calls.new_tensors import Words
-from weft.codegen.library import tensor_functions
+from weft.codegen.torch_functions import tensor_functions
 from weft.runtime.fast_call import Method, make_function, python_address, python_calls, table_of
 from weft.runtime.memory_layout import object_layout
 from weft.runtime.shared_code import shared_library

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 import torch.utils.dlpack
 
-from weft.codegen.library import storage_owners, wrap_fused_updates
+from weft.codegen.torch_functions import storage_owners, wrap_fused_updates
 from weft.runtime.memory_layout import EVERY_BIT, Row
 
 # Ways to an alias whose writes the tensor's version does not show. `__array__` goes through numpy().

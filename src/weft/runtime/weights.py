@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.devices import cpu_count
 from weft.runtime.arena import ArenaBlock
 from weft.runtime.content import content_hash, held_memory

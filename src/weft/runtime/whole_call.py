@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from weft.codegen.calls.fast_call import State
-from weft.codegen.library import mode_functions, tensor_functions
+from weft.codegen.torch_functions import mode_functions, tensor_functions
 from weft.runtime.arena import ArenaBlock, BlockPool
 from weft.runtime.fast_call import (
     FastProgram,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.codegen.objects import code_version as under_test
-from weft.codegen.objects.code_version import DIGEST_FOLDER, SOURCES, code_version, digest_of, known_digest
+from weft.codegen.objects import object_cache as under_test
+from weft.codegen.objects.object_cache import DIGEST_FOLDER, SOURCES, code_version, digest_of, known_digest
 from weft.config import overrides
 
 
@@ -45,11 +45,11 @@ def test_a_new_file_and_a_renamed_one_change_the_digest(copy: Path) -> None:
 
 def test_a_file_that_changes_while_files_are_digested_is_read_whole(copy: Path) -> None:
     path = copy / "target.py"
-    (look,) = under_test._looks(copy, "target.py")
-    path.write_bytes(b"# longer\n" * look[2])
-    assert under_test._content(look) == path.read_bytes()
+    (stamp,) = under_test._stamps(copy, "target.py")
+    path.write_bytes(b"# longer\n" * stamp[2])
+    assert under_test._content(stamp) == path.read_bytes()
     path.write_bytes(b"")
-    assert under_test._content(look) == b""
+    assert under_test._content(stamp) == b""
 
 
 @pytest.fixture

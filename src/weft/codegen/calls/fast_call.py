@@ -12,7 +12,7 @@ from enum import IntEnum, auto
 
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
-from weft.codegen.threads.frame import CREW_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
+from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, WORKERS_OFFSET
 
 TYPE_OFFSET, SIZE_OFFSET, ITEMS_OFFSET = 8, 16, 24  # in a list or a tuple, whose items begin there
 ROW_WORDS = 3
@@ -211,7 +211,7 @@ class CallWriter:
         """Run a program in a frame; Python's lock is somebody else's."""
         f = self.f
         f.store(self.word("ptr", program), f.offset(frame, "i8", PROGRAM_OFFSET))
-        f.store(self.word("ptr", State.CREW), f.offset(frame, "i8", CREW_OFFSET))
+        f.store(self.word("ptr", State.CREW), f.offset(frame, "i8", WORKERS_OFFSET))
         f.emit_void(f"call void {self.word('ptr', function).name}({frame})")
 
     def release_lock(self) -> Register:

@@ -1,14 +1,14 @@
 """The text of a module that tells whether pieces of memory still have the bytes that their hashes were made of.
 
 `void same_content(frame*)` and, for lanes, `void same_content_<lane>(frame*)` mark a frame where a piece has others.
-The frame says which program runs in it, as for any other (crew_module.py); behind the lanes' functions this one has
+The frame says which program runs in it, as for any other (worker_module.py); behind the lanes' functions this one has
 the places of two tables: where the pieces of each lane begin, and of each piece its address, its bytes and their hash.
 """
 
 from weft.codegen.calls.content_hash import CONTENT_HASH, emit_content_hash
 from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.threads.crew_module import FIRST_LANE_SLOT, LANES_SLOT
-from weft.codegen.threads.frame import MARK_OFFSET, PROGRAM_OFFSET
+from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET
+from weft.codegen.threads.workers import FIRST_LANE_SLOT, LANES_SLOT
 from weft.target import Target
 
 SAME_CONTENT = "same_content"

@@ -9,7 +9,7 @@ them, one tensor or a list or tuple of them; where anything is not as expected i
 from weft.codegen.calls.fast_call import ITEMS_OFFSET, TYPE_OFFSET, CallWriter, ObjectLayout, State
 from weft.codegen.llvm.module import Module
 from weft.codegen.llvm.register import Register, constant
-from weft.codegen.threads.frame import TABLE_OFFSET
+from weft.codegen.threads.layout import TABLE_OFFSET
 
 MODE_WORDS, LOOK_WORDS, RESULT_WORDS, IDENTITY_WORDS = 4, 4, 4, 3
 CPU = constant("i32", 0)  # the kind and the number of the device

@@ -1,4 +1,4 @@
-"""LLVM module text -> optimised machine code for a Target, as bytes of an object file; several modules at once.
+"""Compile texts of LLVM modules to machine code for a Target, as bytes of object files; several modules at once.
 
 LLVM keeps what it knows of a module in a context. Each module has its own here, so modules are compiled at the same
 time. llvmlite's bindings let one thread at a time into LLVM; the two functions that take long are called beside them.
@@ -19,7 +19,7 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from llvmlite.binding import ffi
 
-from weft.codegen.objects.room import room_for
+from weft.codegen.objects.memory import memory_for
 from weft.devices import cpu_count
 from weft.errors import InternalError, OutOfMemoryError
 from weft.target import Target
@@ -117,7 +117,7 @@ def object_code(module: str | ir.Module, target: Target) -> bytes:
     """Compile a module to a relocatable object file for any target."""
     text = str(module)
     with (
-        room_for(len(text)),
+        memory_for(len(text)),
         _lent_machine(target) as machine,
         optimized(text, machine) as compiled,
         ffi.OutputString() as problem,

@@ -1,4 +1,4 @@
-"""A Module while it is written -> the texts of smaller ones, which can be compiled at the same time.
+"""Cut a Module while it is written into the texts of smaller ones, which can be compiled at the same time.
 
 Groups of functions that only call one another stay together. What calls them, and all that is in no group, comes last:
 long functions in parts of their own, the others together. They call other parts through pointers. So a part can be

@@ -1,4 +1,4 @@
-"""Machine code from the disk cache, or compiled now -> functions loaded into this process.
+"""Load functions in machine code into this process, from the disk cache or compiled now.
 
 An entry is named after all that decides its bytes. For a module that is its text; for what is costly to write as text
 it is a description of what is to be written, with the digest of the code that writes it. Code from the cache and code
@@ -15,11 +15,10 @@ from pathlib import Path
 from llvmlite import binding as llvm
 from llvmlite import ir
 
-from weft.codegen.objects.code_version import code_version
 from weft.codegen.objects.compiler import VERSIONS, Compilation, object_code, object_codes, target_machine
-from weft.codegen.objects.object_cache import ObjectCache
+from weft.codegen.objects.memory import LOADING, memory_for
+from weft.codegen.objects.object_cache import ObjectCache, code_version
 from weft.codegen.objects.object_file import read_object_file
-from weft.codegen.objects.room import LOADING, room_for
 from weft.config import config
 from weft.errors import InternalError
 from weft.target import Target
@@ -60,6 +59,7 @@ class NativeLibrary:
         if name not in self.names:
             there = "there are: " + ", ".join(sorted(self.names))
             raise InternalError(f"no native function is called {name!r}", why=there)
+        # SAFETY: the engine is held by this object, and the address is only used while that is referenced.
         with _lock:
             self._addresses[name] = int(self._engine.get_function_address(name))
         return self._addresses[name]
@@ -126,7 +126,7 @@ def _separate(entry: bytes) -> list[bytes]:
 def load_objects(objects: Sequence[bytes], target: Target) -> NativeLibrary:
     """Load object files that were compiled for this machine; they may call one another through pointers."""
     contents = [read_object_file(code) for code in objects]
-    with _lock, room_for(0, LOADING + COPIES * sum(map(len, objects))):
+    with _lock, memory_for(0, LOADING + COPIES * sum(map(len, objects))):
         # In LLVM's global context: one of its own might be collected before the engine, whose module needs it.
         empty = llvm.parse_assembly(f'target triple = "{target.triple}"')
         # llvmlite's memory manager keeps code and constants in one reservation, as the small code model demands, but

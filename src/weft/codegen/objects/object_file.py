@@ -1,4 +1,4 @@
-"""Bytes of an ELF object file -> the names it defines, and the functions it calls by a short jump outside itself."""
+"""Read an ELF object file: the names it defines, and the functions it calls by a short jump outside itself."""
 
 import struct
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How native threads wait for each other: counters that only grow, awaited by spinning briefly, then asleep.
+"""Let native threads wait for each other by counters that only grow: spin briefly, then sleep.
 
 A waiting thread spins for longer than sleeping and waking takes (some 50 microseconds), then sleeps on a futex: its
 core is free then, and the system moves the thread that is waited for there if something else has taken that one's core.

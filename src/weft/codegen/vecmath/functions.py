@@ -1,6 +1,7 @@
 """Give the rule of each mathematical function on vectors, at most 2 units from the exact result: a row per function.
 
-float rules work in float where that is accurate enough and on the way through double where it is not; in double, what has no rule of its own is the C library's function, called for every lane.
+float rules work in float where that is accurate enough and on the way through double where it is not; in double, what
+has no rule of its own is the C library's function, called for every lane.
 """
 
 from collections.abc import Sequence

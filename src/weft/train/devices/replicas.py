@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.codegen.library import version_of
+from weft.codegen.torch_functions import version_of
 from weft.devices import Device
 from weft.errors import UnsupportedError, UsageError
 from weft.train.processes.peers import Peers, Sum

@@ -40,7 +40,7 @@ os.register_at_fork(after_in_child=_asked.renew)
 
 
 @contextmanager
-def room_for(letters: int, least: int = A_THREAD) -> Iterator[None]:
+def memory_for(letters: int, least: int = A_THREAD) -> Iterator[None]:
     """See that there is memory to compile so many letters, beside all that is being compiled now."""
     size, asked = least + A_LETTER * letters, _asked
     with asked.lock:

@@ -1,33 +1,47 @@
-"""The text of the module that lets worker threads run lanes: what a worker does, and how a caller hands out lanes.
+"""Write the module that lets worker threads run lanes: what a worker does, and how a caller hands out lanes.
 
 `void work(mailbox*)` is a worker's life. `void dispatch(frame*)` runs a program: lane 0 on the calling thread and the
 others on workers, or all of it on the calling thread where there are not enough idle workers at once. Only then may
 lanes wait for each other: a caller reserves all workers it needs before it posts to any. Where they sleep and the
-calling thread has a team of PyTorch's, the team runs the lanes. `void close(crew*)` lets workers end.
+calling thread has a team of PyTorch's, the team runs the lanes. `void close(workers*)` lets workers end.
+
+    state       what happens                     next
+    IDLE        the worker spins                 RESERVED by a caller; ASLEEP or GONE by the worker
+    RESERVED    a caller is about to post        POSTED; what it was before, where the caller goes on alone
+    POSTED      there is work                    RUNNING by the worker; RESERVED where the caller takes it back
+    RUNNING     the worker does it               IDLE when its function has returned
+    ASLEEP      it sleeps, or is about to        RESERVED by a caller, who wakes it; IDLE where workers end
+
+No wait here can be for ever. Callers never wait for a worker to become free: they go on alone. A caller that has posted
+waits for workers that it alone has reserved; each runs one lane of its program, and lanes wait only for each other, in
+no circle. A worker waits for a word that callers change and then wake.
 """
 
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
-from weft.codegen.threads.crew_layout import (
+from weft.codegen.threads.backoff import WORDS as BACKOFF_WORDS
+from weft.codegen.threads.backoff import LaneBackoff
+from weft.codegen.threads.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, give_way, pause, sleep_while, wake
+from weft.codegen.threads.layout import (
     ARGUMENT_OFFSET,
     ASLEEP,
     CLOSING_OFFSET,
     COUNT_OFFSET,
+    EPOCH_OFFSET,
     FUNCTION_OFFSET,
     GONE,
     IDLE,
     LAST_CALL_OFFSET,
     MAILBOX_BYTES,
+    MOST_LANES,
     POSTED,
+    PROGRAM_OFFSET,
     RESERVED,
     RETURNED_OFFSET,
     RUNNING,
+    WORKERS_OFFSET,
     mailbox_offset,
 )
-from weft.codegen.threads.flags import PUBLISH, SPINS, WAIT, emit_publish, emit_wait, give_way, pause, sleep_while, wake
-from weft.codegen.threads.frame import CREW_OFFSET, EPOCH_OFFSET, MOST_LANES, PROGRAM_OFFSET
-from weft.codegen.threads.pace import WORDS as PACE_WORDS
-from weft.codegen.threads.pace import Pace
 from weft.codegen.threads.team import Team, emit_member
 from weft.target import Target
 
@@ -36,12 +50,12 @@ from weft.target import Target
 ANSWER_SPINS = 60
 # A worker that sleeps is waited for as long as the system may take to wake it, about a millisecond.
 WAKING_SPINS = 20_000
-# What a program's description holds: the serial function, the number of lanes, its pace (see pace.py), the lanes'
-# functions.
-SERIAL_SLOT, LANES_SLOT, PACE_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + PACE_WORDS
+# What a program's description holds: the serial function, the number of lanes, its back-off (see backoff.py), the
+# lanes' functions.
+SERIAL_SLOT, LANES_SLOT, BACKOFF_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + BACKOFF_WORDS
 
 
-def crew_module(target: Target) -> str:
+def worker_module(target: Target) -> str:
     """Write the module."""
     module = Module(target)
     emit_wait(module)
@@ -154,17 +168,17 @@ class _Dispatch:
         self.before = f.scratch("i32", MOST_LANES)
         self.returned = f.scratch("i64", MOST_LANES)
         self.program = f.load("ptr", f.offset(self.frame, "i8", PROGRAM_OFFSET))
-        self.crew = f.load("ptr", f.offset(self.frame, "i8", CREW_OFFSET))
+        self.workers = f.load("ptr", f.offset(self.frame, "i8", WORKERS_OFFSET))
         self.needed = f.add(f.load("i64", f.offset(self.program, "ptr", LANES_SLOT)), -1)
-        self.pace = Pace(f, f.offset(self.program, "i64", PACE_SLOT))
-        self.team = Team(f, self.crew)
+        self.backoff = LaneBackoff(f, f.offset(self.program, "i64", BACKOFF_SLOT))
+        self.team = Team(f, self.workers)
 
     def write(self) -> None:
         f = self.f
         epoch = f.offset(self.frame, "i8", EPOCH_OFFSET)
         f.store(f.add(f.load("i64", epoch), 1), epoch)
         reserve, alone, together, end = (f.label(stem) for stem in ("reserve", "alone", "together", "end"))
-        resting, last = self.pace.rests()
+        resting, last = self.backoff.rests()
         f.branch_if(resting, alone, reserve)
         f.begin_block(reserve)
         self._reserve(alone)
@@ -173,7 +187,7 @@ class _Dispatch:
         self._post()
         self._check_answer(alone, together)
         f.begin_block(together)
-        start = self.pace.now()
+        start = self.backoff.now()
         self._call(FIRST_LANE_SLOT)
         with f.loop(0, self.needed) as loop:
             # The worker is in a lane of this program. Lanes wait only for each other, in no circle, and all have begun
@@ -181,34 +195,34 @@ class _Dispatch:
             returned = f.offset(self._mailbox(loop.index), "i8", RETURNED_OFFSET)
             expected = f.load("i64", f.offset(self.returned, "i64", loop.index))
             f.emit_void(f"call void @{WAIT}({returned}, {expected})")
-        self.pace.note(start)
+        self.backoff.note(start)
         f.branch(end)
         f.begin_block(alone)
         self._call_alone()
         f.branch(end)
         f.begin_block(end)
-        f.store(self.pace.now(), f.offset(self.crew, "i8", LAST_CALL_OFFSET))
+        f.store(self.backoff.now(), f.offset(self.workers, "i8", LAST_CALL_OFFSET))
 
     def _call(self, slot: int) -> None:
         function = self.f.load("ptr", self.f.offset(self.program, "ptr", slot))
         self.f.emit_void(f"call void {function.name}({self.frame})")
 
     def _call_alone(self) -> None:
-        start = self.pace.now()
+        start = self.backoff.now()
         self._call(SERIAL_SLOT)
-        self.pace.note_alone(start)
+        self.backoff.note_alone(start)
 
     def _reserve(self, alone: str) -> None:
         """Take as many workers as are needed; where there are fewer, give them back and go on alone."""
         f, words = self.f, self.words
-        count = f.load("i64", f.offset(self.crew, "i8", COUNT_OFFSET))
+        count = f.load("i64", f.offset(self.workers, "i8", COUNT_OFFSET))
         enough = f.label("enough")
         with f.loop(0, count, carried=[f.integer(0)]) as loop:
             (found,) = loop.carried
             searching = f.label("searching")
             f.branch_if(f.compare("icmp eq", found, self.needed), enough, searching)
             f.begin_block(searching)
-            mailbox = f.offset(self.crew, "i8", f.add(f.multiply(loop.index, MAILBOX_BYTES), mailbox_offset(0)))
+            mailbox = f.offset(self.workers, "i8", f.add(f.multiply(loop.index, MAILBOX_BYTES), mailbox_offset(0)))
             state = words.state(mailbox)
             free = f.binary("or", words.is_state(state, IDLE), words.is_state(state, ASLEEP))
 
@@ -238,22 +252,22 @@ class _Dispatch:
         f.branch_if(self._first_asleep(), long, crew)
         f.begin_block(long)
         suits = self.team.suits(self.needed)
-        long_enough = f.binary("xor", self.pace.short(), constant("i1", 1))
-        awake = self.pace.suits_team(f.load("i64", f.offset(self.crew, "i8", LAST_CALL_OFFSET)))
+        long_enough = f.binary("xor", self.backoff.short(), constant("i1", 1))
+        awake = self.backoff.suits_team(f.load("i64", f.offset(self.workers, "i8", LAST_CALL_OFFSET)))
         fits = f.binary("and", suits, f.binary("or", long_enough, awake))
         f.branch_if(fits, ready, crew)
         f.begin_block(ready)
-        start = self.pace.now()
+        start = self.backoff.now()
         serial = f.load("ptr", f.offset(self.program, "ptr", SERIAL_SLOT))
         self.team.run(self.frame, serial, f.offset(self.program, "ptr", FIRST_LANE_SLOT), self.needed)
         with f.loop(0, self.needed) as loop:
             mailbox = self._mailbox(loop.index)
             words.set_state(mailbox, self._before(loop.index))
-            # Who ends the crew may have found it reserved: then it is for this thread to wake the worker.
+            # Who ends the workers may have found it reserved: then it is for this thread to wake the worker.
             with f.only_if(words.is_closing(mailbox)):
                 words.exchange(mailbox, ASLEEP, IDLE)
                 wake(f, mailbox)
-        self.pace.note(start)
+        self.backoff.note(start)
         f.branch(end)
         f.begin_block(crew)
 
@@ -268,7 +282,7 @@ class _Dispatch:
         f.begin_block(look)
         f.branch_if(self._first_asleep(), ask, on)
         f.begin_block(ask)
-        f.branch_if(self.pace.short(), nap, on)
+        f.branch_if(self.backoff.short(), nap, on)
         f.begin_block(nap)
         # Reserved, they stay awake until this call is over; the next finds them spinning.
         with f.loop(0, self.needed) as loop, f.only_if(words.is_state(self._before(loop.index), ASLEEP)):
@@ -330,10 +344,10 @@ class _Dispatch:
 
 
 def _write_close(f: FunctionWriter) -> None:
-    (crew,) = f.parameters
+    (workers,) = f.parameters
     words = _Words(f)
-    with f.loop(0, f.load("i64", f.offset(crew, "i8", COUNT_OFFSET))) as loop:
-        mailbox = f.offset(crew, "i8", f.add(f.multiply(loop.index, MAILBOX_BYTES), mailbox_offset(0)))
+    with f.loop(0, f.load("i64", f.offset(workers, "i8", COUNT_OFFSET))) as loop:
+        mailbox = f.offset(workers, "i8", f.add(f.multiply(loop.index, MAILBOX_BYTES), mailbox_offset(0)))
         f.emit_void(f"store atomic i32 1, {f.offset(mailbox, 'i8', CLOSING_OFFSET)} seq_cst, align 4")
         with f.only_if(words.exchange(mailbox, ASLEEP, IDLE)):
             wake(f, mailbox)

@@ -9,7 +9,7 @@ import torch
 from tests.conformance.compare import same_bits
 
 import weft
-from weft.codegen.numbers import number_tensors
+from weft.codegen.library import number_tensors
 
 FLOATS = (0.1, -0.0, 1e39, -1e300, 1e-46, math.inf, math.nan, 65520.0, 2.0**-140 * 1.5)
 INTEGERS = (0, -1, 2**24 + 1, 2**53 + 1, 2**63 - 1, -(2**63))

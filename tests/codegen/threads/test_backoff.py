@@ -9,8 +9,8 @@ import pytest
 
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
-from weft.codegen.threads import pace
-from weft.codegen.threads.pace import (
+from weft.codegen.threads import backoff
+from weft.codegen.threads.backoff import (
     COMPARED,
     LONGEST_REST,
     REST,
@@ -20,7 +20,7 @@ from weft.codegen.threads.pace import (
     USUAL,
     WORDS,
     WORTH_WAKING,
-    Pace,
+    LaneBackoff,
 )
 from weft.target import host_target
 
@@ -35,7 +35,7 @@ class Paced:
         for name in ("rests", "short", "note", "note_alone"):
             f = module.function(name, ["ptr", "ptr"])
             memory, result = f.parameters
-            written = Pace(f, memory)
+            written = LaneBackoff(f, memory)
             if name.startswith("note"):
                 getattr(written, name)(f.binary("sub", written.now(), f.load("i64", result)))
                 continue
@@ -175,7 +175,7 @@ def test_a_short_program_does_not_wait_for_a_sleeping_worker_and_a_long_one_does
     longer = Paced()
     longer.call(WORTH_WAKING * 2)
     assert not longer.short()
-    monkeypatch.setattr(pace, "LONG_PAUSE", -1)
+    monkeypatch.setattr(backoff, "LONG_PAUSE", -1)
     deep = Paced()
     deep.call(WORTH_WAKING * 2)
     assert deep.short()

@@ -1,4 +1,4 @@
-"""How long a program's calls on lanes take -> whether the next call is better made on the calling thread alone.
+"""Back off from lanes: tell by how long calls take whether the next one is better made on the calling thread alone.
 
 Lanes are worth their workers only where these have their cores. A call that takes much longer than usual was stalled:
 something else ran on a worker's core. Then calls run alone for about as long as the stall took: so what a single one
@@ -34,7 +34,7 @@ WORDS = 5
 USUAL, ALONE, REST, LAST, SOLO = range(WORDS)
 
 
-class Pace:
+class LaneBackoff:
     """Writes what a dispatcher asks and notes; `memory` has the words of one program."""
 
     def __init__(self, f: FunctionWriter, memory: Register) -> None:

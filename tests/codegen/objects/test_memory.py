@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import weft
-from weft.codegen.objects import room
+from weft.codegen.objects import memory
 from weft.codegen.objects.compiler import object_code, object_codes
-from weft.codegen.objects.room import A_LETTER, A_THREAD, room_for
+from weft.codegen.objects.memory import A_LETTER, A_THREAD, memory_for
 from weft.errors import ExecutionError, OutOfMemoryError, memory_told
 from weft.runtime.arena import ArenaBlock
 from weft.runtime.lanes import LaneWorkers
@@ -43,7 +43,7 @@ class Limited:
 def limited(monkeypatch: pytest.MonkeyPatch) -> Limited:
     limit = Limited(0)
     monkeypatch.setattr(mmap, "mmap", limit)
-    monkeypatch.setattr(room, "_asked", room._Asked())  # without what other tests' programs are being compiled
+    monkeypatch.setattr(memory, "_asked", memory._Asked())  # without what other tests' programs are being compiled
     return limit
 
 
@@ -83,11 +83,11 @@ def test_the_process_compiles_when_there_is_memory_again(limited: Limited) -> No
 
 def test_what_is_compiled_at_the_same_time_needs_its_memory_together(limited: Limited) -> None:
     limited.most = 2 * A_THREAD
-    with room_for(0), room_for(0), pytest.raises(OutOfMemoryError), room_for(1):
+    with memory_for(0), memory_for(0), pytest.raises(OutOfMemoryError), memory_for(1):
         pass
-    with room_for(0), room_for(0):
-        assert room._asked.size == 2 * A_THREAD
-    assert room._asked.size == 0
+    with memory_for(0), memory_for(0):
+        assert memory._asked.size == 2 * A_THREAD
+    assert memory._asked.size == 0
 
 
 @pytest.mark.timeout(30)

@@ -1,0 +1,125 @@
+"""Reach functions of PyTorch that have no public name: what tensors and threads tell, and addresses for machine code.
+
+A function that this PyTorch lacks is None, and whoever asks for it does without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# In this block operators do not record themselves for autograd; the grad mode, at which they may look, stays as it is.
+below_autograd = torch._C._AutoDispatchBelowAutograd
+
+# How often a tensor was written, without the Python property around it: it is asked at every call.
+version_of: Callable[[torch.Tensor], int] = torch._C.TensorBase._version.__get__  # type: ignore[attr-defined]
+
+
+def storage_owners(tensor: torch.Tensor) -> int:
+    """Count who holds a tensor's memory: the tensor itself, views, aliases, arrays of other libraries."""
+    storage = tensor.untyped_storage()
+    # One of the owners is `storage`, here.
+    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each tensor to another one: in one call, as PyTorch hands over the interpreter's lock in each."""
+    torch._foreach_copy_(list(targets), list(sources))
+
+
+# Optimizers with `fused=True` write parameters by these, and the parameters' versions stay as they were.
+FUSED_UPDATES = ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")
+
+
+def wrap_fused_updates(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put what `wrap` gives in the place of each function that updates the parameters in its first argument."""
+    for name in FUSED_UPDATES:
+        setattr(torch, name, wrap(getattr(torch, name)))
+
+
+ANY_BIT, BYTE = (1 << 64) - 1, 0xFF
+TRACER: int = torch._C._dispatch_key_parse("Tracer").value  # not a name of the enumeration
+# What tells a thread's modes: library, function, the number it takes, the bits of its answer that count.
+MODE_FUNCTIONS = (
+    ("libc10", "_ZN3c108GradMode10is_enabledEv", 0, BYTE),
+    ("libc10", "_ZN3c1013InferenceMode10is_enabledEv", 0, BYTE),
+    ("libc10", "_ZN3c1031get_default_dtype_as_scalartypeEv", 0, BYTE),
+    ("libc10", "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", 0, BYTE),
+    ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", 0, ANY_BIT),
+    ("libtorch_cpu", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", 0, BYTE),  # 0: CPU
+    ("libtorch_cpu", "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", 1, BYTE),  # 1: CUDA
+    (
+        "libc10",
+        "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+        torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode.value,
+        BYTE,
+    ),
+    # torch.jit.trace
+    ("libc10", "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", TRACER, BYTE),
+)
+TENSOR_FUNCTIONS = (
+    ("libtorch_cpu", "aoti_torch_empty_strided"),
+    ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
+    ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
+)
+# What tells what lazy code asks of its thread, as (library, function, the number it takes): flags; then whether
+# functions are intercepted, by how many modes, and the default type.
+THREAD_FUNCTIONS = (
+    *((library, name, number) for library, name, number, _ in (*MODE_FUNCTIONS[:2], MODE_FUNCTIONS[3])),
+    *((library, name, number) for library, name, number, _ in (MODE_FUNCTIONS[5], MODE_FUNCTIONS[7])),
+    ("libtorch_cpu", "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv", 0),
+    *((library, name, number) for library, name, number, _ in (MODE_FUNCTIONS[4], MODE_FUNCTIONS[2])),
+)
+COPY_FUNCTIONS = (
+    ("libtorch_cpu", "aoti_torch__reinterpret_tensor"),
+    ("libtorch_python", "_Z16THPVariable_WrapRKN2at10TensorBaseEP11_typeobject"),
+    ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
+)
+
+
+def thread_functions() -> tuple[tuple[int, int], ...] | None:
+    """Give (address, number) of the functions that tell what lazy code asks of its thread; None if one is missing."""
+    places = [_exported(library, name) for library, name, _ in THREAD_FUNCTIONS]
+    numbers = (number for *_, number in THREAD_FUNCTIONS)
+    return (
+        None if None in places else tuple((place or 0, number) for place, number in zip(places, numbers, strict=True))
+    )
+
+
+def copy_functions() -> tuple[int, int, int] | None:
+    """Give the addresses of: make a tensor of another's memory, make an object of a class of it, delete its handle."""
+    copy, wrap, delete = (_exported(library, name) for library, name in COPY_FUNCTIONS)
+    return None if copy is None or wrap is None or delete is None else (copy, wrap, delete)
+
+
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """Give the set of a tensor's dispatch keys as the word that the tensor has it in."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def mode_functions() -> tuple[tuple[int, int, int], ...] | None:
+    """Give (address, number, bits) of the functions that tell a thread's modes; None if this PyTorch lacks one."""
+    places = [_exported(library, name) for library, name, *_ in MODE_FUNCTIONS]
+    if None in places:
+        return None
+    rows = zip(places, MODE_FUNCTIONS, strict=True)
+    return tuple((place or 0, number, bits) for place, (_, _, number, bits) in rows)
+
+
+def tensor_functions() -> tuple[int, int, int] | None:
+    """Give the addresses of: make a tensor, delete its handle, make Python's object of it; None if one is missing."""
+    empty, delete, wrap = (_exported(library, name) for library, name in TENSOR_FUNCTIONS)
+    return None if empty is None or delete is None or wrap is None else (empty, delete, wrap)
+
+
+def _exported(library: str, name: str) -> int | None:
+    file = Path(torch.__file__).parent / "lib" / f"{library}.so"
+    try:
+        # Loaded long ago: this only finds it again.
+        return ctypes.cast(getattr(ctypes.CDLL(str(file)), name), ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
