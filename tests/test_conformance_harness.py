@@ -21,7 +21,7 @@ from tests.conformance.play import Call, play
 from tests.conformance.report import page, passed, table
 
 from weft.config import overrides
-from weft.lazy_tensors.plan import Plan
+from weft.lazy_tensors.segment_plan import SegmentPlan
 
 OVERLAP = torch.randn(4).expand(3, 4)
 
@@ -93,8 +93,8 @@ def test_each_deliberate_fault_is_caught(fault):
 
 def test_samples_of_lazy_code_are_run_by_programs(monkeypatch):
     by_operators = []
-    plain = Plan.by_operators
-    monkeypatch.setattr(Plan, "by_operators", lambda plan: by_operators.append(plain(plan)) or by_operators[-1])
+    plain = SegmentPlan.by_operators
+    monkeypatch.setattr(SegmentPlan, "by_operators", lambda plan: by_operators.append(plain(plan)) or by_operators[-1])
     found = CONTESTANTS["lazy"](lambda x: torch.sin(x) + x * 2)(torch.ones(300))
     assert torch.equal(found, torch.sin(torch.ones(300)) + 2)
     assert not by_operators[-1]

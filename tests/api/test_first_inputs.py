@@ -12,8 +12,8 @@ from torch import nn
 
 import weft
 from weft.errors import ExecutionError
-from weft.lazy_tensors import plan as lazy_plan
-from weft.lazy_tensors.program import LazyPrograms
+from weft.lazy_tensors import segment_plan as lazy_plan
+from weft.lazy_tensors.program import SegmentPrograms
 from weft.lazy_tensors.session import SESSION
 
 
@@ -82,17 +82,17 @@ def test_what_a_failed_program_spoilt_keeps_no_operator_from_running_at_once_onc
         x = torch.zeros(20, 20)
         work = compiled_work(x)
 
-        def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
+        def half_way(self: SegmentPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
             x.add_(1)
             raise RuntimeError("broken")
 
         with monkeypatch.context() as patch:
-            patch.setattr(LazyPrograms, "run", half_way)
+            patch.setattr(SegmentPrograms, "run", half_way)
             with weft.lazy(), pytest.raises(ExecutionError):
                 weft.wait(work())
-        assert SESSION.memories.all()
+        assert SESSION.storages.all()
         assert not SESSION.is_settled()
 
     spoil()
     assert SESSION.is_settled()
-    assert not SESSION.memories.all()
+    assert not SESSION.storages.all()

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 
 import weft
 from weft.errors import ExecutionError, UnsupportedError
-from weft.lazy_tensors import looks as lazy_looks
-from weft.lazy_tensors import plan as lazy_plan
+from weft.lazy_tensors import backoff as lazy_backoff
+from weft.lazy_tensors import segment_plan as lazy_plan
 
 REHEARSALS = 3
 
@@ -108,7 +108,7 @@ def compiled(target: Any) -> Any:
 @contextlib.contextmanager
 def lazy_throughout() -> Iterator[None]:
     """Let lazy code always queue, and compile short segments too: samples are small, and are looked at all the time."""
-    never = mock.patch.object(lazy_looks, "MOST_LOST", float("inf"))
+    never = mock.patch.object(lazy_backoff, "MOST_LOST", float("inf"))
     with never, mock.patch.object(lazy_plan, "COMPILED_AFTER", 0.0):
         yield
 

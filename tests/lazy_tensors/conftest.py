@@ -6,8 +6,8 @@ import pytest
 
 import weft
 from weft.config import overrides
-from weft.lazy_tensors import looks as lazy_looks
-from weft.lazy_tensors import plan as lazy_plan
+from weft.lazy_tensors import backoff as lazy_backoff
+from weft.lazy_tensors import segment_plan as lazy_plan
 from weft.lazy_tensors.tasks import engine
 
 
@@ -20,7 +20,7 @@ def compiled_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def always_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let lazy code queue its operators however often a test looks at something: the tests of looks end this."""
-    monkeypatch.setattr(lazy_looks, "MOST_LOST", float("inf"))
+    monkeypatch.setattr(lazy_backoff, "MOST_LOST", float("inf"))
 
 
 @pytest.fixture

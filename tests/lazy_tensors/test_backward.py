@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import weft
-from weft.lazy_tensors import plan as lazy_plan
+from weft.lazy_tensors import segment_plan as lazy_plan
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 

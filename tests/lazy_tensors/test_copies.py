@@ -18,7 +18,7 @@ from typing_extensions import Self
 import weft
 from weft.engine import Engine, Var
 from weft.errors import ExecutionError
-from weft.lazy_tensors import transports as lazy_transports
+from weft.lazy_tensors import copies as lazy_copies
 from weft.lazy_tensors.tasks import engine
 from weft.lazy_tensors.tensor import LazyTensor
 
@@ -48,7 +48,7 @@ class Far(torch.Tensor):
         return result if away else tree_map_only(torch.Tensor, Far, result)
 
 
-class Wire(lazy_transports.Transport):
+class Wire(lazy_copies.Transport):
     """Lets a copy pass when it is told to."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Wire(lazy_transports.Transport):
 def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     """A device, and an engine whose failures no other test sees."""
     made = Wire()
-    monkeypatch.setitem(lazy_transports.TRANSPORTS, "xpu", made)
+    monkeypatch.setitem(lazy_copies.TRANSPORTS, "xpu", made)
     yield made
     made.opened.set()
     weft.lazy(False)
@@ -201,7 +201,7 @@ def test_a_copy_that_fails_is_told_to_who_looks_with_the_line_that_asked_for_it(
         wire.broken = True
         found = y.to("cpu")
         weft.ready(found)
-        with pytest.raises(ExecutionError, match=r"(?s)copy failed.*test_lazy_copies.py:\d+.*y.to\(.cpu.\).*broken"):
+        with pytest.raises(ExecutionError, match=r"(?s)copy failed.*test_copies.py:\d+.*y.to\(.cpu.\).*broken"):
             found.tolist()
         wire.broken = False
         assert y.to("cpu").sum().item() == 4
@@ -283,7 +283,7 @@ def test_copies_from_a_gpu_equal_the_tensor_as_it_was_at_the_call() -> None:
             copies.append(x.to("cpu", non_blocking=True))
             x = x @ x / 500
             x.add_(1)
-        assert all(not copy.value.look.requires_grad for copy in copies)
+        assert all(not copy.value.metadata.requires_grad for copy in copies)
         assert torch.equal(weft.wait(copies[0]), expected)
         for before, after in pairwise(copies):
             torch.testing.assert_close(after, before.cuda() @ before.cuda() / 500 + 1, check_device=False)

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import weft
 from weft.errors import ExecutionError
-from weft.lazy_tensors import plan as lazy_plan
-from weft.lazy_tensors.program import LazyPrograms
+from weft.lazy_tensors import segment_plan as lazy_plan
+from weft.lazy_tensors.program import SegmentPrograms
 from weft.runtime.refused import IN_PLACE
 
 GOOD = torch.zeros(20, dtype=torch.long)
@@ -55,7 +55,7 @@ def test_a_failure_spares_what_does_not_depend_on_it() -> None:
                 weft.wait(tensor)
             fact, where, why = str(caught.value).splitlines()
             assert fact == "the task embedding failed"
-            assert where.startswith("  where test_lazy_failures.py:") or "/test_lazy_failures.py:" in where
+            assert where.startswith("  where test_failures.py:") or "/test_failures.py:" in where
             assert where.endswith("found = functional.embedding(index, table)  # the line that fails")
             assert why == "  why   it raised IndexError: index out of range in self"
 
@@ -105,12 +105,12 @@ def test_a_program_that_failed_after_a_write_is_not_run_again(
     x = torch.zeros(20, 20)
     work = compiled_work(x)
 
-    def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
+    def half_way(self: SegmentPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         (x if by_version else x.detach().numpy()).__iadd__(1)
         IN_PLACE.regions += not by_version
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(LazyPrograms, "run", half_way)
+    monkeypatch.setattr(SegmentPrograms, "run", half_way)
     with (
         weft.lazy(),
         pytest.raises(ExecutionError, match=r"(?s)2 operators.*after it had changed tensors in place.*broken"),
@@ -124,10 +124,10 @@ def test_a_program_that_failed_before_any_write_runs_by_operators(monkeypatch: p
     x = torch.zeros(20, 20)
     work = compiled_work(x)
 
-    def fail(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
+    def fail(self: SegmentPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(LazyPrograms, "run", fail)
+    monkeypatch.setattr(SegmentPrograms, "run", fail)
     with weft.lazy():
         assert weft.wait(work())[0, 0].item() == 8
     assert x[0, 0].item() == 4

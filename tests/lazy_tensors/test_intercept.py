@@ -11,8 +11,7 @@ from torch.overrides import TorchFunctionMode
 import weft
 from weft.api.asynchronous import lazy
 from weft.lazy_tensors.session import SESSION
-from weft.lazy_tensors.tensor import LazyTensor
-from weft.lazy_tensors.values import look_of
+from weft.lazy_tensors.tensor import LazyTensor, metadata_of
 
 OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "add": lambda a, b: a + b,
@@ -154,6 +153,10 @@ def test_an_operator_that_reads_nan_where_it_is_first_seen_is_not_taken_for_one_
         for _ in range(3):
             y = x * 2.5
             assert weft.wait(y).isnan().all()
-    forms = [form for form in SESSION.forms.values() if form.outputs and form.outputs[0].look is look_of(weft.wait(y))]
+    forms = [
+        form
+        for form in SESSION.schemas.values()
+        if form.outputs and form.outputs[0].metadata is metadata_of(weft.wait(y))
+    ]
     assert forms
     assert all(form.plain and not form.written for form in forms)

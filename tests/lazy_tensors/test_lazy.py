@@ -18,7 +18,7 @@ import weft
 from weft.engine import Var
 from weft.errors import ExecutionError
 from weft.lazy_tensors import program as lazy_program
-from weft.lazy_tensors.plan import Plan
+from weft.lazy_tensors.segment_plan import SegmentPlan
 from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine
 from weft.lazy_tensors.tensor import LazyTensor
@@ -285,7 +285,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
         nn.Linear(36, 5),
     ),
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.4), nn.Linear(32, 5)),
-    "residual": lambda: nn.Sequential(weft.models.Residual(1, 4, stride=2), nn.Flatten(), nn.Linear(64, 5)),
+    "residual": lambda: nn.Sequential(weft.models.ResidualBlock(1, 4, stride=2), nn.Flatten(), nn.Linear(64, 5)),
     "transformer": lambda: nn.Sequential(
         nn.Flatten(1, 2),
         nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
@@ -493,16 +493,16 @@ def test_a_missing_attribute_is_told_as_by_an_ordinary_tensor() -> None:
             _ = (torch.ones(20, 20) + 1).nope
 
 
-def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, bool]]:
+def noted_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SegmentPlan, bool]]:
     """What runs from now on, and whether PyTorch's operators run it."""
-    runs: list[tuple[Plan, bool]] = []
-    run = Plan.run
+    runs: list[tuple[SegmentPlan, bool]] = []
+    run = SegmentPlan.run
 
-    def noting(plan: Plan, *args: Any) -> Any:
+    def noting(plan: SegmentPlan, *args: Any) -> Any:
         runs.append((plan, plan.by_operators()))
         return run(plan, *args)
 
-    monkeypatch.setattr(Plan, "run", noting)
+    monkeypatch.setattr(SegmentPlan, "run", noting)
     return runs
 
 

@@ -13,8 +13,8 @@ from torch.nn import functional
 import weft
 from weft.config import overrides
 from weft.errors import ExecutionError
-from weft.lazy_tensors import plan as lazy_plan
-from weft.lazy_tensors.program import LazyPrograms
+from weft.lazy_tensors import segment_plan as lazy_plan
+from weft.lazy_tensors.program import SegmentPrograms
 from weft.lazy_tensors.session import SESSION
 from weft.runtime.refused import IN_PLACE
 
@@ -48,8 +48,8 @@ class Training:
     def __init__(self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any) -> None:
         torch.manual_seed(0)
         self.words = nn.Embedding(40, 8)
-        self.rest = nn.Sequential(nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.Linear(16, 5))
-        self.optimizer = optimizer([*self.words.parameters(), *self.rest.parameters()], **options)
+        self.eager_calls = nn.Sequential(nn.Flatten(), nn.Linear(32, 16), nn.BatchNorm1d(16), nn.Linear(16, 5))
+        self.optimizer = optimizer([*self.words.parameters(), *self.eager_calls.parameters()], **options)
 
     def step(self, number: int, bad: str) -> torch.Tensor:
         drawn = torch.Generator().manual_seed(number)
@@ -60,7 +60,7 @@ class Training:
         if bad == "target":
             targets[3] = 9
         self.optimizer.zero_grad()
-        loss = functional.cross_entropy(self.rest(self.words(words)), targets)
+        loss = functional.cross_entropy(self.eager_calls(self.words(words)), targets)
         loss.backward()
         self.optimizer.step()
         return loss
@@ -68,7 +68,7 @@ class Training:
     def tensors(self) -> list[torch.Tensor]:
         """All that changes, copied, but counts of few numbers: they are changed at once."""
         state = [t for group in self.optimizer.state.values() for t in group.values() if isinstance(t, torch.Tensor)]
-        found = [*self.words.state_dict().values(), *self.rest.state_dict().values(), *state]
+        found = [*self.words.state_dict().values(), *self.eager_calls.state_dict().values(), *state]
         return [tensor.detach().clone() for tensor in found if tensor.dim()]
 
 
@@ -109,7 +109,7 @@ def test_leaving_tells_that_parameters_were_not_changed_and_leaves_the_last_good
     until(4, eager)
     with weft.lazy():
         until(8, Training(torch.optim.SGD, lr=0.1, momentum=0.9))
-    with pytest.raises(IndexError, match=r"(?s)embedding failed.*test_lazy_recovery.py"), weft.lazy():
+    with pytest.raises(IndexError, match=r"(?s)embedding failed.*test_recovery.py"), weft.lazy():
         until(8, lazy, bad=4)
     weights = [parameter.detach() for parameter in lazy.words.parameters()]
     assert same(weights, [parameter.detach() for parameter in eager.words.parameters()])
@@ -352,12 +352,12 @@ def test_a_program_that_failed_half_way_leaves_what_nobody_may_read_until_it_is_
     x = torch.zeros(20, 20)
     work = compiled_work(x)
 
-    def half_way(self: LazyPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
+    def half_way(self: SegmentPrograms, tensors: list[torch.Tensor], numbers: list[Any]) -> Any:
         IN_PLACE.regions += 1
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patched:
-        patched.setattr(LazyPrograms, "run", half_way)
+        patched.setattr(SegmentPrograms, "run", half_way)
         with pytest.raises(ExecutionError, match="after it had changed tensors in place"), weft.lazy():
             work()
     with weft.lazy():

@@ -216,7 +216,7 @@ def test_a_change_of_a_setting_waits_for_what_is_queued() -> None:
     with weft.lazy():
         for _ in range(3):
             y = X + 1
-            assert isinstance(y, LazyTensor) or SESSION.forms
+            assert isinstance(y, LazyTensor) or SESSION.schemas
             torch.use_deterministic_algorithms(True)
             assert weft.ready(y)
             torch.use_deterministic_algorithms(False)
@@ -242,7 +242,7 @@ def test_a_task_that_sets_something_does_not_wait_for_itself() -> None:
 
     with weft.lazy():
         torch.testing.assert_close(weft.wait(weft.spawn(set_precision, X)), X * 2)
-    assert not SESSION.settings.at_once
+    assert not SESSION.settings.eager
 
 
 def test_denormals_are_flushed_in_the_block_only() -> None:

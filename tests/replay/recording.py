@@ -17,8 +17,8 @@ from weft.codegen.plan_module import emit_plan
 from weft.compile import pipeline
 from weft.config import overrides
 from weft.ir.printer import print_graph
-from weft.lazy_tensors import looks as lazy_looks
-from weft.lazy_tensors import plan as lazy_plan
+from weft.lazy_tensors import backoff as lazy_backoff
+from weft.lazy_tensors import segment_plan as lazy_plan
 from weft.plan.plan_text import plan_text
 from weft.plan.schedule.machine_model import default_model
 from weft.runtime import compiled_graph
@@ -70,6 +70,6 @@ def recording(into: list[Texts]) -> Iterator[None]:
         stack.enter_context(mock.patch.object(pipeline, "machine_model", default_model))
         stack.enter_context(mock.patch.object(pipeline, "cpu_count", return_value=LANES))
         stack.enter_context(mock.patch.object(lazy_plan, "COMPILED_AFTER", 0.0))
-        stack.enter_context(mock.patch.object(lazy_looks, "MOST_LOST", float("inf")))
+        stack.enter_context(mock.patch.object(lazy_backoff, "MOST_LOST", float("inf")))
         stack.enter_context(mock.patch.object(compiled_graph.CompiledGraph, "__init__", noted))
         yield

@@ -21,13 +21,10 @@ from weft.engine import Statistics, Timeline
 from weft.engine.limit import Bound
 from weft.errors import UsageError
 from weft.files import given_file
-from weft.lazy_tensors.entries import intercept_entries
-from weft.lazy_tensors.intercept import LazyMode
-from weft.lazy_tensors.looks import keep, looks_of
-from weft.lazy_tensors.questions import place_of
-from weft.lazy_tensors.recording import Place
+from weft.lazy_tensors.backoff import keep_backoff, take_backoff
+from weft.lazy_tensors.intercept import LazyMode, intercept_entries
 from weft.lazy_tensors.session import SESSION
-from weft.lazy_tensors.tasks import engine
+from weft.lazy_tensors.tasks import Place, engine, place_of
 from weft.trace.interception.capture import without_functions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -99,16 +96,16 @@ def _set_lasting(active: bool, place: Place) -> None:
 
 
 def _entered(place: Place) -> LazyMode:
-    SESSION.own.looks = looks = looks_of(place)
-    mode = LazyMode(looks)
+    SESSION.own.backoff = backoff = take_backoff(place)
+    mode = LazyMode(backoff)
     mode.__enter__()  # type: ignore[no-untyped-call]
     return mode
 
 
 def _leave(mode: LazyMode, *, tell: bool) -> None:
     mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-    SESSION.own.looks = None
-    keep(mode.looks)
+    SESSION.own.backoff = None
+    keep_backoff(mode.backoff)
     if tell:
         SESSION.finish_and_tell()
     else:

@@ -13,18 +13,14 @@ import torch
 from torch import nn
 
 from weft.api.spawn_key import kind_of_call
-from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
+from weft.api.thread_modes import GpuLane, ThreadModes, same_modes, thread_modes
 from weft.codegen.torch_functions import version_of
 from weft.engine import Placement, Var
 from weft.engine.failures import Loss, PartialFailure
 from weft.errors import InternalError, UsageError
-from weft.lazy_tensors.cores import operator_cores
-from weft.lazy_tensors.gpu_lanes import GpuLane
-from weft.lazy_tensors.questions import tensors_in, user_place
-from weft.lazy_tensors.recording import place_text
 from weft.lazy_tensors.session import SESSION
-from weft.lazy_tensors.tasks import engine
-from weft.lazy_tensors.tensor import LazyTensor
+from weft.lazy_tensors.tasks import engine, operator_cores, place_text, user_place
+from weft.lazy_tensors.tensor import LazyTensor, tensors_in
 from weft.trace.interception.capture import storage_key, tree_flatten, tree_map_only, without_functions
 from weft.trace.python_state.reachable import find_state
 

@@ -1,79 +1,189 @@
-"""A backward inside a segment -> a step like any other, so that forward, backward and update are one program."""
+"""Queue `loss.backward()`, as a step of its segment where it can be one, and answer `p.grad` meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+import weakref
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import Any
 
 import torch
+from torch import is_autocast_enabled, is_inference_mode_enabled
 
-from weft.lazy_tensors.learning import Form, Hole, Output
-from weft.lazy_tensors.values import Look
-from weft.runtime.memory_layout import probed
-from weft.trace.interception.capture import storage_key
+from weft.engine import Var
+from weft.engine.failures import Loss, PartialFailure
+from weft.errors import InternalError
+from weft.lazy_tensors.gradients import UNKNOWN_LEAF
+from weft.lazy_tensors.operators import getter, setter
+from weft.lazy_tensors.schema import CallSchema
+from weft.lazy_tensors.segment_plan import backward_schema
+from weft.lazy_tensors.session import SESSION
+from weft.lazy_tensors.settings import flushes_denormals, flushing_denormals
+from weft.lazy_tensors.tasks import push_task, user_place
+from weft.lazy_tensors.tensor import (
+    EMPTY,
+    LazyStorage,
+    LazyTensor,
+    LazyValue,
+    detached_metadata,
+    lazy_tensor,
+    metadata_of,
+)
 
-
-def gradients_of(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The gradients of some leaves, each in memory of its own, laid out as `backward` leaves them."""
-    found: list[torch.Tensor] = []
-    for gradient in torch.autograd.grad(loss, leaves):
-        laid_out = gradient.contiguous()
-        # Two leaves may get one and the same tensor, which whoever changes one gradient would change for both.
-        shared = any(storage_key(laid_out) == storage_key(other) for other in found)
-        found.append(laid_out.clone() if shared else laid_out)
-    return tuple(found)
-
-
-_FORMS: dict[tuple[Look, ...], Form] = {}
-
-
-def backward_form(looks: tuple[Look, ...]) -> Form:
-    """The form of a backward that gives gradients of these looks."""
-    found = _FORMS.get(looks)
-    if found is None:
-        outputs = tuple(Output(look) for look in looks)
-        args = [Hole(index) for index in range(len(looks) + 1)]
-        found = Form(gradients_of, args, {}, grad=True, outputs=outputs, kind=tuple, made=len(looks))
-        _FORMS[looks] = found
-    return found
+BACKWARD_DEFAULTS = {"gradient": None, "create_graph": False, "inputs": None}
+_GRADIENTS = SESSION.gradients
 
 
-class _Freed(torch.autograd.Function):
-    """The end of what is left of an autograd graph after its backward: nothing can go through it again."""
-
-    @staticmethod
-    def forward(context: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        """Give the tensor, tied to what requires a gradient."""
-        del context, anchor
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(context: Any, *tangents: Any) -> NoReturn:
-        """Raise what eager raises."""
-        del context, tangents
-        raise RuntimeError(
-            "Trying to backward through the graph a second time. Specify retain_graph=True at the first backward"
-        )
+def _get(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    if tensor.__class__ is LazyTensor:
+        return SESSION.now(function, args, kwargs, changes=True)
+    return _GRADIENTS.get(tensor)
 
 
-def freed(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose graph has been used up by a backward."""
-    with torch.enable_grad():
-        return _Freed.apply(tensor, _anchor())  # type: ignore[no-untyped-call, no-any-return]
+def _set(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    tensor, gradient = args
+    if gradient is not None or tensor.__class__ is LazyTensor:
+        SESSION.now(function, args, kwargs, changes=True)
+    elif not _GRADIENTS.clear(tensor):
+        function(tensor, None)  # nothing queued names it: tasks hold the gradients themselves
 
 
-@probed
-def _anchor() -> torch.Tensor:
-    """A leaf that no gradient ever reaches."""
-    return torch.zeros((), requires_grad=True)
+def _backward(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    loss = args[0]
+    leaves = EMPTY if loss.__class__ is not LazyTensor else _leaves(loss.value)
+    if len(args) > 1 or not leaves or not _may_queue(loss, leaves, kwargs):
+        SESSION.now(function, args, kwargs, changes=True)
+        return
+    if not kwargs.get("retain_graph") and _record(loss, leaves):
+        return
+    SESSION.flush_all()  # among them the tasks that clear gradients: they run whatever becomes of the loss
+    value: LazyValue = loss.value
+    leaves = _leaves(value)
+    reads = {value.storage.variable(): None}
+    changed: dict[Var, None] = {}
+    writes = {_GRADIENTS.order: None}
+    made: list[tuple[torch.Tensor, LazyValue]] = []
+    for leaf in leaves:
+        reads[SESSION.storages.of(leaf).variable()] = None
+        gradient = _GRADIENTS.get(leaf)
+        if gradient is None:
+            metadata = detached_metadata(leaf)
+            assert metadata is not None
+            expected = LazyValue(metadata, LazyStorage(), None, -1)
+            gradient = lazy_tensor(expected)
+            made.append((leaf, expected))
+            writes[expected.storage.variable()] = None
+        else:
+            storage = gradient.value.storage if isinstance(gradient, LazyTensor) else SESSION.storages.of(gradient)
+            changed[storage.variable()] = None
+        _GRADIENTS.set(leaf, gradient)
+    task = _Backward(value, bool(kwargs.get("retain_graph")), made, tuple(changed))
+    push_task(task, [*(var for var in reads if var not in writes), *changed], [*writes, *changed], "backward")
 
 
-def upstream(steps: Sequence[Any], loss: int) -> set[int]:
-    """The results that a loss was computed from, itself among them."""
-    found = {loss}
-    for step in reversed(steps):
-        for number, output in zip(step.makes, step.form.outputs, strict=True):
-            own = number if number >= 0 else step.takes[output.same]
-            if own in found:
-                found.update(step.takes[index] for index in output.connected)
-    return found
+# The functions of PyTorch that are handled here.
+HANDLERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.Tensor.backward: _backward,
+    getter("grad"): _get,
+    setter("grad"): _set,
+}
+
+
+def _leaves(value: LazyValue) -> frozenset[torch.Tensor]:
+    with SESSION.lock:
+        return _GRADIENTS.leaves(value)
+
+
+def _may_queue(loss: LazyTensor, leaves: frozenset[torch.Tensor], kwargs: dict[str, Any]) -> bool:
+    if is_autocast_enabled("cpu") or is_inference_mode_enabled():
+        return False  # the operators of a backward are subject to it, too
+    plain = all(kwargs.get(name, usual) is usual for name, usual in BACKWARD_DEFAULTS.items())
+    if not plain or loss.value.metadata.numel != 1:
+        return False
+    return all(_is_simple(leaf) for leaf in leaves)
+
+
+def _record(loss: LazyTensor, found: frozenset[torch.Tensor]) -> bool:
+    """Make the backward a step of the recording, if all that it goes through is recorded there."""
+    numbers = SESSION.recording().operand_numbers
+    if any(id(leaf) not in numbers for leaf in found):
+        return False
+    # The order decides the structure of the segment: that of a set is another in each run, and for each module.
+    leaves = tuple(sorted(found, key=lambda leaf: ~numbers[id(leaf)]))
+    if any(_GRADIENTS.get(leaf) is not None for leaf in leaves):
+        return False
+    schema = backward_schema(tuple(detached_metadata(leaf) for leaf in leaves))  # type: ignore[misc]
+    values = _record_step(loss.value, leaves, schema)
+    if values is None:
+        return False
+    for leaf, value in zip(leaves, values, strict=True):
+        value.epoch = _GRADIENTS.epoch
+        _GRADIENTS.set(leaf, lazy_tensor(value))
+    return True
+
+
+def _record_step(loss: LazyValue, leaves: Sequence[torch.Tensor], schema: CallSchema) -> Sequence[LazyValue] | None:
+    with SESSION.lock:
+        recording = SESSION.recording()
+        if loss.recording is not recording or recording.gradients:
+            return None
+        numbers = [recording.operand_numbers.get(id(leaf)) for leaf in leaves]
+        operands = [number for number in numbers if number is not None]
+        if len(operands) < len(leaves) or not recording.node.reached(loss.index) <= set(operands):
+            return None  # it goes on into what was computed earlier
+        node = recording.node.after(schema, (loss.index, *operands))
+        recording.add(node, (), user_place())
+        made = []
+        for place, (leaf, output) in enumerate(zip(leaves, schema.outputs, strict=True)):
+            storage = LazyStorage()
+            storage.recording = recording
+            assert output.metadata is not None
+            gradient = LazyValue(output.metadata, storage, recording, node.first + place)
+            recording.hold(gradient)
+            recording.gradients.append((leaf, weakref.ref(gradient)))
+            made.append(gradient)
+        return made
+
+
+class _Backward:
+    """Runs a backward, and gives the values that stand for gradients their tensors."""
+
+    def __init__(
+        self, loss: LazyValue, retain: bool, made: list[tuple[torch.Tensor, LazyValue]], changed: tuple[Var, ...]
+    ) -> None:
+        self._loss = loss
+        self._retain = retain
+        self._made = made
+        self._changed = changed  # the variables of gradients that are accumulated
+        self._thread = get_ident()
+        self._flushes = flushes_denormals()
+
+    def __call__(self) -> None:
+        loss = self._loss.real
+        if loss is None:
+            raise InternalError("a backward ran before its loss was computed")
+        try:
+            with flushing_denormals(self._flushes):
+                loss.backward(retain_graph=self._retain)
+        except Exception as error:
+            lost = tuple(value.storage.variable() for _, value in self._made)
+            # What is accumulated is as a backward of eager code leaves it.
+            raise PartialFailure([Loss(error, lost, self._changed, thread=self._thread)]) from error
+        for leaf, value in self._made:
+            gradient = leaf.grad
+            if gradient is not None and gradient.stride() != value.metadata.strides and gradient.is_contiguous():
+                # The strides of dimensions with one element are any; which they are was told before this ran.
+                with torch.no_grad():
+                    gradient = leaf.grad = gradient.as_strided(value.metadata.shape, value.metadata.strides)
+            if gradient is None or metadata_of(gradient) is not value.metadata:
+                raise InternalError("a backward gave another kind of gradient than was expected")
+            value.real = gradient
+
+
+def _is_simple(leaf: torch.Tensor) -> bool:
+    """Whether a backward does nothing to this leaf but give it a gradient with its own metadata."""
+    if leaf is UNKNOWN_LEAF:
+        return False
+    hooks = leaf._backward_hooks or leaf._post_accumulate_grad_hooks
+    return not hooks and leaf.is_contiguous()

@@ -1,4 +1,4 @@
-"""A function of tensors and numbers whose looks never change -> programs, found again by what is left to compare."""
+"""Compile segments as programs, found again by the numbers and shared memory that they depend on."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class _Known:
         return self.memory is None or memory_key(tensors, self.written) == self.memory
 
 
-class LazyPrograms:
-    """Runs a function as programs. Its callers see to it that tensors always look alike, and modes too."""
+class SegmentPrograms:
+    """Runs a function as programs. Its callers see to it that the tensors' metadata never differs, nor modes."""
 
     def __init__(self, function: Callable[[list[torch.Tensor], list[Any]], list[Any]]) -> None:
         self._function = function

@@ -1,39 +1,51 @@
-"""Operators as they are called -> tasks of the engine: each a segment of operators that run one after the other."""
+"""Record operators as they are called, and run what was recorded as one task of the engine."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from functools import lru_cache
 from threading import get_ident
-from types import CodeType
 from typing import Any
 
 import torch
 
+from weft.engine import Engine, Placement, Var
 from weft.engine.failures import Failure, Loss, PartialFailure, has_value
-from weft.errors import ExecutionError, InternalError, source_line
-from weft.lazy_tensors.cores import segment_cores
-from weft.lazy_tensors.learning import Form
-from weft.lazy_tensors.losses import Lost, OperatorFailure
-from weft.lazy_tensors.plan import Plan
-from weft.lazy_tensors.points import Point, root
+from weft.errors import ExecutionError, InternalError
+from weft.lazy_tensors.failures import Lost, OperatorFailure
+from weft.lazy_tensors.schema import CallSchema
+from weft.lazy_tensors.segment_plan import SegmentPlan
 from weft.lazy_tensors.settings import flushing_denormals
-from weft.lazy_tensors.values import Look, Memory, Value, look_of
+from weft.lazy_tensors.tasks import Place, place_text, push, segment_cores
+from weft.lazy_tensors.tensor import LazyStorage, LazyValue, TensorMetadata, metadata_of
+from weft.lazy_tensors.trie import TrieNode, root
 
-MOST_PLANS = 64  # that end at one point
+MOST_PLANS = 64  # that end at one node
 MOST_SECONDS_HERE = 1e-3  # of estimated work that the thread that waits for it does itself, while others cannot link
-
-
-Place = tuple[CodeType, int]  # a function's code, and an instruction in it
 
 
 class Recording:
     """The operators called since the last task was pushed, with what they take from outside."""
 
     __slots__ = (
-        "closed", "device", "epoch", "external_looks", "external_memories", "externals", "flushes", "gradients",
-        "known", "maker", "memories", "most_bytes", "most_seconds", "numbers", "places", "point", "thread", "values",
+        "closed",
+        "device",
+        "epoch",
+        "flushes",
+        "gradients",
+        "input_metadata",
+        "input_storages",
+        "inputs",
+        "most_bytes",
+        "most_seconds",
+        "node",
+        "numbers",
+        "operand_numbers",
+        "places",
+        "producer",
+        "storages",
+        "thread",
+        "values",
         "written",
     )  # fmt: skip
 
@@ -45,82 +57,86 @@ class Recording:
         self.thread = get_ident()
         self.flushes = False  # the thread takes the smallest numbers for 0
         self.closed = False  # its operators have been pushed
-        self.point = root()  # of the operator noted last
-        self.gradients: list[tuple[torch.Tensor, weakref.ref[Value]]] = []  # what a backward in here gives
-        self.externals: list[Any] = []  # values of earlier tasks, and ordinary tensors
-        self.external_memories: list[Memory] = []
-        self.external_looks: list[Look | None] = []  # what changes the look of a tensor ends the recording
-        self.known: dict[int, int] = {}  # by the identity of what was taken: its number, as steps take it
-        self.memories: dict[Memory, None] = {}  # of what is taken from outside
-        self.written: dict[Memory, None] = {}
-        self.maker: Memory | None = None
+        self.node = root()  # of the operator noted last
+        self.gradients: list[tuple[torch.Tensor, weakref.ref[LazyValue]]] = []  # what a backward in here gives
+        self.inputs: list[Any] = []  # values of earlier tasks, and ordinary tensors
+        self.input_storages: list[LazyStorage] = []
+        self.input_metadata: list[
+            TensorMetadata | None
+        ] = []  # what changes the metadata of a tensor ends the recording
+        self.operand_numbers: dict[int, int] = {}  # by the identity of what was taken: its number, as steps take it
+        self.storages: dict[LazyStorage, None] = {}  # of what is taken from outside
+        self.written: dict[LazyStorage, None] = {}
+        self.producer: LazyStorage | None = None
         self.numbers: list[Any] = []
-        self.values: list[weakref.ref[Value]] = []
+        self.values: list[weakref.ref[LazyValue]] = []
         self.places: list[Place] = []
 
-    def external(self, thing: Any, memory: Memory, original: Any, look: Look | None = None) -> int:
-        """The number of an input, from outside, as steps take it; `look` is how it looks, where that is known."""
-        found = self.known.get(id(original))
+    def add_input(self, thing: Any, storage: LazyStorage, original: Any, metadata: TensorMetadata | None = None) -> int:
+        """The number of an input, from outside, as steps take it; `metadata` is its own, where that is known."""
+        found = self.operand_numbers.get(id(original))
         if found is None:
-            found = self.known[id(original)] = ~len(self.externals)
-            self.externals.append(thing)
-            self.external_memories.append(memory)
-            self.external_looks.append(look or (thing.look_now() if thing.__class__ is Value else look_of(thing)))
-            self.memories[memory] = None
-            memory.recording = self
-            if thing.__class__ is Value and thing.maker is not None:
-                self.memories[thing.maker] = None
+            found = self.operand_numbers[id(original)] = ~len(self.inputs)
+            self.inputs.append(thing)
+            self.input_storages.append(storage)
+            self.input_metadata.append(
+                metadata or (thing.current_metadata() if thing.__class__ is LazyValue else metadata_of(thing))
+            )
+            self.storages[storage] = None
+            storage.recording = self
+            if thing.__class__ is LazyValue and thing.producer is not None:
+                self.storages[thing.producer] = None
         return found
 
-    def last(self) -> Form:
-        """The form of the operator noted last."""
-        form = self.point.form
-        assert form is not None, "the recording is not empty"
-        return form
+    def last(self) -> CallSchema:
+        """The schema of the operator recorded last."""
+        schema = self.node.schema
+        assert schema is not None, "the recording is not empty"
+        return schema
 
-    def add(self, point: Point, numbers: Sequence[Any], place: Place) -> None:
+    def add(self, node: TrieNode, numbers: Sequence[Any], place: Place) -> None:
         """Note one call."""
         if numbers:
             self.numbers += numbers
-        self.point = point
+        self.node = node
         self.places.append(place)
 
-    def memory_of(self, index: int, value: Any) -> Memory:
+    def storage_of(self, index: int, value: Any) -> LazyStorage:
         """The memory of something that it took, or made: then as this value."""
-        return self.external_memories[~index] if index < 0 else value.memory
+        return self.input_storages[~index] if index < 0 else value.storage
 
     def size(self) -> int:
         """The memory it holds until it is done: what its operators make, and ordinary tensors that they only read.
 
         Of those a batch may be held by nothing else. Parameters, and what is changed in place, live on in any case.
         """
-        found = self.point.bytes
-        for thing, memory, look in zip(self.externals, self.external_memories, self.external_looks, strict=True):
-            if thing.__class__ is torch.Tensor and look is not None and memory not in self.written:
-                found += look.bytes
+        found = self.node.bytes
+        for thing, storage, metadata in zip(self.inputs, self.input_storages, self.input_metadata, strict=True):
+            if thing.__class__ is torch.Tensor and metadata is not None and storage not in self.written:
+                found += metadata.bytes
         return found
 
-    def hold(self, value: Value) -> None:
+    def hold(self, value: LazyValue) -> None:
         """Remember the next result for as long as somebody holds it."""
-        if value.memory in self.memories:
-            if self.maker is None:
-                self.maker = Memory()
-            value.maker = self.maker
+        if value.storage in self.storages:
+            if self.producer is None:
+                self.producer = LazyStorage()
+            value.producer = self.producer
         self.values.append(weakref.ref(value))
 
-    def alive(self) -> list[Value]:
+    def alive(self) -> list[LazyValue]:
         """The results that somebody holds."""
         return [value for value in (reference() for reference in self.values) if value is not None]
 
-    def segment(self, alive: list[Value]) -> Segment:
+    def segment(self, alive: list[LazyValue]) -> Segment:
         """What the engine is to run, for these results; the recording itself keeps nothing of it."""
         results = tuple(value.index for value in alive)
-        plans = self.point.plans
+        plans = self.node.plans
         plan = plans.get(results)
         if plan is None:
             if len(plans) >= MOST_PLANS:
                 plans.clear()
-            plan = plans[results] = Plan(self.point.steps(), results)
+            plan = plans[results] = SegmentPlan(self.node.steps(), results)
         made = Segment(plan, self, alive)
         self.__init__(self.device, 0, 0, 0)  # type: ignore[misc]  # everything anew
         self.closed = True
@@ -133,12 +149,12 @@ class Segment:
     __slots__ = (
         "__name__",
         "_alive",
-        "_externals",
         "_flushes",
         "_gradients",
-        "_memories",
+        "_inputs",
         "_numbers",
         "_places",
+        "_storages",
         "_thread",
         "_written",
         "bytes",
@@ -151,15 +167,15 @@ class Segment:
         "writes",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, recording: Recording, alive: list[Value]) -> None:
+    def __init__(self, plan: SegmentPlan, recording: Recording, alive: list[LazyValue]) -> None:
         self.device = recording.device
         self.bytes = recording.size()
-        self.seconds = recording.point.seconds
+        self.seconds = recording.node.seconds
         self._flushes = recording.flushes
         self.changes = bool(recording.written)
         self.gives_gradients = bool(recording.gradients)
-        made = {value.maker or value.memory: None for value in alive}
-        self.reads = [memory for memory in recording.memories if memory not in recording.written]
+        made = {value.producer or value.storage: None for value in alive}
+        self.reads = [storage for storage in recording.storages if storage not in recording.written]
         self.writes = [*recording.written, *made]
         self._written = recording.written
         self._thread = recording.thread
@@ -167,11 +183,28 @@ class Segment:
         held = [(leaf, reference()) for leaf, reference in recording.gradients]
         self._gradients = [(leaf, value) for leaf, value in held if value is not None]
         self._alive = alive
-        self._externals = recording.externals
-        self._memories = recording.external_memories
+        self._inputs = recording.inputs
+        self._storages = recording.input_storages
         self._numbers = recording.numbers
         self._places = recording.places
         self.__name__ = f"{len(plan.steps)} operators"
+
+    def push(self, gradients: Var) -> None:
+        """Push it to the engine; `gradients` orders what gives gradients and what changes tensors that it may read."""
+        reads = [storage.variable() for storage in self.reads]
+        writes = self._variables()
+        if self.gives_gradients:
+            writes.append(gradients)
+        elif self.changes:
+            reads.append(gradients)  # a backward that is queued may still read what is written here
+        push(self, reads, writes, Placement(self.device, bytes=self.bytes, bounded=False), self.__name__)
+
+    def run_here(self, runner: Engine) -> None:
+        """Run it on this thread, which has the turn of an engine where nothing is queued."""
+        runner.perform_here(self, self._variables, self.__name__)
+
+    def _variables(self) -> list[Var]:
+        return [storage.variable() for storage in self.writes]
 
     def is_short(self) -> bool:
         """Whether it will soon be done."""
@@ -179,29 +212,29 @@ class Segment:
 
     def __call__(self) -> None:
         """Run it."""
-        self._run([_real(item) for item in self._externals], {})
+        self._run([_real(item) for item in self._inputs], {})
 
     def among_failures(self) -> None:
         """Run what does not depend on anything that failed before; the rest is lost by the same failures."""
-        spoiled = self._spoiled()
+        poisoned = self._poisoned()
         inputs = [
-            (item.real if item.__class__ is Value else item) if index in spoiled else _real(item)
-            for index, item in enumerate(self._externals)
+            (item.real if item.__class__ is LazyValue else item) if index in poisoned else _real(item)
+            for index, item in enumerate(self._inputs)
         ]
-        self._run(inputs, spoiled)
+        self._run(inputs, poisoned)
 
-    def _run(self, inputs: list[Any], spoiled: dict[int, Failure]) -> None:
+    def _run(self, inputs: list[Any], poisoned: dict[int, Failure]) -> None:
         try:
             with segment_cores(self.seconds), flushing_denormals(self._flushes):
-                if spoiled:
+                if poisoned:
                     # A view that was never made shares nothing with its memory: that is not lost with it.
-                    memories = [
-                        object() if real is None else memory
-                        for real, memory in zip(inputs, self._memories, strict=True)
+                    storages = [
+                        object() if real is None else storage
+                        for real, storage in zip(inputs, self._storages, strict=True)
                     ]
-                    results = self.plan.run_among_failures(inputs, self._numbers, memories, spoiled)
+                    results = self.plan.run_among_failures(inputs, self._numbers, storages, poisoned)
                 else:
-                    results = self.plan.run(inputs, self._numbers, self._memories)
+                    results = self.plan.run(inputs, self._numbers, self._storages)
         except OperatorFailure as failure:
             self._store(failure.results)
             losses = self._losses(failure)
@@ -209,16 +242,16 @@ class Segment:
                 (loss.cause for loss in losses if isinstance(loss.cause, Exception)), None
             )
         except ExecutionError as error:
-            lost = tuple(memory.variable() for memory in self.writes)
+            lost = tuple(storage.variable() for storage in self.writes)
             raise PartialFailure([Loss(error, lost, thread=self._thread)]) from error
         self._store(results)
 
-    def _spoiled(self) -> dict[int, Failure]:
+    def _poisoned(self) -> dict[int, Failure]:
         """Which inputs failed before, and how: the earliest failure first."""
         found: dict[int, Failure] = {}
-        for index, (item, memory) in enumerate(zip(self._externals, self._memories, strict=True)):
-            maker = item.maker if item.__class__ is Value else None
-            causes = [place.var.failure for place in (memory, maker) if place is not None and place.var is not None]
+        for index, (item, storage) in enumerate(zip(self._inputs, self._storages, strict=True)):
+            producer = item.producer if item.__class__ is LazyValue else None
+            causes = [place.var.failure for place in (storage, producer) if place is not None and place.var is not None]
             failures = [cause for cause in causes if isinstance(cause, Failure)]
             if failures:
                 found[index] = min(failures, key=_rank)
@@ -228,46 +261,46 @@ class Segment:
         for value, real in zip(self._alive, results, strict=True):
             if real is None:
                 continue
-            if look_of(real) is not value.look:
+            if metadata_of(real) is not value.metadata:
                 raise InternalError(
-                    f"a queued operator gave {_shown(look_of(real))} in the place of {_shown(value.look)}"
+                    f"a queued operator gave {_shown(metadata_of(real))} in the place of {_shown(value.metadata)}"
                 )
             value.real = real
         for leaf, value in self._gradients:
             leaf.grad = value.real
 
     def _losses(self, failure: OperatorFailure) -> list[Loss]:
-        """What each of the failures in this segment, or before it, spoils."""
-        outside = set(self._memories)
+        """What each of the failures in this segment, or before it, poisons."""
+        outside = set(self._storages)
         whole = set(range(len(self._alive))) - {place for lost in failure.losses for place in lost.results}
         for place in whole:
-            self._alive[place].maker = None  # it was taken: others that were not share what makes them
+            self._alive[place].producer = None  # it was taken: others that were not share what makes them
         found: list[Loss] = []
         for lost in failure.losses:
-            gone: list[Memory] = []
-            kept: list[Memory] = []
+            gone: list[LazyStorage] = []
+            kept: list[LazyStorage] = []
             for place in lost.results:
                 value = self._alive[place]
-                own = value.memory not in outside
+                own = value.storage not in outside
                 if failure.results[place] is not None:
-                    value.maker = None
-                    kept += [value.memory] if own else []
+                    value.producer = None
+                    kept += [value.storage] if own else []
                     continue
-                if value.maker is None:
-                    value.maker = Memory()  # its memory may be that of others, which are not gone for ever
-                gone += [value.maker, value.memory] if own else [value.maker]
-            for memory in dict.fromkeys(self._memories[index] for index in lost.inputs):
-                if memory in self._written:
-                    (kept if has_value(memory.variable()) else gone).append(memory)
+                if value.producer is None:
+                    value.producer = LazyStorage()  # its memory may be that of others, which are not gone for ever
+                gone += [value.producer, value.storage] if own else [value.producer]
+            for storage in dict.fromkeys(self._storages[index] for index in lost.inputs):
+                if storage in self._written:
+                    (kept if has_value(storage.variable()) else gone).append(storage)
             found.append(self._loss(lost, gone, kept))
         return found
 
-    def _loss(self, lost: Lost, gone: Sequence[Memory], kept: Sequence[Memory]) -> Loss:
-        variables = tuple(memory.variable() for memory in gone), tuple(memory.variable() for memory in kept)
+    def _loss(self, lost: Lost, gone: Sequence[LazyStorage], kept: Sequence[LazyStorage]) -> Loss:
+        variables = tuple(storage.variable() for storage in gone), tuple(storage.variable() for storage in kept)
         if isinstance(lost.cause, Failure):
             return Loss(lost.cause, *variables)
         step, position = self.plan.step_at(lost.place)
-        title = getattr(step.form.function, "__name__", "operator")
+        title = getattr(step.schema.function, "__name__", "operator")
         return Loss(lost.cause, *variables, title, place_text(*self._places[position]), self._thread)
 
 
@@ -275,25 +308,16 @@ def _rank(failure: Failure) -> tuple[int, int]:
     return failure.rank
 
 
-def _shown(look: Look | None) -> str:
+def _shown(metadata: TensorMetadata | None) -> str:
     return (
         "another kind of tensor"
-        if look is None
-        else f"{tuple(look.shape)} {look.strides} {look.dtype} {look.requires_grad}"
+        if metadata is None
+        else f"{tuple(metadata.shape)} {metadata.strides} {metadata.dtype} {metadata.requires_grad}"
     )
 
 
-@lru_cache(maxsize=4096)  # the same lines queue work again and again
-def place_text(code: CodeType, instruction: int) -> str:
-    """A place in a function's code, in words."""
-    for start, end, line in code.co_lines():
-        if start <= instruction < end and line is not None:
-            return source_line(code.co_filename, line)
-    return source_line(code.co_filename, code.co_firstlineno)
-
-
 def _real(item: Any) -> torch.Tensor:
-    if item.__class__ is not Value:
+    if item.__class__ is not LazyValue:
         return item  # type: ignore[no-any-return]
     if item.real is None:
         raise InternalError("a task ran before what it takes was computed")

@@ -1,7 +1,8 @@
-"""A change of what operators read when they run (the default dtype, say) -> a point before which the queue is empty.
+"""Order changes of process-wide settings with queued operators, and tell the modes of a thread as a number.
 
 Lazy code gives what eager code gives at the call. What belongs to a thread goes along with a segment; what belongs to
-the whole process cannot, so its setters wait. What is learned of a call holds for the settings it was learned under.
+the whole process (the default dtype, say) cannot, so its setters wait until the queue is empty. What is inferred of a
+call holds for the settings it was inferred under.
 """
 
 from __future__ import annotations
@@ -12,22 +13,32 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
-from weft.lazy_tensors.points import follow_paths_of
-from weft.lazy_tensors.questions import in_task
-from weft.trace.interception.modes import BLOCKS, SETTERS, announce, open_blocks
+from weft.lazy_tensors.tasks import in_task
+from weft.lazy_tensors.trie import use_trie_of
+from weft.runtime.lazy_calls import ONE_FUNCTION_MODE, STACK_PLACE, Modes, native_modes
+from weft.trace.interception.capture import traced_elsewhere
+from weft.trace.interception.modes import (
+    BLOCKS,
+    SETTERS,
+    announce,
+    function_mode_count,
+    functions_are_intercepted,
+    open_blocks,
+)
 
 MOST_NUMBERS = 64
 _flush = torch.set_flush_denormal  # not the one that is announced: a worker's own thread is nobody's setting
 _SMALLEST = [sys.float_info.min]  # in a list: the compiler of Python would compute the product below beforehand
 
 
-class Settings:
+class ProcessSettings:
     """The settings of this process as a number, and whether under them operators have to run at their calls."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.at_once = False
+        self.eager = False
         self._blocks = 0
         self._values: dict[str, str] = {}
         self._numbers: dict[Any, int] = {(): 0}
@@ -69,13 +80,13 @@ class Settings:
             self._finish()
 
     def _look(self) -> None:
-        self.at_once = self._blocks > 0 or torch.is_anomaly_enabled()
-        key = (*self._values.items(), self.at_once) if self._values or self.at_once else ()
+        self.eager = self._blocks > 0 or torch.is_anomaly_enabled()
+        key = (*self._values.items(), self.eager) if self._values or self.eager else ()
         if len(self._numbers) > MOST_NUMBERS:
             self._numbers.clear()
         following = max(self.number, *self._numbers.values(), 0) + 1
         self.number = self._numbers.setdefault(key, following)
-        follow_paths_of(self.number)
+        use_trie_of(self.number)
 
 
 def flushes_denormals() -> bool:
@@ -95,3 +106,27 @@ def flushing_denormals(flushes: bool) -> Iterator[None]:
         yield
     finally:
         _flush(before)
+
+
+ONE_MODE = ONE_FUNCTION_MODE
+"""What one more function mode adds to the number."""
+MODE_COUNT = 0xFF * ONE_FUNCTION_MODE
+"""The bits that count them."""
+_TYPES: dict[torch.dtype, int] = {}
+
+
+def modes_by_questions() -> int:
+    """Ask PyTorch's Python interface; the numbers are others than those of the native function."""
+    flags = (
+        is_grad_enabled(),
+        is_inference_mode_enabled(),
+        traced_elsewhere(()),
+        is_autocast_enabled("cpu"),
+        functions_are_intercepted(),
+    )
+    kind = get_default_dtype()
+    high = function_mode_count() << STACK_PLACE | _TYPES.setdefault(kind, len(_TYPES)) << (STACK_PLACE + 8)
+    return sum(flag << place for place, flag in enumerate(flags)) | high
+
+
+modes: Modes = native_modes() or modes_by_questions

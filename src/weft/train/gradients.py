@@ -24,7 +24,7 @@ import torch
 
 from weft.api.step import Step, step
 from weft.devices import Device
-from weft.lazy_tensors.cores import operator_cores
+from weft.lazy_tensors.tasks import operator_cores
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.shares import MeasuredShares
 from weft.train.devices.split import load_pieces, moved, samples_in, samples_of, split_sizes, split_tree, training_sizes

@@ -12,7 +12,7 @@ import torch
 from weft.api.thread_modes import ThreadModes, same_modes, thread_modes
 from weft.devices import Device, cpu_count
 from weft.errors import OutOfMemoryError
-from weft.lazy_tensors.cores import operator_cores
+from weft.lazy_tensors.tasks import operator_cores
 from weft.worker_threads import WorkerThreads, is_ending
 
 Result = TypeVar("Result")

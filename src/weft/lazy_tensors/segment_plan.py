@@ -1,7 +1,8 @@
-"""The structure of a recording -> how to run it: by PyTorch's operators at first, as a compiled program later.
+"""Run the operators of a segment: one by one at first, as a compiled program later.
 
-A structure is the forms of the operators, where each takes its tensors from, and which results somebody still held
-when it was queued. What nobody held and nothing written depends on is not computed.
+A plan is for one structure: the operators' schemas, where each takes its tensors from, and which results somebody still
+held when the segment was queued. What nobody held and nothing written depends on is not computed. A backward is a step
+like any other, so that forward, backward and update are one program.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from weft.codegen.torch_functions import version_of
 from weft.devices import cpu_count
 from weft.errors import ExecutionError, UnsupportedError
-from weft.lazy_tensors.backward import freed, gradients_of, upstream
-from weft.lazy_tensors.learning import Form, flat
-from weft.lazy_tensors.losses import Losses
-from weft.lazy_tensors.program import LazyPrograms
+from weft.lazy_tensors.failures import Losses
+from weft.lazy_tensors.program import SegmentPrograms
+from weft.lazy_tensors.schema import ArgumentSlot, CallSchema, ResultSchema
+from weft.lazy_tensors.tensor import TensorMetadata, flat
+from weft.runtime.memory_layout import probed
 from weft.runtime.refused import IN_PLACE
+from weft.trace.interception.capture import storage_key
 
 logger = logging.getLogger("weft")
 COMPILED_FROM = 2  # the run of a structure, counted from 1, before which it is compiled at the earliest
@@ -30,19 +33,19 @@ MEASURED = 8  # runs by operators of a structure that is compiled later than at 
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made at each call, and that would take twice as long
-class Step:
-    """One operator: its form, its tensors (a result's number, or ~number of an input), its numbers, what it makes."""
+class SegmentStep:
+    """One operator: its schema, its tensors (a result's number, or ~number of an input), its numbers, what it makes."""
 
-    form: Form
-    takes: tuple[int, ...]
+    schema: CallSchema
+    operands: tuple[int, ...]
     numbers: tuple[int, ...]
-    makes: tuple[int, ...]  # the number of each result, -1 for one that is an argument
+    result_numbers: tuple[int, ...]  # the number of each result, -1 for one that is an argument
 
 
-class Plan:
+class SegmentPlan:
     """Runs all recordings of one structure: takes their inputs and numbers, gives the results that were held."""
 
-    def __init__(self, steps: Sequence[Step], results: Sequence[int]) -> None:
+    def __init__(self, steps: Sequence[SegmentStep], results: Sequence[int]) -> None:
         self.all_steps = tuple(steps)
         self.results = tuple(results)
         self.positions = _needed(self.all_steps, self.results)
@@ -51,13 +54,13 @@ class Plan:
         self._connected = _connected(self.steps, self.results)
         self._changed = _changed(self.steps)
         self.runs = 0
-        self.seconds = sum(step.form.seconds for step in self.steps)  # of estimated work
+        self.seconds = sum(step.schema.seconds for step in self.steps)  # of estimated work
         self.operator_seconds = 0.0  # the least that a run took by PyTorch's operators, and as a program
         self.program_seconds = 0.0
         self.compiled = False
         self.loses = False  # to queue it takes longer than its operators
         self._freed: tuple[int, ...] = ()
-        self._programs: dict[int, LazyPrograms] = {}  # by the cores that they are made for
+        self._programs: dict[int, SegmentPrograms] = {}  # by the cores that they are made for
         self._refused = False
         self._detach = False
 
@@ -65,20 +68,22 @@ class Plan:
 
     def _look_at_backwards(self) -> None:
         """Where a backward is among the steps, a program gives results whose graph is used up."""
-        backwards = [step for step in self.steps if step.form.function is gradients_of]
+        backwards = [step for step in self.steps if step.schema.function is gradients_of]
         if not backwards:
             return
         used: set[int] = set()
         for step in backwards:
-            used |= upstream(self.steps, step.takes[0])
-            self._connected |= {~index for index in step.takes[1:] if index < 0}
-        looks = {
-            number: output.look
+            used |= upstream(self.steps, step.operands[0])
+            self._connected |= {~index for index in step.operands[1:] if index < 0}
+        metadata_of_result = {
+            number: output.metadata
             for step in self.steps
-            for number, output in zip(step.makes, step.form.outputs, strict=True)
+            for number, output in zip(step.result_numbers, step.schema.outputs, strict=True)
         }
         carrying = [
-            place for place, number in enumerate(self.results) if (look := looks[number]) and look.requires_grad
+            place
+            for place, number in enumerate(self.results)
+            if (metadata := metadata_of_result[number]) and metadata.requires_grad
         ]
         self._freed = tuple(carrying)
         # A result that another backward may still go through keeps its graph: the operators have to run one by one.
@@ -101,18 +106,18 @@ class Plan:
         return not self.by_operators() and not self.compiled
 
     def run_among_failures(
-        self, inputs: Sequence[Any], numbers: Sequence[Any], memories: Sequence[Any], spoiled: Mapping[int, Any]
+        self, inputs: Sequence[Any], numbers: Sequence[Any], storages: Sequence[Any], poisoned: Mapping[int, Any]
     ) -> Sequence[Any]:
-        """Run what does not depend on the inputs that are spoiled; tells of the rest as failures of operators do."""
-        return self._by_operators(inputs, numbers, memories, Losses(self.steps, memories, spoiled))
+        """Run what does not depend on the inputs that are poisoned; tells of the rest as failures of operators do."""
+        return self._by_operators(inputs, numbers, storages, Losses(self.steps, storages, poisoned))
 
-    def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any], memories: Sequence[Any]) -> Sequence[Any]:
+    def run(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any], storages: Sequence[Any]) -> Sequence[Any]:
         """Run it; `memories` are those of the inputs. What fails is told as the failure of operators."""
         by_operators = self.by_operators()
         self.runs += 1
         if by_operators:
             start = perf_counter()
-            results: Sequence[Any] = self._by_operators(inputs, numbers, memories)
+            results: Sequence[Any] = self._by_operators(inputs, numbers, storages)
             self.operator_seconds = _least(self.operator_seconds, perf_counter() - start)
             return results
         before = self._written(inputs)
@@ -129,10 +134,10 @@ class Plan:
                     f"{len(self.steps)} operators that run as one program failed after it had changed tensors in place",
                     why=f"{type(error).__name__}: {error}",
                 ) from error
-            return self._after(error, inputs, numbers, memories)
+            return self._after(error, inputs, numbers, storages)
 
     def _after(
-        self, error: Exception, inputs: Sequence[torch.Tensor], numbers: Sequence[Any], memories: Sequence[Any]
+        self, error: Exception, inputs: Sequence[torch.Tensor], numbers: Sequence[Any], storages: Sequence[Any]
     ) -> Sequence[Any]:
         """What a program that failed before it changed anything should have given: the operators run one by one.
 
@@ -141,8 +146,8 @@ class Plan:
         if isinstance(error, UnsupportedError):
             logger.debug("a lazy segment stays a list of operators: %s", error)
             self._refused = True
-            return self._by_operators(inputs, numbers, memories)
-        results = self._by_operators(inputs, numbers, memories)
+            return self._by_operators(inputs, numbers, storages)
+        results = self._by_operators(inputs, numbers, storages)
         # No operator fails, so it was the program's fault, or the machine's: that is not to pass in silence.
         logger.warning("weft: %d operators failed as one program: %s: %s", len(self.steps), type(error).__name__, error)
         return results
@@ -154,7 +159,7 @@ class Plan:
             for index, tensor in enumerate(inputs)
         ]
         count = cpu_count()
-        programs = self._programs.get(count) or self._programs.setdefault(count, LazyPrograms(self._traceable))
+        programs = self._programs.get(count) or self._programs.setdefault(count, SegmentPrograms(self._traceable))
         results = programs.run(given, list(numbers))
         return [freed(result) if place in self._freed else result for place, result in enumerate(results)]
 
@@ -170,7 +175,7 @@ class Plan:
         return [result.detach() for result in results] if self._detach else results
 
     def _by_operators(
-        self, inputs: Sequence[Any], numbers: Sequence[Any], memories: Sequence[Any], losses: Losses | None = None
+        self, inputs: Sequence[Any], numbers: Sequence[Any], storages: Sequence[Any], losses: Losses | None = None
     ) -> list[Any]:
         made: dict[int, Any] = {}
         for place, step in enumerate(self.steps):
@@ -179,7 +184,7 @@ class Plan:
             try:
                 _keep(step, _call(step, made, inputs, numbers), made)
             except Exception as error:  # noqa: BLE001  # whatever it is, whoever waits for the result is told
-                losses = losses or self._losses(place, memories)
+                losses = losses or self._losses(place, storages)
                 losses.fail(place, error)
             if losses is None:
                 for index in self._dying[place]:
@@ -188,14 +193,14 @@ class Plan:
             losses.tell(made, self.results)
         return [made[index] for index in self.results]
 
-    def _losses(self, place: int, memories: Sequence[Any]) -> Losses:
+    def _losses(self, place: int, storages: Sequence[Any]) -> Losses:
         """None so far: the steps before this place have run."""
-        losses = Losses(self.steps, memories, {})
+        losses = Losses(self.steps, storages, {})
         for step in self.steps[:place]:
             losses.share(step)
         return losses
 
-    def step_at(self, place: int) -> tuple[Step, int]:
+    def step_at(self, place: int) -> tuple[SegmentStep, int]:
         """The step at a place among those that run, and its position among all that were called."""
         return self.steps[place], self.positions[place]
 
@@ -204,70 +209,136 @@ def _least(known: float, found: float) -> float:
     return min(known, found) if known else found
 
 
-def _call(step: Step, made: dict[int, Any], inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
-    form = step.form
+def _call(step: SegmentStep, made: dict[int, Any], inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+    schema = step.schema
     tensors = _taken(step, made, inputs)
     given = [numbers[index] for index in step.numbers]
-    if torch.is_grad_enabled() is form.grad:
-        return form.call(tensors, given)
-    with torch.set_grad_enabled(form.grad):
-        return form.call(tensors, given)
+    if torch.is_grad_enabled() is schema.grad:
+        return schema.call(tensors, given)
+    with torch.set_grad_enabled(schema.grad):
+        return schema.call(tensors, given)
 
 
-def _taken(step: Step, made: dict[int, Any], inputs: Sequence[Any]) -> list[Any]:
+def _taken(step: SegmentStep, made: dict[int, Any], inputs: Sequence[Any]) -> list[Any]:
     """The tensors that a step takes; None for those that a failure kept from being made."""
-    return [made.get(index) if index >= 0 else inputs[~index] for index in step.takes]
+    return [made.get(index) if index >= 0 else inputs[~index] for index in step.operands]
 
 
-def _keep(step: Step, result: Any, made: dict[int, Any]) -> None:
-    if step.makes:
-        pairs = zip(step.makes, flat(result), strict=True)
+def _keep(step: SegmentStep, result: Any, made: dict[int, Any]) -> None:
+    if step.result_numbers:
+        pairs = zip(step.result_numbers, flat(result), strict=True)
         made.update((index, item) for index, item in pairs if index >= 0)
 
 
-def _needed(steps: Sequence[Step], results: Sequence[int]) -> tuple[int, ...]:
+def _needed(steps: Sequence[SegmentStep], results: Sequence[int]) -> tuple[int, ...]:
     """The steps that results and writes depend on."""
     wanted = set(results)
     positions = []
     for position in range(len(steps) - 1, -1, -1):
         step = steps[position]
-        if step.form.written or any(index in wanted for index in step.makes):
+        if step.schema.written or any(index in wanted for index in step.result_numbers):
             positions.append(position)
-            wanted.update(index for index in step.takes if index >= 0)
+            wanted.update(index for index in step.operands if index >= 0)
     return tuple(reversed(positions))
 
 
-def _connected(steps: Sequence[Step], results: Sequence[int]) -> frozenset[int]:
+def _connected(steps: Sequence[SegmentStep], results: Sequence[int]) -> frozenset[int]:
     """The inputs that a backward from some result gives gradients to."""
     reached = set(results)
     for step in reversed(steps):
-        for number, output in zip(step.makes, step.form.outputs, strict=True):
+        for number, output in zip(step.result_numbers, step.schema.outputs, strict=True):
             # What is changed in place goes on under the number of the argument.
-            own = number if number >= 0 else step.takes[output.same]
+            own = number if number >= 0 else step.operands[output.same]
             if own in reached:
-                reached.update(step.takes[index] for index in output.connected)
+                reached.update(step.operands[index] for index in output.connected)
     return frozenset(~index for index in reached if index < 0)
 
 
-def _changed(steps: Sequence[Step]) -> tuple[int, ...]:
+def _changed(steps: Sequence[SegmentStep]) -> tuple[int, ...]:
     """The inputs that are changed in place, themselves or through views."""
     sources: dict[int, int] = {}
     found: set[int] = set()
     for step in steps:
-        for number, output in zip(step.makes, step.form.outputs, strict=True):
+        for number, output in zip(step.result_numbers, step.schema.outputs, strict=True):
             if number >= 0 and output.view_of >= 0:
-                source = step.takes[output.view_of]
+                source = step.operands[output.view_of]
                 sources[number] = sources.get(source, source)
-        found.update(sources.get(step.takes[place], step.takes[place]) for place in step.form.written)
+        found.update(sources.get(step.operands[place], step.operands[place]) for place in step.schema.written)
     return tuple(sorted(~index for index in found if index < 0))
 
 
-def _last_uses(steps: Sequence[Step], results: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def _last_uses(steps: Sequence[SegmentStep], results: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """After each step, the results that nothing later takes."""
     kept = set(results)
     dying: list[tuple[int, ...]] = []
     for step in reversed(steps):
-        here = {index for index in (*step.takes, *step.makes) if index >= 0} - kept
+        here = {index for index in (*step.operands, *step.result_numbers) if index >= 0} - kept
         kept |= here
         dying.append(tuple(sorted(here)))
     return tuple(reversed(dying))
+
+
+def gradients_of(loss: torch.Tensor, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The gradients of some leaves, each in memory of its own, laid out as `backward` leaves them."""
+    found: list[torch.Tensor] = []
+    for gradient in torch.autograd.grad(loss, leaves):
+        laid_out = gradient.contiguous()
+        # Two leaves may get one and the same tensor, which whoever changes one gradient would change for both.
+        shared = any(storage_key(laid_out) == storage_key(other) for other in found)
+        found.append(laid_out.clone() if shared else laid_out)
+    return tuple(found)
+
+
+_SCHEMAS: dict[tuple[TensorMetadata, ...], CallSchema] = {}
+
+
+def backward_schema(metadata: tuple[TensorMetadata, ...]) -> CallSchema:
+    """The schema of a backward that gives gradients of this metadata."""
+    found = _SCHEMAS.get(metadata)
+    if found is None:
+        outputs = tuple(ResultSchema(metadata) for metadata in metadata)
+        args = [ArgumentSlot(index) for index in range(len(metadata) + 1)]
+        found = CallSchema(gradients_of, args, {}, grad=True, outputs=outputs, kind=tuple, made=len(metadata))
+        _SCHEMAS[metadata] = found
+    return found
+
+
+class _Freed(torch.autograd.Function):
+    """The end of what is left of an autograd graph after its backward: nothing can go through it again."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        """Give the tensor, tied to what requires a gradient."""
+        del context, anchor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, *tangents: Any) -> NoReturn:
+        """Raise what eager raises."""
+        del context, tangents
+        raise RuntimeError(
+            "Trying to backward through the graph a second time. Specify retain_graph=True at the first backward"
+        )
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose graph has been used up by a backward."""
+    with torch.enable_grad():
+        return _Freed.apply(tensor, _anchor())  # type: ignore[no-untyped-call, no-any-return]
+
+
+@probed
+def _anchor() -> torch.Tensor:
+    """A leaf that no gradient ever reaches."""
+    return torch.zeros((), requires_grad=True)
+
+
+def upstream(steps: Sequence[Any], loss: int) -> set[int]:
+    """The results that a loss was computed from, itself among them."""
+    found = {loss}
+    for step in reversed(steps):
+        for number, output in zip(step.result_numbers, step.schema.outputs, strict=True):
+            own = number if number >= 0 else step.operands[output.same]
+            if own in found:
+                found.update(step.operands[index] for index in output.connected)
+    return found

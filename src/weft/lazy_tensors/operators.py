@@ -1,7 +1,7 @@
-"""The name of a function of PyTorch -> whether its calls may be queued.
+"""List the functions of PyTorch whose calls may be queued, and what is known of each without running it.
 
-A function is here if the looks of its tensors and its other arguments decide the looks of its results, and it changes
-nothing but its arguments. What is not here runs at once, when all that was queued is done.
+A function may be queued if the metadata of its tensors and its other arguments decide the metadata of its results, and
+it changes nothing but its arguments. What is not listed runs at once, when all that was queued is done.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ OPERATORS = words("""
 """)
 PROPERTIES = words("T mT H mH real imag data")
 NAMES = frozenset((*POINTWISE, *REDUCING, *PRODUCTS, *SHAPING, *NETWORKS))
-# Where a number is only multiplied with, added or compared, another number gives results of the same look.
+# Where a number is only multiplied with, added or compared, another number gives results of the same metadata.
 ARITHMETIC_OPERATORS = frozenset(f"__{name}__" for name in OPERATORS if name not in ("getitem", "setitem"))
 WITH_NUMBERS = frozenset((*POINTWISE, *ARITHMETIC_OPERATORS, "fill", "addmm"))
 # Homes whose arithmetic is counted when deciding how much work a recording holds.
@@ -124,8 +124,6 @@ OVERWRITING: frozenset[Callable[..., Any]] = frozenset(
 )
 # Boolean or byte tensors among their arguments decide how large the result is.
 MASKED_SIZES = frozenset((*INDEXING, torch.where, torch.Tensor.where))
-
-
 # Arguments with which a function does more, or gives gradients of another kind, than one run of it tells: their places
 # and names.
 MORE_WITH: dict[Callable[..., Any], tuple[tuple[int, str], ...]] = {
@@ -145,8 +143,8 @@ def without_writes(function: Callable[..., Any], kwargs: Any) -> bool:
     return function in _PURE and "out" not in kwargs
 
 
-# Questions that need no elements, with the field of a look that answers them; "" asks the placeholder itself.
-LOOKING: dict[Callable[..., Any], str] = {
+# Questions that need no elements, with the field of the metadata that answers them; "" asks the placeholder itself.
+METADATA_QUERIES: dict[Callable[..., Any], str] = {
     getter("shape"): "shape",
     getter("dtype"): "dtype",
     getter("requires_grad"): "requires_grad",

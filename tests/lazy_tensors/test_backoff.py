@@ -16,10 +16,10 @@ from torch.nn import functional
 
 import weft
 from weft.errors import ExecutionError
-from weft.lazy_tensors import looks as lazy_looks
-from weft.lazy_tensors import plan as lazy_plan
+from weft.lazy_tensors import backoff as lazy_backoff
 from weft.lazy_tensors import recording as lazy_recording
-from weft.lazy_tensors.looks import Looks
+from weft.lazy_tensors import segment_plan as lazy_plan
+from weft.lazy_tensors.backoff import EagerBackoff
 from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine, idle
 from weft.lazy_tensors.tensor import LazyTensor
@@ -27,29 +27,29 @@ from weft.trace.interception.modes import function_mode_count
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 
-LOSS = Looks._loss
+LOSS = EagerBackoff._loss
 
 
 @pytest.fixture(autouse=True)
 def few_looks(always_queued: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let three looks be too many, and operators run at once until a test ends that."""
     del always_queued
-    monkeypatch.setattr(lazy_looks, "MOST_LOST", 1e-3)
-    monkeypatch.setattr(Looks, "_loss", lambda _: 4e-4)  # whatever the clock says
-    monkeypatch.setattr(lazy_looks, "FEWEST", 10**9)
-    monkeypatch.setattr(lazy_looks, "MOST", 10**9)
+    monkeypatch.setattr(lazy_backoff, "MOST_LOST", 1e-3)
+    monkeypatch.setattr(EagerBackoff, "_loss", lambda _: 4e-4)  # whatever the clock says
+    monkeypatch.setattr(lazy_backoff, "FEWEST", 10**9)
+    monkeypatch.setattr(lazy_backoff, "MOST", 10**9)
     yield
     assert function_mode_count() == 0
-    assert SESSION.own.looks is None
+    assert SESSION.own.backoff is None
 
 
 def look(x: torch.Tensor) -> float:
     return float((x + 1).sum())
 
 
-def looks() -> Looks:
+def looks() -> EagerBackoff:
     """Those of the lazy block that this thread is in."""
-    found = SESSION.own.looks
+    found = SESSION.own.backoff
     assert found is not None
     return found
 
@@ -57,20 +57,20 @@ def looks() -> Looks:
 def look_too_often(x: torch.Tensor) -> None:
     """Look until operators run at once."""
     last = time.monotonic() + 20
-    while not looks().rest or type(x + 1) is not torch.Tensor:
+    while not looks().eager_calls or type(x + 1) is not torch.Tensor:
         assert time.monotonic() < last, what_is_left()
         look(x)
 
 
 def what_is_left() -> str:
     """Say what may keep operators from running at once."""
-    queue = [engine(), idle(), SESSION._recordings, SESSION.memories.all(), SESSION.gradients.memories()]
-    return f"queue {queue}, rest {looks().rest}, lost {looks().lost}"
+    queue = [engine(), idle(), SESSION._recordings, SESSION.storages.all(), SESSION.gradients.storages()]
+    return f"queue {queue}, rest {looks().eager_calls}, lost {looks().lost_seconds}"
 
 
 def switched_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_looks, "FEWEST", 20)
-    monkeypatch.setattr(lazy_looks, "MOST", 20)
+    monkeypatch.setattr(lazy_backoff, "FEWEST", 20)
+    monkeypatch.setattr(lazy_backoff, "MOST", 20)
 
 
 def test_looks_that_cost_more_than_they_wait_for_let_operators_run_at_once() -> None:
@@ -102,30 +102,30 @@ def test_that_is_told_once_with_the_line_of_the_block_and_of_the_look(
 
 
 def test_looks_at_much_work_let_it_be_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Looks, "_loss", LOSS)
-    plan = lazy_plan.Plan((), ())
+    monkeypatch.setattr(EagerBackoff, "_loss", LOSS)
+    plan = lazy_plan.SegmentPlan((), ())
     plan.operator_seconds = plan.program_seconds = 1e-2
     with weft.lazy():
         for _ in range(100):
-            looks().sent(plan, 3, 0.0)
+            looks().pushed(plan, 3, 0.0)
             looks().waited()
-        assert not looks().rest
+        assert not looks().eager_calls
         assert not plan.loses
         plan.program_seconds = 2e-2
-        looks().sent(plan, 3, 0.0)
+        looks().pushed(plan, 3, 0.0)
         looks().waited()
-        assert looks().rest
+        assert looks().eager_calls
 
 
 def test_code_that_never_waits_is_always_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.lazy_tensors.sending.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("weft.lazy_tensors.session.FIRST_SECONDS", 0.0)
     x = torch.ones(20, 20)
     with weft.lazy():
         for _ in range(100):
             x = x * 1.0 + 0
-        assert not looks().rest
+        assert not looks().eager_calls
         assert weft.wait(x).sum() == 400
-        assert not looks().rest
+        assert not looks().eager_calls
 
 
 def test_blocks_that_end_with_their_only_look_run_at_once_from_their_beginning() -> None:
@@ -144,8 +144,8 @@ def test_blocks_that_end_with_their_only_look_run_at_once_from_their_beginning()
 def test_after_a_while_operators_are_queued_again_and_then_for_less_and_less_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lazy_looks, "FEWEST", 10)
-    monkeypatch.setattr(lazy_looks, "MOST", 40)
+    monkeypatch.setattr(lazy_backoff, "FEWEST", 10)
+    monkeypatch.setattr(lazy_backoff, "MOST", 40)
     x, at_once = torch.ones(20, 20), []
     with weft.lazy():
         for _ in range(200):
@@ -220,8 +220,8 @@ def test_training_with_a_look_at_each_step_gives_what_eager_gives_however_often_
 ) -> None:
     switched_often(monkeypatch)
     begun = []
-    begin = Looks._run_at_once
-    monkeypatch.setattr(Looks, "_run_at_once", lambda self: begun.append(None) or begin(self))
+    begin = EagerBackoff._run_at_once
+    monkeypatch.setattr(EagerBackoff, "_run_at_once", lambda self: begun.append(None) or begin(self))
     for steps in (30, 60):
         with weft.lazy():
             found = train(steps)
@@ -254,7 +254,7 @@ def test_blocks_of_one_place_go_on_until_as_many_operators_have_run() -> None:
                 look_too_often(x)
             if block == 2:
                 assert look(x) == 40
-                looks().rest = 0
+                looks().eager_calls = 0
         assert function_mode_count() == 0
     assert kinds[1:] == [LazyTensor, torch.Tensor, LazyTensor]  # the first may tell how it looks
     with weft.lazy():
@@ -426,7 +426,7 @@ def test_a_mode_of_the_users_in_the_block_takes_part() -> None:
             assert torch.zeros(3).device.type == "meta"
             assert type(x + 1) is torch.Tensor
         assert torch.zeros(3).device.type == "cpu"
-        looks().rest = 0
+        looks().eager_calls = 0
         assert type(x + 1) is LazyTensor
 
 
@@ -464,7 +464,7 @@ def test_memory_whose_address_was_taken_while_operators_ran_at_once_is_written_b
         x.add_(1)  # tells how it looks
         look_too_often(torch.ones(20))
         seen = (ctypes.c_float * 20).from_address(x.data_ptr())
-        looks().rest = 0
+        looks().eager_calls = 0
         x.add_(1)
         assert sum(seen) == 60
 
@@ -483,7 +483,7 @@ def ran_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.usefixtures("by_library")
 def test_what_is_waited_for_runs_on_the_thread_that_waits_if_nothing_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_looks, "MOST_LOST", float("inf"))
+    monkeypatch.setattr(lazy_backoff, "MOST_LOST", float("inf"))
     x, gate = torch.ones(20, 20), threading.Event()
     threads = ran_on(monkeypatch)
     with weft.lazy():
@@ -502,8 +502,8 @@ def test_what_is_waited_for_runs_on_the_thread_that_waits_if_nothing_is_queued(m
 def test_a_failure_on_the_thread_that_waits_is_told_as_any_other(
     monkeypatch: pytest.MonkeyPatch, compiled_from: int
 ) -> None:
-    monkeypatch.setattr(lazy_looks, "MOST_LOST", float("inf"))
-    monkeypatch.setattr("weft.lazy_tensors.plan.COMPILED_FROM", compiled_from)
+    monkeypatch.setattr(lazy_backoff, "MOST_LOST", float("inf"))
+    monkeypatch.setattr("weft.lazy_tensors.segment_plan.COMPILED_FROM", compiled_from)
     table, count = torch.ones(40, 4), torch.zeros(20)
     good, bad = torch.zeros(20, dtype=torch.long), torch.full((20,), 50)
     threads = ran_on(monkeypatch)
@@ -513,7 +513,7 @@ def test_a_failure_on_the_thread_that_waits_is_told_as_any_other(
             count.add_(1)
             found, other = functional.embedding(index, table), count * 2
             if index is bad:
-                with pytest.raises(IndexError, match=r"(?s)embedding failed.*where.*test_lazy_looks"):
+                with pytest.raises(IndexError, match=r"(?s)embedding failed.*where.*test_backoff"):
                     found.sum().item()
                 with pytest.raises(ExecutionError):
                     found.sum().item()

@@ -1,4 +1,4 @@
-"""Operators of a segment that fail, or take what failed before -> what is lost with them, and by which failure.
+"""Account for what a failed operator of a segment takes with it, and what is not to be changed any more.
 
 Memory that exists keeps what it held when the operator failed, as in eager code, which would have stopped there: what
 is to miss one of the changes that follow is changed no more. Only what was never made is gone.
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from weft.lazy_tensors.table import OVERWRITING
+from weft.lazy_tensors.operators import OVERWRITING
 
 if TYPE_CHECKING:
-    from weft.lazy_tensors.plan import Step
+    from weft.lazy_tensors.segment_plan import SegmentStep
 
 BEFORE = -1  # the place of a failure before the segment
 
 
 @dataclass(slots=True, eq=False)
 class Lost:
-    """What one failure spoils: places of results, and numbers of inputs, one for each piece of memory."""
+    """What one failure poisons: places of results, and numbers of inputs, one for each piece of memory."""
 
     cause: Any  # what the caller knows an earlier failure by, or the error of an operator
     place: int = BEFORE  # of the operator that failed, among the steps
@@ -42,46 +42,46 @@ class OperatorFailure(Exception):  # noqa: N818  # it is what happened, and is n
 class Losses:
     """What is lost so far, while the operators of a segment run one after the other.
 
-    `memories` are those of the inputs; `spoiled` tells which inputs are lost already, by which failure, earliest first.
+    `storages` are those of the inputs; `poisoned` has those that are lost already, with the failure, earliest first.
     """
 
-    def __init__(self, steps: Sequence[Step], memories: Sequence[Any], spoiled: Mapping[int, Any]) -> None:
+    def __init__(self, steps: Sequence[SegmentStep], storages: Sequence[Any], poisoned: Mapping[int, Any]) -> None:
         self._steps = steps
         first: dict[int, int] = {}
         # Inputs that share memory are lost together, and views with what they are views of. What is not here is alone.
-        self._root = {~index: ~first.setdefault(id(memory), index) for index, memory in enumerate(memories)}
-        self._causes = [Lost(cause) for cause in dict.fromkeys(spoiled.values())]
+        self._root = {~index: ~first.setdefault(id(storage), index) for index, storage in enumerate(storages)}
+        self._causes = [Lost(cause) for cause in dict.fromkeys(poisoned.values())]
         numbers = {id(lost.cause): number for number, lost in enumerate(self._causes)}
         # What is lost, and what is not to be changed any more: roots, with the number of the first of the causes.
         self._by: dict[int, int] = {}
-        for index, cause in spoiled.items():
+        for index, cause in poisoned.items():
             self._by.setdefault(self._of(~index), numbers[id(cause)])
         self._frozen: dict[int, int] = {}
-        if spoiled:
+        if poisoned:
             self._freeze(BEFORE)
 
     def _of(self, index: int) -> int:
         return self._root.get(index, index)
 
-    def share(self, step: Step) -> None:
+    def share(self, step: SegmentStep) -> None:
         """Note what the results of a step that has run are views of."""
-        for index, output in zip(step.makes, step.form.outputs, strict=True):
+        for index, output in zip(step.result_numbers, step.schema.outputs, strict=True):
             if index >= 0 and output.view_of >= 0:
-                self._root[index] = self._of(step.takes[output.view_of])
+                self._root[index] = self._of(step.operands[output.view_of])
 
-    def skips(self, step: Step, tensors: Sequence[Any] | None) -> bool:
+    def skips(self, step: SegmentStep, tensors: Sequence[Any] | None) -> bool:
         """Whether a step takes something lost; then what it makes and changes is lost by the same, the first failure.
 
         `tensors` are what it takes, with None for what was never made; None where that is not known yet.
         """
-        causes = [self._by.get(self._of(index)) for index in step.takes]
+        causes = [self._by.get(self._of(index)) for index in step.operands]
         if causes and causes[1:].count(None) == len(causes) - 1 and _overwrites(step, tensors):
             # None of what was there remains, so that a failure before matters no more.
-            root = self._of(step.takes[0])
+            root = self._of(step.operands[0])
             self._by.pop(root, None)
             self._frozen.pop(root, None)
             causes[0] = None
-        causes += [self._frozen.get(self._of(step.takes[place])) for place in step.form.written]
+        causes += [self._frozen.get(self._of(step.operands[place])) for place in step.schema.written]
         lost = [cause for cause in causes if cause is not None]
         if lost:
             self._lose(step, min(lost))
@@ -95,13 +95,13 @@ class Losses:
         self._lose(self._steps[place], len(self._causes) - 1)
         self._freeze(place)
 
-    def _lose(self, step: Step, cause: int) -> None:
-        for index in step.makes:
+    def _lose(self, step: SegmentStep, cause: int) -> None:
+        for index in step.result_numbers:
             if index >= 0:
                 self._root[index] = index  # a view that could not be made takes nothing with it but itself
                 self._by[index] = cause
-        for place in step.form.written:
-            self._by[self._of(step.takes[place])] = cause
+        for place in step.schema.written:
+            self._by[self._of(step.operands[place])] = cause
 
     def _freeze(self, place: int) -> None:
         """Find what will miss a change in the steps behind this place, and so is to be changed by none of them."""
@@ -114,7 +114,7 @@ class Losses:
             self._root, self._by, self._frozen = dict(root), dict(by), dict(found)
             for step in self._steps[place + 1 :]:
                 if self.skips(step, None):
-                    for written in (self._of(step.takes[index]) for index in step.form.written):
+                    for written in (self._of(step.operands[index]) for index in step.schema.written):
                         found.setdefault(written, self._by[written])
         self._root, self._by, self._frozen = root, by, found
 
@@ -132,9 +132,9 @@ class Losses:
             raise OperatorFailure([made.get(number) for number in results], told)
 
 
-def _overwrites(step: Step, tensors: Sequence[Any] | None) -> bool:
+def _overwrites(step: SegmentStep, tensors: Sequence[Any] | None) -> bool:
     """Whether nothing remains of the memory that a step writes."""
-    if step.form.function not in OVERWRITING:
+    if step.schema.function not in OVERWRITING:
         return False
     if tensors is None:
         return True

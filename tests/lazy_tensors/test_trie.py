@@ -9,12 +9,12 @@ import torch
 
 import weft
 from weft.errors import ExecutionError
-from weft.lazy_tensors import plan as lazy_plan
-from weft.lazy_tensors import points as lazy_points
+from weft.lazy_tensors import segment_plan as lazy_plan
 from weft.lazy_tensors import tensor as lazy_tensor
-from weft.lazy_tensors.points import root
+from weft.lazy_tensors import trie as lazy_trie
 from weft.lazy_tensors.session import SESSION
-from weft.lazy_tensors.values import Look
+from weft.lazy_tensors.tensor import TensorMetadata
+from weft.lazy_tensors.trie import root
 
 Work = Callable[[torch.Tensor, torch.Tensor], Any]
 
@@ -137,15 +137,15 @@ def test_small_counters_are_brought_up_to_date_at_once_though_they_were_queued_b
 
 def test_without_native_functions_lazy_tensors_are_made_by_pytorch(monkeypatch):
     monkeypatch.setattr(lazy_tensor, "placeholder_maker", lambda *given: None)
-    look = Look(torch.zeros(3, 2))
-    value = lazy_tensor.Value(look, None, None, 0)
+    metadata = TensorMetadata(torch.zeros(3, 2))
+    value = lazy_tensor.LazyValue(metadata, None, None, 0)
     made = lazy_tensor.lazy_tensor(value)
     assert type(made) is lazy_tensor.LazyTensor
     assert made.value is value
 
 
 def test_programs_that_never_repeat_themselves_leave_a_bounded_tree(monkeypatch):
-    monkeypatch.setattr(lazy_points, "MOST_POINTS", 20)
+    monkeypatch.setattr(lazy_trie, "MOST_NODES_KEPT", 20)
     before = root()
     x = torch.randn(20, 20)
     with weft.lazy():

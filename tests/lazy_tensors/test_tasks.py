@@ -3,14 +3,14 @@
 import pytest
 
 from weft.devices import cores, cpu_count
-from weft.lazy_tensors import cores as lazy_cores
-from weft.lazy_tensors.cores import MOST_SECONDS, segment_cores, waiting
+from weft.lazy_tensors import tasks as lazy_tasks
+from weft.lazy_tensors.tasks import MOST_SHARED_SECONDS, segment_cores, waiting
 
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch):
-    monkeypatch.setattr(lazy_cores, "_WAITING", [])
-    monkeypatch.setattr(lazy_cores, "_TAKEN", [])
+    monkeypatch.setattr(lazy_tasks, "_WAITING", [])
+    monkeypatch.setattr(lazy_tasks, "_TAKEN", [])
 
 
 def test_a_core_is_left_to_the_thread_that_goes_on_queuing():
@@ -26,7 +26,7 @@ def test_who_waits_needs_no_core():
 
 
 def test_a_long_segment_has_all_cores():
-    with cores(3), segment_cores(2 * MOST_SECONDS):
+    with cores(3), segment_cores(2 * MOST_SHARED_SECONDS):
         assert cpu_count() == 3
 
 

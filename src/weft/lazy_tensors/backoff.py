@@ -1,0 +1,105 @@
+"""Back off from queuing, exponentially, in lazy blocks that read values too often to gain from it.
+
+To queue an operator, and to push the segment that a read waits for, takes longer than most operators take on a few
+numbers. Where each read waits for little work, that is a loss. What is lost is added up; past a bound the block runs
+its next operators at their calls, and then queues again, to see whether the code still reads so often.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from weft.lazy_tensors.segment_plan import SegmentPlan
+from weft.lazy_tensors.tasks import Place, place_text, user_place
+
+logger = logging.getLogger("weft")
+NOTING_SECONDS = 5e-6  # what an operator takes to be intercepted and noted
+PUSHING_SECONDS = 1e-4  # what it takes to push a segment and to wait for it
+EAGER_SECONDS = 2e-6  # what an operator takes of its own, where no run has told
+OURS_SECONDS = 1e-6  # what Python adds to it in a segment that runs by operators
+WORTH_IT = 1.1  # so much longer than without it lazy code may take
+MOST_LOST = 6e-4  # before operators run at once
+FEWEST, MOST = 4_000, 64_000  # operators that then do; each time that it was right twice as many
+FEW_SEGMENTS = 2  # between two reads; where there are more, Python and the engine work side by side
+MOST_PLACES = 1000
+
+
+class EagerBackoff:
+    """What reads have cost in the lazy blocks of one place in the user's code: the next one will be like the last."""
+
+    __slots__ = ("_segments", "_told", "calls", "eager_calls", "lost_seconds", "next_eager_calls", "place")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._told = False
+        self._segments: list[
+            tuple[SegmentPlan, int, float]
+        ] = []  # since the last read: plans, operators, estimated work
+        self.calls = 0  # that were intercepted since the last read
+        self.lost_seconds = 0.0
+        self.eager_calls = 0  # operators that are still to be run at once
+        self.next_eager_calls = FEWEST  # how many the next time
+
+    def pushed(self, plan: SegmentPlan, count: int, seconds: float) -> None:
+        """A segment of so many operators, with so much estimated work, was pushed."""
+        if len(self._segments) <= FEW_SEGMENTS:
+            self._segments.append((plan, count, seconds))
+
+    def waited(self) -> None:
+        """Somebody read something that had to be pushed first."""
+        if not self._segments:
+            return
+        few = len(self._segments) <= FEW_SEGMENTS
+        self.lost_seconds = max(self.lost_seconds + self._loss(), 0.0) if few else 0.0
+        self.forget()
+        if self.lost_seconds > MOST_LOST and not self.eager_calls:
+            self._run_at_once()
+        elif self.lost_seconds == 0.0:
+            self.next_eager_calls = FEWEST
+
+    def forget(self) -> None:
+        """Forget what was called and pushed since the last read."""
+        self._segments.clear()
+        self.calls = 0
+
+    def _run_at_once(self) -> None:
+        self.eager_calls = self.next_eager_calls
+        self.next_eager_calls = min(2 * self.next_eager_calls, MOST)
+        self.lost_seconds = MOST_LOST / 2  # behind them, a few reads that lose as much as before begin it anew
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "weft: the lazy block at %s runs its operators at once: it looks at values so often that queuing costs "
+                "more than it gains, the last time at %s",
+                place_text(*self.place),
+                place_text(*user_place()),
+            )
+
+    def _loss(self) -> float:
+        """How much longer all since the last read has taken than it would have without lazy code."""
+        notes = max(self.calls, sum(count for _, count, _ in self._segments)) * NOTING_SECONDS + PUSHING_SECONDS
+        eager = ours = 0.0
+        for plan, count, seconds in self._segments:
+            measured = plan.operator_seconds - count * OURS_SECONDS
+            alone = measured if measured > 0.0 else seconds + count * EAGER_SECONDS
+            eager += alone
+            ours += plan.program_seconds or alone
+        for plan, _, _ in self._segments:
+            plan.loses = notes > eager * WORTH_IT
+        return notes + ours - eager * WORTH_IT
+
+
+_backoffs: dict[Place, EagerBackoff] = {}
+
+
+def take_backoff(place: Place) -> EagerBackoff:
+    """Take what is known of the blocks of a place; another thread that is in one meanwhile begins anew."""
+    return _backoffs.pop(place, None) or EagerBackoff(place)
+
+
+def keep_backoff(backoff: EagerBackoff) -> None:
+    """Note what is known of the blocks of a place, as one of them has ended."""
+    backoff.forget()
+    if len(_backoffs) >= MOST_PLACES:
+        _backoffs.clear()
+    _backoffs[backoff.place] = backoff
