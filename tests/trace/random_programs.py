@@ -84,7 +84,30 @@ class Writer:
         self.random.shuffle(rest)
         return f"{name}({', '.join(arguments[:positional] + [f'{parameters[i]}={arguments[i]}' for i in rest])})"
 
+    def arithmetic(self, names, depth):
+        """An expression that a call may be replaced by, or a call of such a function."""
+        if depth == 0 or not names:
+            return self.random.choice([*names, *names, *names, *CONSTANTS])
+        if self.functions and self.random.random() < 0.3:
+            name, parameters, _ = self.random.choice(self.functions)
+            return f"{name}({', '.join(self.random.choice(names) for _ in parameters)})"
+        left, right = self.arithmetic(names, depth - 1), self.arithmetic(names, depth - 1)
+        return f"({left} {self.random.choice(BINARY)} {right})"
+
+    def straight_line(self, name):
+        """A function of arithmetic on its parameters."""
+        parameters = self.random.sample("abc", self.random.randint(1, 3))
+        names, lines = list(parameters), []
+        for target in self.random.sample(["e", "g", "a"], self.random.choice((0, 0, 1, 2))):
+            lines.append(f"    {target} = {self.arithmetic(names, 1)}\n")
+            names.append(target)
+        lines.append(f"    return {self.arithmetic(names, self.random.randint(0, 2))}\n")
+        self.functions.append((name, parameters, len(parameters)))
+        return f"def {name}({', '.join(parameters)}):\n{''.join(lines)}"
+
     def function(self, name):
+        if self.random.random() < 0.6:
+            return self.straight_line(name)
         parameters = self.random.sample("abc", self.random.randint(0, 3))
         required = self.random.randint(0, len(parameters))
         defaults = [f"{parameter}={self.random.choice(CONSTANTS)}" for parameter in parameters[required:]]

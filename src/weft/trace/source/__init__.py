@@ -1,1 +1,1 @@
-"""The text of a program becomes its stages: inlined, folded, pruned."""
+"""Optimise the text of a program in stages: inlined, folded, pruned."""

@@ -1,10 +1,7 @@
-"""A program's tree -> which names it binds, which of them hold still, and whether it looks at itself."""
+"""Say which names a program binds, how often, and whether it looks at itself."""
 
 import ast
-import builtins
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 PEEKING_NAMES = frozenset(
     "globals locals vars dir eval exec compile getattr setattr delattr hasattr breakpoint help".split()  # noqa: SIM905
@@ -20,7 +17,6 @@ PEEKING_ATTRIBUTES = frozenset(
 ORDINARY_DUNDERS = frozenset(
     "__init__ __post_init__ __new__ __call__ __class__ __len__ __iter__ __next__ __enter__ __exit__ __version__".split()  # noqa: SIM905
 )
-BUILTINS = frozenset(dir(builtins))
 
 
 def is_dunder(name: str) -> bool:
@@ -54,59 +50,6 @@ def loaded_names(node: ast.AST) -> Iterator[str]:
             yield part.id
 
 
-def _unsteady_names(tree: ast.Module) -> Iterator[str]:
-    for part in ast.walk(tree):
-        if isinstance(part, ast.Global | ast.Nonlocal):
-            yield from part.names
-        elif isinstance(part, ast.NamedExpr):
-            yield from bound_names(part.target)
-        elif isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del):
-            yield part.id
-        elif isinstance(part, ast.ExceptHandler) and part.name:
-            yield part.name  # unbound again where the handler ends
-
-
-@dataclass(frozen=True)
-class Names:
-    """What is known about the names of a whole program before it runs."""
-
-    bindings: Counter[str]
-    """How many places bind a name, in whatever scope."""
-    unsteady: frozenset[str]
-    """Names that may be bound anew or unbound while an expression is being evaluated."""
-
-    @classmethod
-    def of(cls, tree: ast.Module) -> "Names":
-        """Read the names of a program."""
-        return cls(Counter(bound_names(tree)), frozenset(_unsteady_names(tree)))
-
-    def always_bound(self) -> frozenset[str]:
-        """Give the builtin names, where the program does not bind them itself."""
-        return BUILTINS - self.bindings.keys()
-
-    def bound_by(self, statement: ast.stmt) -> frozenset[str]:
-        """Give the names that certainly have a value, for good, once this statement has run."""
-        names: set[str] = set()
-        match statement:
-            case ast.Assign(targets=targets):
-                names.update(*(bound_names(target) for target in targets))
-            case ast.AnnAssign(target=target, value=ast.expr()) | ast.AugAssign(target=target):
-                names.update(bound_names(target))
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Import() | ast.ImportFrom():
-                names.update(bound_names(statement))
-        return frozenset(names) - self.unsteady
-
-
-@dataclass(frozen=True)
-class Peek:
-    """A place where a program looks at its own names, frames or functions, so that these have to stay."""
-
-    what: str
-    line: int
-
-
 def _peek(part: ast.AST) -> str | None:
     match part:
         case ast.Name(id=name) if name in PEEKING_NAMES or is_dunder(name):
@@ -125,10 +68,7 @@ def _peek(part: ast.AST) -> str | None:
     return None
 
 
-def find_peek(tree: ast.Module) -> Peek | None:
-    """Find a place where the program could see that a function of its own is gone or was not called."""
-    for part in ast.walk(tree):
-        what = _peek(part)
-        if what is not None:
-            return Peek(what, getattr(part, "lineno", 1))
-    return None
+def find_peek(tree: ast.Module) -> str | None:
+    """Say where the program could see that a function of its own is gone or was not called: `line 3 uses globals`."""
+    peeks = ((part, _peek(part)) for part in ast.walk(tree))
+    return next((f"line {getattr(part, 'lineno', 1)} uses {what}" for part, what in peeks if what is not None), None)
