@@ -22,8 +22,8 @@ def assert_settled(engine: Engine) -> None:
     assert statistics.bytes_in_flight == 0
     assert statistics.done == statistics.pushed
     assert engine._barriers == []
-    assert engine.crew.blocked == []
-    for queue in engine.crew.queues.values():
+    assert engine.workers.blocked == []
+    for queue in engine.workers.queues.values():
         assert not any(tasks for _, tasks in queue.deques)
 
 
@@ -36,7 +36,7 @@ def run(seed: int, play: Callable[[Engine, Adversary, Random], None], lanes: int
         engine.close()
         found.finish()
         assert_settled(engine)
-        assert not any(worker.running() for worker in engine.crew.workers)
+        assert not any(worker.running() for worker in engine.workers.workers)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -156,7 +156,7 @@ def test_a_wake_that_is_lost_is_found_without_a_timeout() -> None:
     with adversary(1) as found:
         engine = Engine({"cpu": 1})
         variable = Var("x")
-        for worker in engine.crew.workers:
+        for worker in engine.workers.workers:
             worker.woken = True  # as if it were up
             worker.open_gate = lambda: None
         engine.push(lambda: None, [], [variable])

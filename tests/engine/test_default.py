@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from weft.config import overrides
-from weft.engine import Engine, SerialEngine, current_engine, make_engine
-from weft.engine.default import SWITCH_INTERVAL
+from weft.engine import SWITCH_INTERVAL, Engine, SerialEngine, current_engine, make_engine
 
 
 @pytest.fixture(autouse=True)

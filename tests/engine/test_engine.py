@@ -335,6 +335,6 @@ def test_closing_ends_the_threads():
     for lane in range(3):
         engine.push(lambda: None, device=f"cpu:{lane}")
     engine.waitall()
-    assert any(worker.running() for worker in engine.crew.workers)
+    assert any(worker.running() for worker in engine.workers.workers)
     engine.close()
-    assert not any(worker.running() for worker in engine.crew.workers)
+    assert not any(worker.running() for worker in engine.workers.workers)

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.programs import run_program
 
 from weft.engine import Engine, SerialEngine, SimulatedEngine, Var
-from weft.engine.failures import Loss, PartialFailure
+from weft.engine.failures import Damage, PartialFailure
 from weft.errors import ExecutionError, UsageError
 
 ENGINES = {
@@ -348,7 +348,7 @@ def test_a_task_that_looks_for_failures_itself_is_not_skipped_and_says_what_it_l
 
         def among_failures(self):
             self.calls.append("among failures")
-            raise PartialFailure([Loss(lost.failure, (spoiled,)), Loss(KeyError("mine"), (own,), title="second")])
+            raise PartialFailure([Damage(lost.failure, (spoiled,)), Damage(KeyError("mine"), (own,), title="second")])
 
     with Engine() as engine:
         lost, fine, spoiled, own = Var(), Var(), Var(), Var()

@@ -14,8 +14,8 @@ import pytest
 from tests.engine.programs import run_program
 
 from weft.engine import Engine, Placement, SerialEngine, SimulatedEngine, Var
-from weft.engine.limit import Limit
-from weft.engine.ordering import predecessors
+from weft.engine.limit import InFlightLimit
+from weft.engine.task import predecessors
 from weft.errors import ExecutionError
 
 PATIENCE = 20
@@ -121,7 +121,7 @@ def test_each_wait_that_finds_work_in_flight_is_counted_once() -> None:
 
 @pytest.mark.parametrize("tasks, opened_at", [(1, 0), (2, 1), (4, 3), (8, 6), (100, 75)])
 def test_pushes_that_wait_are_woken_when_a_quarter_of_the_limit_is_free(tasks: int, opened_at: int) -> None:
-    limit = Limit()
+    limit = InFlightLimit()
     limit.change(tasks, None)
     limit.pushed = tasks
     gate = threading.Lock()
@@ -135,7 +135,7 @@ def test_pushes_that_wait_are_woken_when_a_quarter_of_the_limit_is_free(tasks: i
 
 @pytest.mark.parametrize("size, least", [(8, 6), (100, 75), (1000, 750)])
 def test_pushes_that_wait_for_bytes_are_woken_when_a_quarter_is_free(size: int, least: int) -> None:
-    limit = Limit()
+    limit = InFlightLimit()
     limit.change(1 << 20, size)
     limit.pushed, limit.bytes_pushed = size, size
     gate = threading.Lock()

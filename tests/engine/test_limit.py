@@ -5,14 +5,14 @@ import threading
 import pytest
 
 from weft.engine import Engine, Placement, SimulatedEngine, Var
-from weft.engine.limit import MOST_TASKS, Limit, quarter_of_memory
+from weft.engine.limit import MOST_TASKS, InFlightLimit, quarter_of_memory
 from weft.errors import UsageError
 
 PATIENCE = 20
 
 
 def test_the_default_is_a_quarter_of_memory():
-    assert Limit().bytes == quarter_of_memory() > 0
+    assert InFlightLimit().bytes == quarter_of_memory() > 0
 
 
 @pytest.mark.parametrize("most", [1, 2, 10])

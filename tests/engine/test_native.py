@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from weft.engine import Engine, NativeTask, Var
-from weft.engine.native import SIGNATURE
+from weft.engine.task import SIGNATURE
 from weft.errors import ExecutionError
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from weft.engine.lanes import Lane
-from weft.engine.ordering import link, predecessors, retire
-from weft.engine.task import FEWEST_READERS_TO_PRUNE, Task, Var
+from weft.engine.task import FEWEST_READERS_TO_PRUNE, Task, Var, link, predecessors, retire
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.engine.programs import run_program
 
 from weft.engine import Engine, SerialEngine, SimulatedEngine, Var
-from weft.engine.timeline import Span, covered, longest_chain, verdict
+from weft.engine.timeline import TaskRun, covered, longest_chain, verdict
 from weft.errors import ExecutionError, UsageError
 
 
@@ -85,7 +85,7 @@ def test_a_second_trace_ends_the_first(tmp_path):
 
 
 def test_time_covered_counts_overlapping_tasks_once():
-    spans = [Span(1, "a", "x", 0, 10, None), Span(2, "b", "y", 5, 15, None), Span(3, "c", "x", 20, 30, None)]
+    spans = [TaskRun(1, "a", "x", 0, 10, None), TaskRun(2, "b", "y", 5, 15, None), TaskRun(3, "c", "x", 20, 30, None)]
     assert covered(spans) == 25
     assert longest_chain(spans, {3: (1,), 2: ()}) == (20, 2)
     assert "1.20 lanes at once" in verdict(spans, {})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from weft.engine import Engine, NativeTask, Placement, SerialEngine, SimulatedEngine, Var
-from weft.engine.native import SIGNATURE
-from weft.engine.timeline import Span, covered, verdict
+from weft.engine.task import SIGNATURE
+from weft.engine.timeline import TaskRun, covered, verdict
 from weft.errors import ExecutionError, UsageError
 
 ENGINES: dict[str, Callable[[], Any]] = {
@@ -113,8 +113,8 @@ def test_the_line_that_pushed_is_told() -> None:
         assert pushes(engine) == [6, 8, 8, 13, 13]
 
 
-def span(number: int, lane: str, start: int, end: int) -> Span:
-    return Span(number=number, name=f"t{number}", lane=lane, start=start, end=end, where=None)
+def span(number: int, lane: str, start: int, end: int) -> TaskRun:
+    return TaskRun(number=number, name=f"t{number}", lane=lane, start=start, end=end, where=None)
 
 
 ONE = "weft: 1 task in {} ms: cpu:0 {} % busy; {} lanes at once; longest chain 1 task, {} ms, {} % of the time"

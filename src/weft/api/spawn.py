@@ -16,7 +16,7 @@ from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import GpuLane, ThreadModes, same_modes, thread_modes
 from weft.codegen.torch_functions import version_of
 from weft.engine import Placement, Var
-from weft.engine.failures import Loss, PartialFailure
+from weft.engine.failures import Damage, PartialFailure
 from weft.errors import InternalError, UsageError
 from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine, operator_cores, place_text, user_place
@@ -137,7 +137,7 @@ class _Task:
             self._run()
         except Exception as error:
             # What it may have written holds what the function left there, as after a call of eager code.
-            raise PartialFailure([Loss(error, (self.made._variable,), self.changed)]) from error
+            raise PartialFailure([Damage(error, (self.made._variable,), self.changed)]) from error
 
     def _run(self) -> None:
         function, args, kwargs = self.call

@@ -1,4 +1,4 @@
-"""What every engine gives its users, whichever way it runs their tasks: variables, waits, errors, limits."""
+"""Give every engine what its users see, whichever way it runs their tasks: variables, waits, errors, limits."""
 
 import time
 from abc import ABC, abstractmethod
@@ -10,8 +10,8 @@ from types import FrameType, TracebackType
 from typing_extensions import Self
 
 from weft.engine.failures import Failures
-from weft.engine.limit import Bound, Limit
-from weft.engine.task import Placement, Queue, Task, Var
+from weft.engine.limit import Bound, InFlightLimit
+from weft.engine.task import Placement, Task, TaskQueue, Var
 from weft.engine.timeline import Timeline
 from weft.errors import UsageError
 from weft.files import check_writable
@@ -39,7 +39,7 @@ class BaseEngine(ABC):
 
     def __init__(self, errors: str = "every") -> None:
         self.failures = Failures(errors)
-        self.limits = Limit()
+        self.limits = InFlightLimit()
         self.timeline: Timeline | None = None
         self.timeline_clock: Callable[[], int] = time.perf_counter_ns
         self.closed = False
@@ -55,7 +55,7 @@ class BaseEngine(ABC):
         device: str | Placement = "cpu",
         name: str = "",
     ) -> None:
-        """Queue a callable that reads and writes these variables."""
+        """TaskQueue a callable that reads and writes these variables."""
 
     @abstractmethod
     def finish(self, variables: Iterable[Var]) -> None:
@@ -178,7 +178,9 @@ class BaseEngine(ABC):
     def _forget_timeline(self) -> None:
         self.timeline = None
 
-    def make_task(self, call: Callable[[], object], reads: Iterable[Var], writes: Iterable[Var], lane: Queue) -> Task:
+    def make_task(
+        self, call: Callable[[], object], reads: Iterable[Var], writes: Iterable[Var], lane: TaskQueue
+    ) -> Task:
         """Check the arguments of a push and make its task."""
         if self.closed:
             raise UsageError("the engine is closed", why="a task can be pushed only before close()")

@@ -1,4 +1,4 @@
-"""Pushed tasks -> threads that run them, as soon as what they read and write allows.
+"""Run pushed tasks on threads, as soon as what they read and write allows.
 
 A push only puts the task into the inbox and wakes a worker that sleeps. Workers do the rest: whoever gets the link
 lock takes the inbox in order, links each task behind those it must follow, and retires finished ones. Nobody waits
@@ -16,12 +16,9 @@ from types import MappingProxyType
 
 from weft.engine import lifetime
 from weft.engine.base import BaseEngine, mark_place
-from weft.engine.crew import Crew
-from weft.engine.deadlock import refuse_circular_wait
 from weft.engine.failures import execute, forget_frames
-from weft.engine.ordering import link, retire
-from weft.engine.task import UNLINKED, Barrier, Inbox, Placement, Task, Var
-from weft.engine.workers import WORKING, Worker
+from weft.engine.task import UNLINKED, Barrier, Inbox, Placement, Task, Var, link, retire
+from weft.engine.workers import WORKING, Worker, Workers
 from weft.errors import ExecutionError, UsageError
 
 DEFAULT_DEVICES: Mapping[str, int] = MappingProxyType({"cpu": 1, "copy": 1})
@@ -38,8 +35,8 @@ class Engine(BaseEngine):
         super().__init__(errors)
         self.inbox: Inbox = deque()
         self.stopping = False
-        self.crew = Crew(self, devices)
-        self._queues = self.crew.queues
+        self.workers = Workers(self, devices)
+        self._queues = self.workers.queues
         self._barriers: list[Barrier] = []
         self._make_locks()
         lifetime.watch(self)
@@ -66,7 +63,7 @@ class Engine(BaseEngine):
 
         A variable named in both is changed in place. Past the engine's limit the push waits for room.
         """
-        lane = self._queues.get(device) or self.crew.find(device)
+        lane = self._queues.get(device) or self.workers.find(device)
         item = self.make_task(task, reads, writes, lane)
         item.name = name
         mark_place(item, _getframe(1))
@@ -141,7 +138,7 @@ class Engine(BaseEngine):
             self._step_aside(worker, task)
         if not task.done:
             # Its push has woken the lane, unless a KeyboardInterrupt came between the two.
-            self.crew.make_sure(bool(self.inbox))
+            self.workers.make_sure(bool(self.inbox))
             # On the other side: the worker that runs the task. It sets `done` before it looks at `waiters`, and we
             # look in the other order, so one of us sees the other. The task will run, as everything it waits for was
             # pushed before it, and a worker whose task waits has given its lane to another. An interrupt leaves only
@@ -149,7 +146,7 @@ class Engine(BaseEngine):
             gate.acquire()
         if worker is not None:
             with self._link_lock:
-                self.crew.resume(worker)
+                self.workers.resume(worker)
             self.advance()
 
     def _step_aside(self, worker: Worker, task: Task) -> None:
@@ -157,8 +154,8 @@ class Engine(BaseEngine):
         try:
             with self._link_lock:
                 self._drain()
-                refuse_circular_wait(worker.task, task, self.crew.blocked)
-                self.crew.replace(worker, task)
+                refuse_circular_wait(worker.task, task, self.workers.blocked)
+                self.workers.replace(worker, task)
         finally:
             self.advance()  # what others left in the inbox while we held the lock
 
@@ -182,7 +179,7 @@ class Engine(BaseEngine):
         try:
             call()
         except BaseException as error:
-            task = self.make_task(call, (), writes(), self.crew.find("cpu"))
+            task = self.make_task(call, (), writes(), self.workers.find("cpu"))
             task.name = name
             with self._push_lock:
                 limits = self.limits
@@ -214,7 +211,7 @@ class Engine(BaseEngine):
             barrier.number = limits.pushed
             self.inbox.append(barrier)
         if limits.done != limits.pushed:
-            self.crew.make_sure(bool(self.inbox))  # as in `_block`
+            self.workers.make_sure(bool(self.inbox))  # as in `_block`
             # On the other side: the worker that retires the last task before the barrier. One is not done yet, so a
             # worker will come by the inbox after our look, and find the barrier.
             gate.acquire()
@@ -296,7 +293,7 @@ class Engine(BaseEngine):
     def stop(self) -> None:
         """End the worker threads, and wait for them if their tasks are done."""
         self.stopping = True
-        self.crew.stop(join=self.limits.done == self.limits.pushed)
+        self.workers.stop(join=self.limits.done == self.limits.pushed)
 
     def before_fork(self) -> None:
         """Hold both locks over a fork, so that no push and no linking is copied halfway."""
@@ -310,13 +307,13 @@ class Engine(BaseEngine):
         self._push_lock.release()
         self._link_lock.release()
         if self.inbox:
-            self.crew.make_sure(bool(self.inbox))  # what workers left in the inbox while the lock was held
+            self.workers.make_sure(bool(self.inbox))  # what workers left in the inbox while the lock was held
 
     def after_fork_in_child(self) -> None:
         """Begin anew, without tasks and threads; what the parent was computing is poisoned here."""
         self._make_locks()
         WORKING.worker = None  # a task that forks goes on as ordinary code
-        self.crew.disown(self._abandon)
+        self.workers.disown(self._abandon)
         for item in self.inbox:
             if isinstance(item, Task):
                 self._abandon(item)
@@ -347,3 +344,34 @@ def working_on(engine: Engine) -> Worker | None:
     """Give the worker of this engine whose thread this is, if it is one."""
     worker: Worker | None = getattr(WORKING, "worker", None)
     return worker if worker is not None and worker.core is engine else None
+
+
+def refuse_circular_wait(waiting: Task, target: Task, blocked: Iterable[Worker]) -> None:
+    """Raise a UsageError if `target` comes after `waiting`; the caller holds the link lock with an empty inbox.
+
+    A task comes after another if it uses the same variables later, or if its own body waits for it. That it stands
+    behind it in a lane does not count: the order of lanes is loosened while a task waits.
+    """
+    after: dict[Task, list[Task]] = {}
+    for worker in blocked:
+        if worker.task is not None and worker.waits_for is not None:
+            after.setdefault(worker.waits_for, []).append(worker.task)
+    reached = {waiting}
+    stack = [waiting]
+    while stack:
+        task = stack.pop()
+        for later in (*(task.successors or ()), *after.get(task, ())):
+            if later not in reached:
+                reached.add(later)
+                stack.append(later)
+    if target in reached:
+        raise UsageError(
+            f"the task {waiting.title()} waits for {_name(waiting, target)}, which can only run after it",
+            where=waiting.where(),
+            why="both would wait for ever",
+            fix="wait outside the task, or name what it needs in the reads of its push",
+        )
+
+
+def _name(waiting: Task, target: Task) -> str:
+    return "itself" if target is waiting else f"the task {target.title()}"

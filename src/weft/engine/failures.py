@@ -1,4 +1,4 @@
-"""A task that fails -> the variables it poisons, and the error for whoever waits.
+"""Poison what a failed task writes, and raise its error where somebody waits.
 
 A failing task poisons what it writes. A task that reads a poisoned variable is skipped and poisons what it writes
 with the same failure; one that overwrites a variable without reading it heals it. Which failure a wait raises is
@@ -35,7 +35,7 @@ def check_rule(rule: str) -> ErrorRule:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loss:
+class Damage:
     """What one failure, new or of an earlier task, spoils of what a task writes.
 
     `kept` are variables that have a value all the same, as it was when the failure kept it from being changed.
@@ -52,7 +52,7 @@ class Loss:
 class PartialFailure(Exception):  # noqa: N818  # what a task raises to say more of an error, and no user ever sees
     """Raised by a task that did several things, of which some failed: only what is named here is poisoned."""
 
-    def __init__(self, losses: Sequence[Loss]) -> None:
+    def __init__(self, losses: Sequence[Damage]) -> None:
         super().__init__(losses[0].title)
         self.losses = tuple(losses)
 

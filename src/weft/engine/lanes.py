@@ -1,4 +1,4 @@
-"""Linked tasks -> the order in which one worker, or any worker of a device, takes them.
+"""Queue linked tasks for one worker, or for any worker of a device.
 
 A `Lane` belongs to one worker and starts its tasks in the order pushed, as a CUDA stream does: a task that is not
 ready holds up those behind it. A `Pool` belongs to all workers of a device and starts whatever is ready. In both a
@@ -9,32 +9,20 @@ Only the holder of the engine's link lock adds; workers take without a lock. Eac
 deque, which the interpreter makes whole.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
 
-from weft.engine.task import Task, Worker
+from weft.engine.task import Task, TaskQueue
 
 
-class Levels(ABC):
+class PriorityQueue(TaskQueue):
     """Tasks by priority: one deque for each, the highest first."""
 
-    __slots__ = ("abandon", "deques", "name", "ordinary", "sleepers")
+    __slots__ = ("deques", "ordinary")
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.abandon: Callable[[Task], None] | None = None
+        super().__init__(name)
         self.ordinary: deque[Task] = deque()  # priority 0, which most tasks have
         self.deques: tuple[tuple[int, deque[Task]], ...] = ((0, self.ordinary),)
-        self.sleepers: dict[Worker, None] = {}
-
-    @abstractmethod
-    def add(self, task: Task) -> None:
-        """Take in a task that has just been linked."""
-
-    @abstractmethod
-    def now_ready(self, task: Task) -> None:
-        """Learn that a task taken in earlier waits for nothing any more."""
 
     def insert(self, task: Task) -> None:
         """Put a task behind the others of its priority."""
@@ -49,15 +37,8 @@ class Levels(ABC):
         # A new tuple, not a longer list: a worker may be going through the old one.
         self.deques = tuple(sorted([*self.deques, (priority, deque([task]))], key=lambda pair: -pair[0]))
 
-    def wake(self) -> None:
-        """Wake one worker that has nothing to do, if there is one."""
-        # Only the worker itself leaves the list: it may be awake, and asleep again, before we could cross it off.
-        for worker in reversed(list(self.sleepers)):  # the last to fall asleep has the warmest caches
-            if worker.wake():
-                return
 
-
-class Lane(Levels):
+class Lane(PriorityQueue):
     """The tasks of one worker, started in the order pushed.
 
     While a task of the engine waits for another one in its body, the order is loosened: whatever is ready may start.
@@ -108,7 +89,7 @@ class Lane(Levels):
         return None
 
 
-class Pool(Levels):
+class Pool(PriorityQueue):
     """The tasks that any worker of a device may run, started when they are ready."""
 
     __slots__ = ()

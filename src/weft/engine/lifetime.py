@@ -1,4 +1,4 @@
-"""The process forks or ends -> every engine of it ends, or begins anew, in a defined way.
+"""End every engine, or begin it anew, in a defined way when the process ends or forks.
 
 A child process gets each engine with no task and no thread; they start with the first push. What the parent had
 queued runs in the parent only: a variable that was being computed at the fork is poisoned in the child. At the end

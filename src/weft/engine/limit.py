@@ -1,4 +1,4 @@
-"""What is in flight -> whether a push must wait: the bound on tasks and bytes between push and done."""
+"""Bound what is in flight: a push waits for room where too many tasks or bytes are between push and done."""
 
 import os
 from _thread import LockType, allocate_lock
@@ -18,7 +18,7 @@ def quarter_of_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // SHARE_OF_MEMORY
 
 
-class Limit:
+class InFlightLimit:
     """Counts of tasks and bytes pushed and done, and the pushes that wait for room.
 
     The counts of pushes belong to the holder of the push lock, those of done tasks to the holder of the link lock.

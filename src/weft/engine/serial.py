@@ -1,4 +1,4 @@
-"""Pushed tasks -> run at once, on the thread that pushes: the engine to debug with, and the oracle of the others.
+"""Run each pushed task at once, on the thread that pushes: the engine to debug with, and the oracle of the others.
 
 A task that fails raises at its push, below the line that pushed it; its variables are poisoned as everywhere.
 """
@@ -11,18 +11,16 @@ from sys import _getframe
 from weft.engine import lifetime
 from weft.engine.base import BaseEngine, mark_place
 from weft.engine.failures import execute
-from weft.engine.ordering import link, retire
-from weft.engine.task import Placement, Task, Var, Worker
-from weft.errors import UsageError
+from weft.engine.task import Placement, Task, TaskQueue, Var, circular_wait, link, retire
 
 
-class DueTasks:
+class DueTasks(TaskQueue):
     """The queue of the serial engine: tasks pushed by a task that must come after it, now that it is done."""
 
+    __slots__ = ("due",)
+
     def __init__(self) -> None:
-        self.name = "serial"
-        self.abandon: Callable[[Task], None] | None = None
-        self.sleepers: dict[Worker, None] = {}
+        super().__init__("serial")
         self.due: deque[Task] = deque()
 
     def add(self, task: Task) -> None:
@@ -31,9 +29,6 @@ class DueTasks:
     def now_ready(self, task: Task) -> None:
         """Take in a task that had to wait for the one that pushed it."""
         self.due.append(task)
-
-    def wake(self) -> None:
-        """Do nothing: there is no worker."""
 
 
 class SerialEngine(BaseEngine):
@@ -100,12 +95,7 @@ class SerialEngine(BaseEngine):
                 # On the other side: the thread whose task it is. If it is this one, we get the lock and see it undone.
                 with self._turn:
                     if not writer.done:
-                        raise UsageError(
-                            f"a task waits for {writer.title()}, which can only run after it",
-                            where=writer.where(),
-                            why="both would wait for ever",
-                            fix="wait outside the task, or name what it needs in the reads of its push",
-                        )
+                        raise circular_wait(writer)
 
     def finish_all(self) -> None:
         """Wait for the tasks of other threads: this thread's own are done."""

@@ -1,4 +1,4 @@
-"""Pushed tasks -> run one step at a time, in an order that a seed chooses and on a clock that only the tasks move.
+"""Run pushed tasks one step at a time, in an order that a seed chooses and on a clock that only the tasks move.
 
 For tests: the same rules and queues as the threaded engine, without threads. The same seed gives the same order; many
 seeds try many. Nothing runs before somebody waits or calls `step`.
@@ -11,11 +11,10 @@ from sys import _getframe
 from types import MappingProxyType
 
 from weft.engine.base import BaseEngine, mark_place
-from weft.engine.crew import LANE_NAME
 from weft.engine.failures import execute
-from weft.engine.lanes import Lane, Levels, Pool, choose
-from weft.engine.ordering import link, retire
-from weft.engine.task import Placement, Task, Var
+from weft.engine.lanes import Lane, Pool, PriorityQueue, choose
+from weft.engine.task import Placement, Task, Var, circular_wait, link, retire
+from weft.engine.workers import LANE_NAME
 from weft.errors import UsageError
 
 TWO_LANES: Mapping[str, int] = MappingProxyType({"cpu": 2, "copy": 1})
@@ -38,7 +37,7 @@ class VirtualClock:
 
 
 @dataclass
-class Hand:
+class SimulatedWorker:
     """One simulated worker."""
 
     lane: Lane
@@ -62,9 +61,9 @@ class SimulatedEngine(BaseEngine):
         self.clock = VirtualClock()
         self.timeline_clock = self.clock
         self._random = Random(seed)  # an order to try, not a secret
-        self._queues: dict[str, Levels] = {}
-        self._hands: list[Hand] = []
-        self._bodies: list[Hand] = []  # those whose task's body runs, the innermost last
+        self._queues: dict[str, PriorityQueue] = {}
+        self._workers: list[SimulatedWorker] = []
+        self._bodies: list[SimulatedWorker] = []  # those whose task's body runs, the innermost last
         for device, lanes in devices.items():
             pool = self._queues[device] = Pool(device)
             for index in range(lanes):
@@ -73,10 +72,10 @@ class SimulatedEngine(BaseEngine):
     def _add_lane(self, name: str, pool: Pool) -> Lane:
         lane = Lane(name)
         self._queues[name] = lane
-        self._hands.append(Hand(lane, pool))
+        self._workers.append(SimulatedWorker(lane, pool))
         return lane
 
-    def _queue(self, name: str) -> Levels:
+    def _queue(self, name: str) -> PriorityQueue:
         if name not in self._queues:
             match = LANE_NAME.fullmatch(name)
             if match is None or match[1] not in self._queues:
@@ -115,53 +114,53 @@ class SimulatedEngine(BaseEngine):
 
     def step(self) -> bool:
         """Begin or end one task, as the seed chooses, or else move the clock; tell whether anything was left to do."""
-        inside = {id(hand) for hand in self._bodies}
-        running = [hand for hand in self._hands if hand.task is not None and id(hand) not in inside]
-        choices = [hand for hand in running if hand.end <= self.clock.now]
-        choices += [hand for hand in self._hands if hand.task is None and _has_work(hand)]
+        inside = {id(worker) for worker in self._bodies}
+        running = [worker for worker in self._workers if worker.task is not None and id(worker) not in inside]
+        choices = [worker for worker in running if worker.end <= self.clock.now]
+        choices += [worker for worker in self._workers if worker.task is None and _has_work(worker)]
         if not choices:
             if not running:
                 return False
-            self.clock.now = min(hand.end for hand in running)
+            self.clock.now = min(worker.end for worker in running)
             return True
-        hand = self._random.choice(choices)
-        if hand.task is None:
-            self._begin(hand)
+        worker = self._random.choice(choices)
+        if worker.task is None:
+            self._begin(worker)
         else:
-            self._finish(hand, hand.task)
+            self._finish(worker, worker.task)
         return True
 
-    def _begin(self, hand: Hand) -> None:
-        for _, tasks in hand.pool.deques:
+    def _begin(self, worker: SimulatedWorker) -> None:
+        for _, tasks in worker.pool.deques:
             self._random.shuffle(tasks)
-        hand.task = choose(hand.lane, hand.pool)
-        hand.start = hand.end = self.clock.now
-        hand.ran = False
-        if hand.task is not None and self._random.random() < 0.5:
-            self._run_body(hand, hand.task)
+        worker.task = choose(worker.lane, worker.pool)
+        worker.start = worker.end = self.clock.now
+        worker.ran = False
+        if worker.task is not None and self._random.random() < 0.5:
+            self._run_body(worker, worker.task)
 
-    def _run_body(self, hand: Hand, task: Task) -> None:
+    def _run_body(self, worker: SimulatedWorker, task: Task) -> None:
         outer, self.clock.spent = self.clock.spent, 0
-        self._bodies.append(hand)
+        self._bodies.append(worker)
         execute(task, self.failures)
         self._bodies.pop()
-        hand.end = self.clock.now + self.clock.spent
-        hand.ran = True
+        worker.end = self.clock.now + self.clock.spent
+        worker.ran = True
         self.clock.spent = outer
 
-    def _finish(self, hand: Hand, task: Task) -> None:
-        if not hand.ran:
-            self._run_body(hand, task)
-            if hand.end > self.clock.now:
+    def _finish(self, worker: SimulatedWorker, task: Task) -> None:
+        if not worker.ran:
+            self._run_body(worker, task)
+            if worker.end > self.clock.now:
                 return
         if self.timeline is not None:
-            self.timeline.ran(task, hand.lane.name, hand.start)
+            self.timeline.ran(task, worker.lane.name, worker.start)
         task.done = True
         retire(task)
         self.limits.task_done(task.placement.bytes)
-        hand.task = None
-        if hand.replaced:
-            self._hands.remove(hand)
+        worker.task = None
+        if worker.replaced:
+            self._workers.remove(worker)
 
     def finish(self, variables: Iterable[Var]) -> None:
         """Take steps until the last write pushed to each of these variables is done."""
@@ -172,26 +171,21 @@ class SimulatedEngine(BaseEngine):
             self.blocked_waits += 1
             if self._bodies and not self._bodies[-1].replaced:
                 # As in the threaded engine: a task that waits gives its lane to another worker.
-                hand = self._bodies[-1]
-                hand.replaced = True
-                self._hands.append(Hand(hand.lane, hand.pool))
+                worker = self._bodies[-1]
+                worker.replaced = True
+                self._workers.append(SimulatedWorker(worker.lane, worker.pool))
             while not writer.done:
-                for hand in self._hands:
-                    hand.lane.strict = not self._bodies
+                for worker in self._workers:
+                    worker.lane.strict = not self._bodies
                 if not self.step():
-                    raise UsageError(
-                        f"a task waits for {writer.title()}, which can only run after it",
-                        where=writer.where(),
-                        why="both would wait for ever",
-                        fix="wait outside the task, or name what it needs in the reads of its push",
-                    )
+                    raise circular_wait(writer)
 
     def finish_all(self) -> None:
         """Take steps until no task is left."""
         if self._bodies:
             raise UsageError("waitall() was called inside a task", why="the task would wait for its own end")
-        for hand in self._hands:
-            hand.lane.strict = True
+        for worker in self._workers:
+            worker.lane.strict = True
         while self.step():
             pass
 
@@ -199,5 +193,5 @@ class SimulatedEngine(BaseEngine):
         """Do nothing: there is no thread."""
 
 
-def _has_work(hand: Hand) -> bool:
-    return not hand.replaced and (hand.lane.head() is not None or hand.pool.head() is not None)
+def _has_work(worker: SimulatedWorker) -> bool:
+    return not worker.replaced and (worker.lane.head() is not None or worker.pool.head() is not None)

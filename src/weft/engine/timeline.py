@@ -1,4 +1,4 @@
-"""Tasks as they run -> a Chrome trace with a track per lane and arrows for dependencies, and one line of verdict.
+"""Write tasks as they ran as a Chrome trace, with a track per lane, arrows for dependencies, and one line of verdict.
 
 Open the file in https://ui.perfetto.dev or chrome://tracing.
 """
@@ -14,8 +14,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from weft.engine.ordering import predecessors
-from weft.engine.task import Task
+from weft.engine.task import Task, predecessors
 from weft.errors import ExecutionError, counted
 from weft.files import write_whole
 
@@ -24,8 +23,8 @@ NANOSECONDS = 1000.0  # in a microsecond, the unit of Chrome traces
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """One task that ran: where, and from when to when in nanoseconds."""
+class TaskRun:
+    """One run of a task: where, and from when to when in nanoseconds."""
 
     number: int
     name: str
@@ -51,7 +50,7 @@ class Timeline:
         self._settle = settle
         self._on_close = on_close
         # Workers only append to the list and set new keys of the dict, each one operation of the interpreter.
-        self._spans: list[Span] = []
+        self._spans: list[TaskRun] = []
         self._earlier: dict[int, tuple[int, ...]] = {}
 
     def linked(self, task: Task) -> None:
@@ -60,7 +59,7 @@ class Timeline:
 
     def ran(self, task: Task, lane: str, start: int) -> None:
         """Note that a task ran on a lane from `start` until now."""
-        self._spans.append(Span(task.number, task.title(), lane, start, self.clock(), task.where()))
+        self._spans.append(TaskRun(task.number, task.title(), lane, start, self.clock(), task.where()))
 
     def close(self) -> None:
         """Wait for what is queued, print the verdict and write the trace, compressed if its name ends with .gz.
@@ -85,7 +84,7 @@ class Timeline:
                 f"the timeline could not be written to {self.path}", why=error.strerror or str(error)
             ) from error
 
-    def _events(self, spans: list[Span]) -> Iterator[dict[str, object]]:
+    def _events(self, spans: list[TaskRun]) -> Iterator[dict[str, object]]:
         tracks = {lane: track for track, lane in enumerate(sorted({span.lane for span in spans}))}
         for lane, track in tracks.items():
             yield {"ph": "M", "name": "thread_name", "pid": PROCESS, "tid": track, "args": {"name": lane}}
@@ -108,7 +107,7 @@ class Timeline:
         self.close()
 
 
-def _arrow(earlier: Span, later: Span, tracks: dict[str, int]) -> Iterator[dict[str, object]]:
+def _arrow(earlier: TaskRun, later: TaskRun, tracks: dict[str, int]) -> Iterator[dict[str, object]]:
     # An arrow hangs on the slice that contains its time, and a slice does not contain its own end.
     inside = max(earlier.start, earlier.end - 1) / NANOSECONDS
     common = {"name": "dependency", "cat": "dependency", "id": f"{earlier.number}-{later.number}", "pid": PROCESS}
@@ -116,7 +115,7 @@ def _arrow(earlier: Span, later: Span, tracks: dict[str, int]) -> Iterator[dict[
     yield common | {"ph": "f", "bp": "e", "ts": later.start / NANOSECONDS, "tid": tracks[later.lane]}
 
 
-def verdict(spans: list[Span], earlier: dict[int, tuple[int, ...]]) -> str:
+def verdict(spans: list[TaskRun], earlier: dict[int, tuple[int, ...]]) -> str:
     """Say in one line how busy each lane was, how much ran at once, and how long the longest chain is."""
     if not spans:
         return "weft: no task ran"
@@ -138,7 +137,7 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %"
 
 
-def covered(spans: list[Span]) -> int:
+def covered(spans: list[TaskRun]) -> int:
     """Measure the time during which at least one task ran."""
     total = 0
     reached = min(span.start for span in spans)
@@ -148,7 +147,7 @@ def covered(spans: list[Span]) -> int:
     return total
 
 
-def longest_chain(spans: list[Span], earlier: dict[int, tuple[int, ...]]) -> tuple[int, int]:
+def longest_chain(spans: list[TaskRun], earlier: dict[int, tuple[int, ...]]) -> tuple[int, int]:
     """Find the dependent tasks that take the longest together: their time and their number."""
     chains: dict[int, tuple[int, int]] = {}
     for span in spans:  # in the order pushed, so that what a task depends on comes before it

@@ -11,7 +11,7 @@ import torch
 from torch import is_autocast_enabled, is_inference_mode_enabled
 
 from weft.engine import Var
-from weft.engine.failures import Loss, PartialFailure
+from weft.engine.failures import Damage, PartialFailure
 from weft.errors import InternalError
 from weft.lazy_tensors.gradients import UNKNOWN_LEAF
 from weft.lazy_tensors.operators import getter, setter
@@ -169,7 +169,7 @@ class _Backward:
         except Exception as error:
             lost = tuple(value.storage.variable() for _, value in self._made)
             # What is accumulated is as a backward of eager code leaves it.
-            raise PartialFailure([Loss(error, lost, self._changed, thread=self._thread)]) from error
+            raise PartialFailure([Damage(error, lost, self._changed, thread=self._thread)]) from error
         for leaf, value in self._made:
             gradient = leaf.grad
             if gradient is not None and gradient.stride() != value.metadata.strides and gradient.is_contiguous():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.engine import Engine, Placement, Var
-from weft.engine.failures import Failure, Loss, PartialFailure, has_value
+from weft.engine.failures import Failure, Damage, PartialFailure, has_value
 from weft.errors import ExecutionError, InternalError
 from weft.lazy_tensors.failures import Lost, OperatorFailure
 from weft.lazy_tensors.schema import CallSchema
@@ -243,7 +243,7 @@ class Segment:
             )
         except ExecutionError as error:
             lost = tuple(storage.variable() for storage in self.writes)
-            raise PartialFailure([Loss(error, lost, thread=self._thread)]) from error
+            raise PartialFailure([Damage(error, lost, thread=self._thread)]) from error
         self._store(results)
 
     def _poisoned(self) -> dict[int, Failure]:
@@ -269,13 +269,13 @@ class Segment:
         for leaf, value in self._gradients:
             leaf.grad = value.real
 
-    def _losses(self, failure: OperatorFailure) -> list[Loss]:
+    def _losses(self, failure: OperatorFailure) -> list[Damage]:
         """What each of the failures in this segment, or before it, poisons."""
         outside = set(self._storages)
         whole = set(range(len(self._alive))) - {place for lost in failure.losses for place in lost.results}
         for place in whole:
             self._alive[place].producer = None  # it was taken: others that were not share what makes them
-        found: list[Loss] = []
+        found: list[Damage] = []
         for lost in failure.losses:
             gone: list[LazyStorage] = []
             kept: list[LazyStorage] = []
@@ -295,13 +295,13 @@ class Segment:
             found.append(self._loss(lost, gone, kept))
         return found
 
-    def _loss(self, lost: Lost, gone: Sequence[LazyStorage], kept: Sequence[LazyStorage]) -> Loss:
+    def _loss(self, lost: Lost, gone: Sequence[LazyStorage], kept: Sequence[LazyStorage]) -> Damage:
         variables = tuple(storage.variable() for storage in gone), tuple(storage.variable() for storage in kept)
         if isinstance(lost.cause, Failure):
-            return Loss(lost.cause, *variables)
+            return Damage(lost.cause, *variables)
         step, position = self.plan.step_at(lost.place)
         title = getattr(step.schema.function, "__name__", "operator")
-        return Loss(lost.cause, *variables, title, place_text(*self._places[position]), self._thread)
+        return Damage(lost.cause, *variables, title, place_text(*self._places[position]), self._thread)
 
 
 def _rank(failure: Failure) -> tuple[int, int]:
