@@ -57,7 +57,7 @@ def history(seed: int, path: Path) -> dict[str, Any]:
         told = [None if one is None else (str(one.error), one.title, one.rank, len(one.poisoned())) for one in poison]
         counts = engine.statistics()
         assert [lane.head() for lane in engine._queues.values()] == [None] * len(engine._queues)
-        assert not any(hand.replaced for hand in engine._hands)
+        assert not any(worker.replaced for worker in engine._workers)
         engine.failures.known.clear()
     with gzip.open(path, "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
