@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.engine import Engine, Placement, Var
-from weft.engine.failures import Failure, Damage, PartialFailure, has_value
+from weft.engine.failures import Damage, Failure, PartialFailure, has_value
 from weft.errors import ExecutionError, InternalError
 from weft.lazy_tensors.failures import Lost, OperatorFailure
 from weft.lazy_tensors.schema import CallSchema
