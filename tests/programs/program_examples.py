@@ -6,7 +6,7 @@ import torch
 
 from weft.ir.parser import parse_graph
 from weft.programs.parts import ProgramParts, StateTensor
-from weft.programs.structure import Branch, CallStructure, Fixed, Port
+from weft.programs.structure import Branch, CallStructure, FixedLeaf, LeafPort
 from weft.trace.signature import memory_key
 
 TEXT = """
@@ -37,8 +37,8 @@ def parts() -> ProgramParts:
     )
     return ProgramParts(
         parse_graph(TEXT, [constant()]),
-        CallStructure((("x", Port(0)),), (("scale", Fixed(2.0)),)),
-        Branch("dict", ("y", "row", "note"), (Port(0), Branch("list", (), (Port(1),)), Fixed("seen"))),
+        CallStructure((("x", LeafPort(0)),), (("scale", FixedLeaf(2.0)),)),
+        Branch("dict", ("y", "row", "note"), (LeafPort(0), Branch("list", (), (LeafPort(1),)), FixedLeaf("seen"))),
         state,
         memory_key([torch.ones(2, 3), *(entry.tensor for entry in state)]),
         grad_mode=True,

@@ -17,7 +17,7 @@ from weft.errors import ExecutionError
 from weft.ir.graph import Graph
 from weft.ir.parser import parse_graph
 from weft.programs.drawing import draw, picture
-from weft.programs.drawing_layout import GAP_DOWN, Box, Layout, lay_out
+from weft.programs.layout import GAP_DOWN, DrawnBox, Layout, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 STATE = {1: "fc.weight", 2: "fc.bias", 3: "count"}
@@ -88,7 +88,7 @@ def test_a_hundred_layers_are_a_straight_column() -> None:
     assert not any("C" in path for path in paths)
 
 
-def overlapping(boxes: list[Box], layout: Layout) -> list[tuple[int, int]]:
+def overlapping(boxes: list[DrawnBox], layout: Layout) -> list[tuple[int, int]]:
     def near(first: int, second: int) -> bool:
         (x0, y0), (x1, y1) = layout.centres[first], layout.centres[second]
         across = abs(x0 - x1) < (boxes[first].width + boxes[second].width) / 2 - 0.01
@@ -99,9 +99,9 @@ def overlapping(boxes: list[Box], layout: Layout) -> list[tuple[int, int]]:
 
 
 @st.composite
-def drawings(draw_from: st.DrawFn) -> tuple[list[Box], list[tuple[int, int]]]:
+def drawings(draw_from: st.DrawFn) -> tuple[list[DrawnBox], list[tuple[int, int]]]:
     count = draw_from(st.integers(0, 14))
-    box = st.builds(Box, st.floats(20, 200), st.sampled_from([30.0, 40.0]), st.booleans())
+    box = st.builds(DrawnBox, st.floats(20, 200), st.sampled_from([30.0, 40.0]), st.booleans())
     boxes = draw_from(st.lists(box, min_size=count, max_size=count))
     pairs = list(combinations(range(count), 2))
     arrows = draw_from(st.lists(st.sampled_from(pairs), unique=True, max_size=24)) if pairs else []
@@ -110,7 +110,9 @@ def drawings(draw_from: st.DrawFn) -> tuple[list[Box], list[tuple[int, int]]]:
 
 @given(drawings())
 @settings(max_examples=60)
-def test_boxes_do_not_overlap_and_arrows_go_down_between_them(drawing: tuple[list[Box], list[tuple[int, int]]]) -> None:
+def test_boxes_do_not_overlap_and_arrows_go_down_between_them(
+    drawing: tuple[list[DrawnBox], list[tuple[int, int]]],
+) -> None:
     boxes, arrows = drawing
     layout = lay_out(boxes, arrows)
     assert overlapping(boxes, layout) == []
@@ -130,7 +132,7 @@ def test_boxes_do_not_overlap_and_arrows_go_down_between_them(drawing: tuple[lis
 
 
 def test_a_long_arrow_goes_around_the_boxes_between() -> None:
-    boxes = [Box(100, 40) for _ in range(4)]
+    boxes = [DrawnBox(100, 40) for _ in range(4)]
     layout = lay_out(boxes, [(0, 1), (1, 2), (2, 3), (0, 3)])
     for x, y in layout.routes[3][1:-1]:
         for centre in layout.centres[1:3]:
@@ -138,14 +140,14 @@ def test_a_long_arrow_goes_around_the_boxes_between() -> None:
 
 
 def test_parameters_stand_just_above_what_reads_them() -> None:
-    boxes = [Box(100, 40), Box(60, 30, light=True), *(Box(100, 40) for _ in range(5))]
+    boxes = [DrawnBox(100, 40), DrawnBox(60, 30, light=True), *(DrawnBox(100, 40) for _ in range(5))]
     layout = lay_out(boxes, [(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (1, 6)])
     assert layout.centres[1][1] == pytest.approx(layout.centres[5][1])
 
 
 @pytest.mark.parametrize(("width", "beside"), [(100, True), (900, False)])
 def test_what_is_not_connected_stands_beside_a_narrow_picture_and_below_a_wide_one(width: float, beside: bool) -> None:
-    boxes = [Box(width, 40)] * 5
+    boxes = [DrawnBox(width, 40)] * 5
     layout = lay_out(boxes, [(0, 1), (2, 3), (3, 4)])
     assert layout.centres[2] == (width / 2, 20)
     assert (layout.centres[0][1] == 20) is beside

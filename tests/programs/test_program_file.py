@@ -26,15 +26,14 @@ from weft.ir.graph import Graph
 from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.same_graph import same_graph
-from weft.programs.container import ProgramFileError, packed, read_sections
-from weft.programs.file import SECTIONS, load_program, save_program
+from weft.programs.file import SECTIONS, ProgramFileError, load_program, packed, read_sections, save_program
 from weft.programs.parts import ProgramParts, StateTensor
 from weft.programs.structure import (
     Branch,
     CallStructure,
-    Fixed,
+    FixedLeaf,
+    LeafPort,
     Node,
-    Port,
     build,
     describe,
     from_json,
@@ -59,7 +58,7 @@ def program_of(text: str, state: dict[str, torch.Tensor], memory: bool = False) 
     graph = parse_graph(text, [])
     entries = tuple(StateTensor(index + 1, name, tensor) for index, (name, tensor) in enumerate(state.items()))
     key = memory_key([torch.ones(2), *state.values()]) if memory else None
-    return ProgramParts(graph, CallStructure((("x", Port(0)),), ()), Port(0), entries, key, True, torch.float32)
+    return ProgramParts(graph, CallStructure((("x", LeafPort(0)),), ()), LeafPort(0), entries, key, True, torch.float32)
 
 
 def test_a_loaded_program_gives_the_same_answers_in_the_same_structure(file: Path) -> None:
@@ -283,8 +282,8 @@ def test_what_cannot_be_stored_is_refused_by_name(tmp_path: Path) -> None:
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_random_graphs_come_back_and_give_the_same(graph: Graph, seed: int, tmp_path: Path) -> None:
     names = [f"x{index}" for index in range(len(graph.inputs))]
-    positional = tuple((name, Port(index)) for index, name in enumerate(names))
-    results = Branch("list", (), tuple(Port(index) for index in range(len(graph.results))))
+    positional = tuple((name, LeafPort(index)) for index, name in enumerate(names))
+    results = Branch("list", (), tuple(LeafPort(index) for index in range(len(graph.results))))
     given_parts = ProgramParts(graph, CallStructure(positional, ()), results, (), None, True, torch.float32)
     save_program(given_parts, tmp_path / "g.weft")
     program = load_program(tmp_path / "g.weft")
@@ -307,11 +306,11 @@ def test_structures_go_through_json() -> None:
         "tuple",
         (),
         (
-            Port(0),
-            Fixed(float("inf")),
-            Fixed(torch.float32),
-            Branch("dict", ("a", 3), (Port(1), Fixed(None))),
-            Branch("ordered", ("z",), (Branch("size", (), (Fixed(2),)),)),
+            LeafPort(0),
+            FixedLeaf(float("inf")),
+            FixedLeaf(torch.float32),
+            Branch("dict", ("a", 3), (LeafPort(1), FixedLeaf(None))),
+            Branch("ordered", ("z",), (Branch("size", (), (FixedLeaf(2),)),)),
         ),
     )
     again = from_json(json.loads(json.dumps(to_json(node))))
@@ -326,11 +325,11 @@ def test_structures_go_through_json() -> None:
 @pytest.mark.parametrize(
     ("node", "given", "message"),
     [
-        (Branch("list", (), (Port(0),)), (1,), "x must be a list, and is a tuple"),
-        (Branch("list", (), (Port(0),)), [1, 2], "x must have 1 items, and has 2"),
-        (Branch("dict", ("a",), (Port(0),)), {"b": 1}, r"x must have the keys \['a'\], and has \['b'\]"),
-        (Fixed(0.0), -0.0, "x must be 0.0, and is -0.0"),
-        (Fixed(True), 1, "x must be True, and is 1"),
+        (Branch("list", (), (LeafPort(0),)), (1,), "x must be a list, and is a tuple"),
+        (Branch("list", (), (LeafPort(0),)), [1, 2], "x must have 1 items, and has 2"),
+        (Branch("dict", ("a",), (LeafPort(0),)), {"b": 1}, r"x must have the keys \['a'\], and has \['b'\]"),
+        (FixedLeaf(0.0), -0.0, "x must be 0.0, and is -0.0"),
+        (FixedLeaf(True), 1, "x must be True, and is 1"),
     ],
 )
 def test_what_nests_differently_is_refused(node: Node, given: object, message: str) -> None:
@@ -339,7 +338,7 @@ def test_what_nests_differently_is_refused(node: Node, given: object, message: s
 
 
 def test_one_tensor_given_twice_must_be_given_twice_again() -> None:
-    node = Branch("tuple", (), (Port(0), Port(0)))
+    node = Branch("tuple", (), (LeafPort(0), LeafPort(0)))
     take_apart(node, (X, X), "x", {})
     with pytest.raises(UsageError, match=r"x\[0\] and x\[1\] must be one tensor"):
         take_apart(node, (X, X.clone()), "x", {})
@@ -357,7 +356,7 @@ class Pair(NamedTuple):
 def test_classes_that_a_file_cannot_hold_are_refused_when_saving(thing: object, message: str) -> None:
     leaves, structure = tree_flatten(thing)
     with pytest.raises(UnsupportedError, match=message):
-        describe(structure, [Fixed(leaf) for leaf in leaves], "an argument")
+        describe(structure, [FixedLeaf(leaf) for leaf in leaves], "an argument")
 
 
 # -- what may be called -----------------------------------------------------------------------------------------------

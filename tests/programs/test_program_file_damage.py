@@ -15,8 +15,18 @@ import pytest
 import torch
 from tests.programs.program_examples import parts
 
-from weft.programs.container import ENTRY, HEADER, MAGIC, VERSION, ProgramFileError, packed, read_sections
-from weft.programs.file import SECTIONS, load_program, save_program
+from weft.programs.file import (
+    ENTRY,
+    HEADER,
+    MAGIC,
+    SECTIONS,
+    VERSION,
+    ProgramFileError,
+    load_program,
+    packed,
+    read_sections,
+    save_program,
+)
 from weft.programs.loaded import LoadedProgram
 
 X = torch.arange(6.0).reshape(2, 3)

@@ -1,4 +1,4 @@
-"""A traced program, the call that it was made for, and where its tensors live -> the parts that a file holds."""
+"""Describe a traced program, its example call and its tensors as the parts that a file holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.programs.parts import ProgramParts, StateTensor
-from weft.programs.structure import Branch, CallStructure, Fixed, Node, Port, describe, ports
+from weft.programs.structure import Branch, CallStructure, FixedLeaf, LeafPort, Node, describe, ports
 from weft.trace.interception.capture import tree_flatten
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.reachable import Location
@@ -136,7 +136,7 @@ def _argument_leaves(leaves: Sequence[Any], positions: dict[int, int]) -> list[N
                     "a program made for a lazy conjugate or negative cannot be saved",
                     fix="make it for x.resolve_conj().resolve_neg()",
                 )
-        found.append(Fixed(leaf) if index is None else Port(index))
+        found.append(FixedLeaf(leaf) if index is None else LeafPort(index))
     return found
 
 
@@ -171,7 +171,7 @@ def _result_leaf(leaf: Any, given: Sequence[Node]) -> Node:
             why="a file has no Python objects: what it returns is made anew at each run",
             fix="return a new one: dict(batch), list(outputs)",
         )
-    return Port(leaf.index) if isinstance(leaf, TensorLeaf) else Fixed(leaf)
+    return LeafPort(leaf.index) if isinstance(leaf, TensorLeaf) else FixedLeaf(leaf)
 
 
 def _positional_names(function: Callable[..., Any], count: int) -> tuple[str, ...]:

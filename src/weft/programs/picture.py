@@ -1,4 +1,4 @@
-"""A program's plans and a measured call -> pictures: work by lanes, the time of one call, memory from call to call."""
+"""Draw a program's plans and a measured call: work by lanes, the time of one call, memory from call to call."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from weft.plan.form.plan import Plan
 from weft.plan.memory.arena import aligned, bytes_in_use
 from weft.plan.plan_text import describe
 from weft.programs.drawing import picture
-from weft.programs.timeline import Timeline
+from weft.programs.timeline import CallTimeline
 
 MOST_PIECES, MOST_VALUES = 300, 300  # of a picture that one can still look at
 TEXT_WIDTH = 60
 
 
-def program_blocks(plans: Sequence[Plan], timeline: Timeline) -> list[Block]:
+def program_blocks(plans: Sequence[Plan], timeline: CallTimeline) -> list[Block]:
     """Give a program's pictures, each under a heading."""
     blocks: list[Block] = [Heading("One call, lane by lane"), timeline_picture(timeline)]
     if plans:
@@ -46,7 +46,7 @@ def program_card(summary: str, graph: Graph, state: Mapping[int, str], plans: Se
     return Document((*blocks, *flow_pictures(plans), Code(print_graph(graph, short_places=True))))
 
 
-def timeline_picture(timeline: Timeline, caption: str | None = None) -> Picture:
+def timeline_picture(timeline: CallTimeline, caption: str | None = None) -> Picture:
     """Draw what each lane did in a measured call; the caption is its time, or the one that is given."""
     busy = [
         LaneBlock(f"lane {span.lane}", span.name, None if span.is_wait else _kind(span.name), span.start, span.end)

@@ -1,4 +1,4 @@
-"""How a program is computed -> text: its regions in machine code with lanes and memory, and PyTorch's operators."""
+"""Print how a program is computed: its regions in machine code with lanes and memory, and PyTorch's operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A traced function -> a Program: something that can be run, printed, drawn and saved."""
+"""Run, print, draw, measure and save a traced function: the Program that a user holds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from weft.programs.file import save_program
 from weft.programs.parts import ProgramParts
 from weft.programs.picture import program_card
 from weft.programs.plan import ProgramPlan
-from weft.programs.rebuild import flat_kind
-from weft.programs.returned import Returned, keep, places
-from weft.programs.run_modes import RunModes
-from weft.programs.timeline import CALL, Timeline, measure_timeline
+from weft.programs.results import Returned, RunModes, flat_kind, keep, places
+from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.boundary import Boundary
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay
@@ -126,7 +124,7 @@ class Program:
         """The most bytes that the forward is planned to need at once, beside its inputs."""
         return self._forward().peak_bytes
 
-    def timeline(self, path: str | os.PathLike[str] | None = None) -> Timeline:
+    def timeline(self, path: str | os.PathLike[str] | None = None) -> CallTimeline:
         """Measure the forward on the example's arguments: what each lane did, and when; written as a Chrome trace.
 
         It really runs, some twenty times: what it writes into (the statistics of a batch norm) is a copy.

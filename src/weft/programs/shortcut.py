@@ -1,4 +1,4 @@
-"""A loaded program's calls -> a built-in function that stands for them in the common case, and guards its tensors.
+"""Let a built-in function stand for calls of a loaded program in the common case, with guards for its tensors.
 
 That case is the one of weft.runtime.whole_call: tensors by position go in, one new tensor comes out, no input changes.
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from weft.programs.loaded import LoadedGraph
 from weft.programs.parts import ProgramParts
-from weft.programs.running import LoadedGraph
-from weft.programs.structure import Port
+from weft.programs.structure import LeafPort
 from weft.runtime.back_off import BackOff
 from weft.runtime.steady import Steady, can_watch
 from weft.runtime.whole_call import Given, Likeness, Whole, whole_call
@@ -56,8 +56,8 @@ def _plain_arguments(parts: ProgramParts) -> int | None:
     results = parts.graph.results
     plain = (
         not parts.arguments.keywords
-        and nodes == [Port(index) for index in range(len(nodes))]
-        and parts.results == Port(0)
+        and nodes == [LeafPort(index) for index in range(len(nodes))]
+        and parts.results == LeafPort(0)
         and len(results) == 1
         and results[0].path == ()
         and results[0].value not in parts.graph.inputs

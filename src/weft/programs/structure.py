@@ -1,4 +1,4 @@
-"""How arguments and results nest in lists, tuples and dictionaries <-> JSON; calls are taken apart by it."""
+"""Describe how arguments and results nest, convert that to JSON and back, and take calls apart by it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SHORT = Limits(characters=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class LeafPort:
     """A leaf that is a tensor or changing number: which input, or which result, of the graph."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedLeaf:
     """A leaf that is the same Python value in every call."""
 
     value: Any
@@ -60,7 +60,7 @@ class Branch:
     items: tuple[Node, ...]
 
 
-Node = Port | Fixed | Branch
+Node = LeafPort | FixedLeaf | Branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def describe(structure: TreeSpec, leaves: Sequence[Node], what: str) -> Node:
 def _describe(structure: TreeSpec, leaves: Any, what: str) -> Node:
     if structure.is_leaf():
         leaf: Node = next(leaves)
-        if isinstance(leaf, Fixed) and isinstance(leaf.value, torch.Size):
-            return Branch("size", (), tuple(map(Fixed, leaf.value)))
-        if isinstance(leaf, Fixed) and type(leaf.value) not in FIXED:
+        if isinstance(leaf, FixedLeaf) and isinstance(leaf.value, torch.Size):
+            return Branch("size", (), tuple(map(FixedLeaf, leaf.value)))
+        if isinstance(leaf, FixedLeaf) and type(leaf.value) not in FIXED:
             raise UnsupportedError(
                 f"{what} holds a {type(leaf.value).__name__}, which a program file cannot",
                 why="it keeps tensors, numbers, strings, dtypes and devices, and no objects of other classes",
@@ -130,9 +130,9 @@ def _describe(structure: TreeSpec, leaves: Any, what: str) -> Node:
 
 def to_json(node: Node) -> Any:
     """Write a structure as JSON data."""
-    if isinstance(node, Port):
+    if isinstance(node, LeafPort):
         return node.index
-    if isinstance(node, Fixed):
+    if isinstance(node, FixedLeaf):
         return argument_text(node.value)
     items = [to_json(item) for item in node.items]
     return {node.kind: [list(node.keys), items] if node.kind in KEYED else items}
@@ -141,9 +141,9 @@ def to_json(node: Node) -> Any:
 def from_json(data: Any, depth: int = DEEPEST) -> Node:
     """Read a structure from JSON data of any origin."""
     if type(data) is int and data >= 0:
-        return Port(data)
+        return LeafPort(data)
     if isinstance(data, str):
-        return Fixed(_literal(data))
+        return FixedLeaf(_literal(data))
     if not isinstance(data, dict) or len(data) != 1 or not depth:
         raise UsageError("the structure of its arguments or results is damaged")
     ((kind, items),) = data.items()
@@ -180,16 +180,16 @@ def _literal(text: str) -> Any:
 
 def ports(node: Node) -> list[int]:
     """The ports of a structure, in order."""
-    if isinstance(node, Port):
+    if isinstance(node, LeafPort):
         return [node.index]
     return [index for item in node.items for index in ports(item)] if isinstance(node, Branch) else []
 
 
 def build(node: Node, values: Sequence[Any]) -> Any:
     """Make the lists, tuples and dictionaries of a structure, with values in the ports."""
-    if isinstance(node, Port):
+    if isinstance(node, LeafPort):
         return values[node.index]
-    if isinstance(node, Fixed):
+    if isinstance(node, FixedLeaf):
         return node.value
     items = [build(item, values) for item in node.items]
     return RETURNED[node.kind](items) if node.kind in RETURNED else NAMED[node.kind](node.keys, items)
@@ -197,7 +197,7 @@ def build(node: Node, values: Sequence[Any]) -> Any:
 
 def take_apart(node: Node, given: Any, name: str, found: dict[int, tuple[str, Any]]) -> None:
     """Compare what is given with a structure; puts what is in its ports, with a name for errors, into `found`."""
-    if isinstance(node, Port):
+    if isinstance(node, LeafPort):
         if node.index in found and found[node.index][1] is not given:
             raise UsageError(
                 f"{found[node.index][0]} and {name} must be one tensor",
@@ -205,7 +205,7 @@ def take_apart(node: Node, given: Any, name: str, found: dict[int, tuple[str, An
                 fix="save another program from a call in which they are two",
             )
         found.setdefault(node.index, (name, given))
-    elif isinstance(node, Fixed):
+    elif isinstance(node, FixedLeaf):
         if type(given) is not type(node.value) or argument_text(given) != argument_text(node.value):
             raise UsageError(
                 f"{name} must be {argument_text(node.value)}, and is {_brief(given)}",

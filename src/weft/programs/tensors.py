@@ -1,4 +1,4 @@
-"""Tensors <-> one safetensors block, and a JSON row a tensor that says how it lies in memory.
+"""Store tensors in one safetensors block, with a JSON row a tensor that says how it lies in memory.
 
 A tensor that has its memory for itself, without gaps, is stored row by row under its own name, so that other tools read
 it. Any other one is a view of memory that is stored as a list of elements: tensors that share memory share it again.

@@ -1,4 +1,4 @@
-"""One measured call of a program -> a Chrome trace with a track for each lane, and a line of summary.
+"""Measure what each lane does in one call of a program, and write it as a Chrome trace.
 
 Open the file in https://ui.perfetto.dev or chrome://tracing.
 """
@@ -24,7 +24,7 @@ LIBRARY, OUTSIDE = "PyTorch's operators", "outside machine code"
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class CallTimeline:
     """What each lane did in one call, in seconds from its start; `seconds` is what the call took."""
 
     seconds: float
@@ -52,12 +52,12 @@ class Timeline:
             yield {"ph": "X", "name": span.name, "cat": kind, "pid": 1, "tid": span.lane, **times}
 
 
-def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> Timeline:
+def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> CallTimeline:
     """Run a graph on some inputs several times, and give what happened in the fastest call."""
     run, regions = graph.clocked()
     steps = graph.executable.plan.steps
     name = LIBRARY if any(step.value.op in ("library", "update") for step in steps) else OUTSIDE
-    best: Timeline | None = None
+    best: CallTimeline | None = None
     for number in range(WARM_CALLS + MEASURED_CALLS):
         start = perf_counter()
         run(inputs)
@@ -66,7 +66,7 @@ def measure_timeline(graph: CompiledGraph, inputs: Sequence[Any]) -> Timeline:
             spans = [span for region in regions for span in region.spans()]
             calls = sorted(region.calls[-1] for region in regions)
             spans += _between(name, [(start, start), *calls, (end, end)]) if len(steps) > len(regions) else []
-            best = Timeline(end - start, tuple(_from(span, start) for span in spans))
+            best = CallTimeline(end - start, tuple(_from(span, start) for span in spans))
     assert best is not None
     return best
 

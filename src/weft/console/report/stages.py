@@ -22,8 +22,7 @@ from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import FILE, FOLDER, what_is_there, write_atomically
 from weft.ir.printer import print_graph
 from weft.plan.form.plan import Plan
-from weft.programs.container import SUFFIX
-from weft.programs.file import ProgramFileError, load_program
+from weft.programs.file import SUFFIX, ProgramFileError, load_program
 from weft.programs.loaded import LoadedProgram
 from weft.programs.program import Program
 from weft.target import host_target

@@ -16,7 +16,7 @@ from weft.errors import ExecutionError, UnsupportedError, UsageError, WeftError
 from weft.ir.parser import parse_graph
 from weft.programs.loaded import LoadedProgram
 from weft.programs.parts import ProgramParts, StateTensor
-from weft.programs.structure import CallStructure, Port
+from weft.programs.structure import CallStructure, LeafPort
 from weft.runtime.whole_call import refuse_all
 
 X = torch.randn(5, 8)
@@ -24,10 +24,10 @@ X = torch.randn(5, 8)
 
 def loaded(text: str, arguments: int = 1, **state: torch.Tensor) -> LoadedProgram:
     """A program from text, of positional arguments and then its state; gives the first result."""
-    given = tuple((f"x{index}", Port(index)) for index in range(arguments))
+    given = tuple((f"x{index}", LeafPort(index)) for index in range(arguments))
     kept = tuple(StateTensor(arguments + index, name, tensor) for index, (name, tensor) in enumerate(state.items()))
     return LoadedProgram(
-        ProgramParts(parse_graph(text, []), CallStructure(given, ()), Port(0), kept, None, True, torch.float32)
+        ProgramParts(parse_graph(text, []), CallStructure(given, ()), LeafPort(0), kept, None, True, torch.float32)
     )
 
 

@@ -1,4 +1,4 @@
-"""Boxes and arrows -> where they lie: layers from top to bottom, few crossings, long arrows led around boxes.
+"""Place boxes in layers from top to bottom, with few crossings, long arrows led around boxes.
 
 Four steps, each deterministic: give every box a layer; let an arrow that passes a layer take a place of its own in it;
 order each layer by the mean place of what its boxes are connected to; then move boxes as near as possible to what they
@@ -23,7 +23,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class DrawnBox:
     """A box to place. A `light` one that no arrow leads to (a parameter) goes next to what reads it, not to the top."""
 
     width: float
@@ -53,7 +53,7 @@ class _Node:
     x: float = 0.0
 
 
-def lay_out(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> Layout:
+def lay_out(boxes: Sequence[DrawnBox], arrows: Sequence[tuple[int, int]]) -> Layout:
     """Place boxes; an arrow goes from a box to one later in the list.
 
     What is connected is placed together: the largest such part first, the others in rows below it.
@@ -105,14 +105,14 @@ def _connected(count: int, arrows: Sequence[tuple[int, int]]) -> list[list[int]]
     return list(members.values())
 
 
-def _lay_out_part(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]], part: Sequence[int]) -> Layout:
+def _lay_out_part(boxes: Sequence[DrawnBox], arrows: Sequence[tuple[int, int]], part: Sequence[int]) -> Layout:
     """Place boxes that are connected."""
     place = {index: position for position, index in enumerate(part)}
     own = [(place[source], place[target]) for source, target in arrows if source in place]
     return _lay_out_connected([boxes[index] for index in part], own)
 
 
-def _lay_out_connected(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> Layout:
+def _lay_out_connected(boxes: Sequence[DrawnBox], arrows: Sequence[tuple[int, int]]) -> Layout:
     ranks, floating = _ranks(boxes, arrows)
     nodes = [_Node(rank, box.width, box.height) for rank, box in zip(ranks, boxes, strict=True)]
     chains = _connect(nodes, floating, arrows)
@@ -124,7 +124,7 @@ def _lay_out_connected(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) 
     return _finish(nodes, layers, len(boxes), [(chains[source], source, target) for source, target in arrows])
 
 
-def _ranks(boxes: Sequence[Box], arrows: Sequence[tuple[int, int]]) -> tuple[list[int], list[bool]]:
+def _ranks(boxes: Sequence[DrawnBox], arrows: Sequence[tuple[int, int]]) -> tuple[list[int], list[bool]]:
     """The layer of each box, and whether it floats.
 
     Boxes go as high as what they read lets them; light boxes, and what reads only such, float down to what reads them.
