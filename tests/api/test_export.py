@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.api import c_build
+from weft.api import export as c_build
 from weft.api import export as exporting
 from weft.errors import ExecutionError, UnsupportedError
 

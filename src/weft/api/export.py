@@ -1,17 +1,18 @@
-"""A Program -> a folder that C programs link against: header, source, machine code, weights, an example to check."""
+"""Export a Program as a folder for C programs: header, source, machine code, weights and a checked example."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from weft.api.c_build import build_and_compare, makefile
 from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import given_path, write_atomically
@@ -29,6 +30,49 @@ from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 from weft.underway import underway
+
+COMPILER = "cc"
+SECONDS = 120
+
+
+def makefile(name: str) -> str:
+    """Write what links the library, and what compares."""
+    return (
+        f"CFLAGS = -O2\n\nall: lib{name}.so {name}_test\n\n"
+        f"lib{name}.so: {name}.c {name}.h {name}_kernels.o\n\t"
+        f"$(CC) $(CFLAGS) -shared -fPIC -o $@ {name}.c {name}_kernels.o -lm\n\n"
+        f"{name}_test: {name}_test.c lib{name}.so\n"
+        f"\t$(CC) $(CFLAGS) -o $@ {name}_test.c lib{name}.so -Wl,-rpath,'$$ORIGIN'\n\n"
+        f"test: {name}_test\n\t./{name}_test\n"
+    )
+
+
+def build_and_compare(folder: Path, name: str) -> tuple[str, ...]:
+    """Link the library and compare, where a C compiler is; give the files that this made."""
+    compiler = shutil.which(COMPILER)
+    if compiler is None:
+        return ()
+    # The library is linked by its file: `-lm` would be another where a folder is called m.
+    library, test = f"lib{name}.so", f"{name}_test"
+    commands = (
+        (compiler, "-O2", "-shared", "-fPIC", "-o", library, f"{name}.c", f"{name}_kernels.o", "-lm"),
+        (compiler, "-O2", "-o", test, f"{test}.c", library, "-Wl,-rpath,$ORIGIN"),
+        (str(folder.resolve() / test),),
+    )
+    for command in commands:
+        _run(command, folder)
+    return library, test
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        raise ExecutionError(
+            f"{folder} is written, but {Path(command[0]).name} failed on it",
+            why=(done.stderr or done.stdout).strip(),
+            fix=f"make -C {folder} test repeats it",
+        )
+
 
 CALL = 'weft.export(weft.program(net, x), "net")'
 OTHER = re.compile(r"\W", re.ASCII)

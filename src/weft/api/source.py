@@ -1,4 +1,4 @@
-"""`weft.compile_source(text)`: a program given as text -> an object that shows and runs what became of it.
+"""Compile a program given as text: `weft.compile_source(text)`.
 
 The three steps of symbolic programming: the text *defines* a program, `compile_source` *compiles* it knowing all of
 it, and `run` *executes* it.
@@ -39,7 +39,7 @@ class _Executable:
         return cls(compile(statements, filename, "exec", dont_inherit=True), result)
 
 
-class Source:
+class CompiledSource:
     """A program compiled from text: what it was, what it became, and ways to execute it."""
 
     def __init__(self, text: str, filename: str, optimised: Optimised) -> None:
@@ -110,10 +110,10 @@ class Source:
         return f"<weft.Source of {len(self.source.splitlines())} lines: {', '.join(n for n, _ in self.stages)}>"
 
 
-def compile_source(text: str) -> Source:
+def compile_source(text: str) -> CompiledSource:
     r"""Compile a program given as text: parse it, check it and optimise it as a whole.
 
-    Only the text is used: nothing is read from a file, and nothing runs until `Source.run` or `Source.function`.
+    Only the text is used: nothing is read from a file, and nothing runs until `run` or `function` of what this gives.
 
         program = weft.compile_source("def add(a, b): return a + b\nprint(add(1, 2))")
         program.optimised    # 'print(3)'
@@ -131,7 +131,7 @@ def compile_source(text: str) -> Source:
     tree = _checked(text, filename)
     # Without a time of change an entry is never looked up on disk.
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    return Source(text, filename, optimise(text, tree))
+    return CompiledSource(text, filename, optimise(text, tree))
 
 
 def _checked(text: str, filename: str) -> ast.Module:

@@ -1,7 +1,14 @@
-"""A coarse piece of work -> a task of the engine, ordered by the tensors that go in and come out."""
+"""Run a coarse piece of work as a task of the engine, ordered by the tensors that go in and come out.
+
+Of calls of one kind, what one was seen to write holds for the others. Functions made by one piece of code are one kind
+only if what they call is too: a decorator's wrappers share their code. Modules, and other objects that are called, are
+kinds of their own.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import types
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,8 +18,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
-from weft.api.spawn_key import kind_of_call
 from weft.api.thread_modes import GpuLane, ThreadModes, same_modes, thread_modes
 from weft.codegen.torch_functions import version_of
 from weft.engine import Placement, Var
@@ -22,7 +29,50 @@ from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine, operator_cores, place_text, user_place
 from weft.lazy_tensors.tensor import LazyTensor, tensors_in
 from weft.trace.interception.capture import storage_key, tree_flatten, tree_map_only, without_functions
+from weft.trace.python_state.containers import look
 from weft.trace.python_state.reachable import find_state
+
+BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
+DEEPEST = 4  # functions in functions; a function that refers to itself has no end
+_numbers = itertools.count()
+_tokens = WeakIdKeyDictionary()  # equal objects are not one
+
+
+def kind_of_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Give what calls of one kind have in common."""
+    given = [thing for thing in (*args, *kwargs.values()) if isinstance(thing, nn.Module | types.FunctionType)]
+    return (_kind(function), len(args), tuple(kwargs), *map(_kind, given))
+
+
+def _kind(thing: Any, depth: int = 0) -> Any:
+    if depth == DEEPEST:
+        return type(thing)
+    if isinstance(thing, functools.partial):
+        return (functools.partial, *(_kind(part, depth + 1) for part in (thing.func, *thing.args) if callable(part)))
+    if isinstance(thing, types.MethodType):
+        return (_kind(thing.__func__, depth + 1), _kind(thing.__self__, depth + 1))
+    if isinstance(thing, types.FunctionType):
+        return (thing.__code__, *(_kind(part, depth + 1) for part in _captured(thing)))
+    if isinstance(thing, BUILTIN):
+        return (type(thing), thing.__qualname__)
+    if isinstance(thing, nn.Module):
+        return (_token(thing), thing.training)
+    return _token(thing)
+
+
+def _captured(function: types.FunctionType) -> list[Any]:
+    """What may be called among what a function has from around it."""
+    found = (look(cell, None) for cell in function.__closure__ or ())
+    return [thing for thing in found if callable(thing) and not isinstance(thing, type)]
+
+
+def _token(thing: Any) -> Any:
+    """A number of an object's own; of objects that cannot be told apart, their type."""
+    try:
+        return _tokens.setdefault(thing, next(_numbers))
+    except TypeError:
+        return type(thing)
+
 
 _placed: ContextVar[str | None] = ContextVar("weft_spawn_lane", default=None)
 AS_GIVEN = frozenset((torch.Tensor, nn.Parameter, int, float, bool, str, type(None)))  # a function gets the very thing

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 
 from weft.api.guarded import Guarded
-from weft.api.optimizers.rule import Rule
+from weft.api.optimizers.rules import UpdateRule
 from weft.api.optimizers.state import Prepared
 from weft.api.quick_call import quick_call
 from weft.runtime.interrupts import interrupts_after
@@ -29,7 +29,7 @@ class Ran:
     """A step that ended in an update: its optimizer and rule, what it worked on, its program."""
 
     optimizer: torch.optim.Optimizer
-    rule: Rule
+    rule: UpdateRule
     prepared: Prepared
     dtypes: tuple[torch.dtype, ...]
     found: Guarded

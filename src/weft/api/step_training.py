@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.api.optimizers.rule import Rule, Tensors
+from weft.api.optimizers.rules import Tensors, UpdateRule
 from weft.api.optimizers.state import NARROW, Prepared
 from weft.errors import UsageError
 from weft.trace.backward import refuse_reentrant
@@ -35,7 +35,7 @@ class Task:
 
     net: Callable[..., Any]
     loss: Callable[..., Any] | None
-    rule: Rule | None
+    rule: UpdateRule | None
     clipping: Clipping
     accumulate: int
     deterministic: bool
@@ -126,7 +126,9 @@ def clipped(gradients: Gradients, clipping: Clipping) -> None:
             gradient.clamp_(-clipping.value, clipping.value)
 
 
-def update(rule: Rule, prepared: Prepared, gradients: Gradients, numbers: Mapping[torch.dtype, torch.Tensor]) -> None:
+def update(
+    rule: UpdateRule, prepared: Prepared, gradients: Gradients, numbers: Mapping[torch.dtype, torch.Tensor]
+) -> None:
     """Apply an optimizer's rule to every parameter that has a gradient."""
     split = {dtype: given.unbind() for dtype, given in numbers.items()}
     for parameter, kept, gradient, index in zip(

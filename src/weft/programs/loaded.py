@@ -136,7 +136,7 @@ class LoadedProgram:
         written = {write.input for write in parts.graph.writes}
         own = (parts.graph.inputs[entry.input] for entry in parts.state)
         self._execute = LoadedGraph(parts.graph, frozenset(value for value in own if value not in written))
-        self._shortcut = Shortcut(parts, self._execute)
+        self._shortcut = Shortcut(parts, self._execute.bound)
         self._whole: Whole = refuse_all
         self._boundary = Boundary(parts.graph, [False] * len(parts.graph.results))
 

@@ -5,24 +5,27 @@ That case is the one of weft.runtime.whole_call: tensors by position go in, one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from weft.programs.loaded import LoadedGraph
 from weft.programs.parts import ProgramParts
 from weft.programs.structure import LeafPort
 from weft.runtime.back_off import BackOff
+from weft.runtime.new_tensors import OutputType
 from weft.runtime.steady import Steady, can_watch
-from weft.runtime.whole_call import Given, Likeness, Whole, whole_call
+from weft.runtime.whole_call import BoundProgram, Given, Likeness, Whole, whole_call
+
+# What gives the run of a graph as it is bound now, where that is one region, given which inputs are arguments.
+Bind = Callable[[Sequence[int]], tuple[BoundProgram, tuple[OutputType, ...]] | None]
 
 
 class Shortcut:
     """Makes the function from time to time, as it is costly to make."""
 
-    def __init__(self, parts: ProgramParts, graph: LoadedGraph) -> None:
-        self._graph = graph
+    def __init__(self, parts: ProgramParts, bind: Bind) -> None:
+        self._bind = bind
         self._count = _plain_arguments(parts)
         self._tensors = [entry.tensor for entry in parts.state]
         self._steady = self._watched()
@@ -40,7 +43,7 @@ class Shortcut:
         """Give what may stand for calls like the one that was just made; None where nothing new does."""
         if self._count != len(arguments) or keywords or self._steady is None or not self._attempts.is_due():
             return None
-        found, guards = self._graph.bound(range(self._count)), self._steady.rows()
+        found, guards = self._bind(range(self._count)), self._steady.rows()
         if found is None or guards is None or not all(type(given) is torch.Tensor for given in arguments):
             return None
         bound, results = found

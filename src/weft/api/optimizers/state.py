@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from weft.api.optimizers.rule import Form, Group, Rule, Tensors
+from weft.api.optimizers.rules import Form, Group, Tensors, UpdateRule
 from weft.trace.interception.capture import count_up
 from weft.trace.python_state.reachable import Location
 
@@ -72,7 +72,7 @@ class _Fresh:
 class OptimizerState:
     """Reads what an optimizer with a rule keeps, and gives it what its first step makes."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, rule: Rule) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, rule: UpdateRule) -> None:
         self.optimizer = optimizer
         self.rule = rule
         # Made, not yet handed over: until a step succeeds, the optimizer keeps nothing of it.
