@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import weft
-from weft.api.guarded import Guarded
 from weft.api.hybrid import MOST_PROGRAMS, Hybrid
+from weft.guards.guarded import Guarded
 
 pytestmark = pytest.mark.usefixtures("by_library")
 

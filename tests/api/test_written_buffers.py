@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import weft
-from weft.api.guarded import Guarded
+from weft.guards.guarded import Guarded
 from weft.plan.kernels.loop import LoopKernel
 
 LENGTH, SIZE = 24, 16

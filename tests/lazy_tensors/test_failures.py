@@ -14,7 +14,7 @@ import weft
 from weft.errors import ExecutionError
 from weft.lazy_tensors import segment_plan as lazy_plan
 from weft.lazy_tensors.program import SegmentPrograms
-from weft.runtime.refused import IN_PLACE
+from weft.runtime.compiled_graph import IN_PLACE
 
 GOOD = torch.zeros(20, dtype=torch.long)
 BAD = torch.full((20,), 50)

@@ -16,7 +16,7 @@ from weft.errors import ExecutionError
 from weft.lazy_tensors import segment_plan as lazy_plan
 from weft.lazy_tensors.program import SegmentPrograms
 from weft.lazy_tensors.session import SESSION
-from weft.runtime.refused import IN_PLACE
+from weft.runtime.compiled_graph import IN_PLACE
 
 GOOD = torch.zeros(20, dtype=torch.long)
 BAD = torch.full((20,), 50)

@@ -22,10 +22,8 @@ AREAS = {
             "runtime/weights.py",
             "runtime/watch.py",
             "runtime/content.py",
-            "runtime/content.py",
             "codegen/packing.py",
-            "codegen/calls/same_content.py",
-            "codegen/calls/content_hash.py",
+            "codegen/calls/content.py",
         ),
         (
             "runtime/test_weights.py",

@@ -13,11 +13,11 @@ from torch import nn
 import weft
 from weft.api.export import export
 from weft.errors import ExecutionError, UnsupportedError, UsageError, WeftError
+from weft.guards.entry import MISSED, refuse_all
 from weft.ir.parser import parse_graph
 from weft.programs.loaded import LoadedProgram
 from weft.programs.parts import ProgramParts, StateTensor
 from weft.programs.structure import CallStructure, LeafPort
-from weft.runtime.whole_call import refuse_all
 
 X = torch.randn(5, 8)
 
@@ -63,9 +63,9 @@ def test_a_built_in_function_stands_for_calls_alike_and_refuses_others(tmp_path:
     program = reloaded(net, tmp_path)
     for _ in range(3):
         program(X)
-    assert program._whole is not refuse_all
-    assert torch.equal(program._whole(X), program(X))
-    assert program._whole(X.double()) is False
+    assert program._entry is not refuse_all
+    assert torch.equal(program._entry(X), program(X))
+    assert program._entry(X.double()) is MISSED
     with pytest.raises(UsageError, match=r"x0|input"):
         program(X.double())
     torch.testing.assert_close(program(X * 2), net(X * 2))
@@ -105,10 +105,10 @@ def test_many_threads_may_make_the_first_call(tmp_path: Path) -> None:
 def test_a_call_of_another_form_leaves_the_built_in_function_in_place(tmp_path: Path) -> None:
     program = reloaded(network(), tmp_path)
     expected = [program(X) for _ in range(3)][-1]
-    standing = program._whole
+    standing = program._entry
     assert standing is not refuse_all
     assert torch.equal(program(input=X), expected)
-    assert program._whole is standing
+    assert program._entry is standing
 
 
 @pytest.mark.parametrize("lie", ["f32[50,80]", "f64[5,8]"])

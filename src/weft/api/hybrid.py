@@ -22,20 +22,20 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Check, Work
-from weft.api.guarded import Guarded
 from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong
 from weft.api.numbers import FreeNumbers
-from weft.api.quick_call import MISSED, QuickCalls
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.compile.ahead import compile_ahead
 from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
 from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, source_line
+from weft.guards.entry import MISSED, Entry, refuse_all
+from weft.guards.guarded import Guarded
+from weft.guards.known_calls import KnownCalls
 from weft.ir.graph import Graph
 from weft.programs.description import Example
 from weft.programs.program import Program
-from weft.runtime.collector import without_collection
-from weft.runtime.whole_call import Whole, refuse_all
+from weft.runtime.process_memory import without_collection
 from weft.trace.encoder import as_eager_computes, traced_form
 from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_flatten
 from weft.trace.interception.modes import is_differentiated_forward
@@ -84,7 +84,7 @@ class Hybrid:
         self.root = root
         self.name = name
         self.fallback = fallback
-        self.programs: OrderedDict[Key, list[Guarded]] = OrderedDict()
+        self.programs: OrderedDict[Key, list[Guarded[Program]]] = OrderedDict()
         self.misses: list[str] = []
         self.traces = 0
         self.imperative: str | None = None
@@ -94,25 +94,24 @@ class Hybrid:
         self._numbers = FreeNumbers()
         self._warned = False
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
-        self._quick = QuickCalls()
-        self._whole: Whole = refuse_all
+        self._known_calls = KnownCalls()
+        self._entry: Entry = refuse_all  # of the latest kind of calls
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program of this signature; trace one if there is none."""
         if torch.compiler.is_dynamo_compiling():
             return self.function(*arguments, **keywords)  # torch.compile and torch.export see what it is made of
-        if not keywords:
-            result = self._whole(*arguments)
-            if result is not False:
-                return result
-        result = self._quick.run(arguments, keywords)
+        result = self._entry(*arguments, **keywords) if keywords else self._entry(*arguments)
+        if result is not MISSED:
+            return result
+        result = self._known_calls.run(arguments, keywords)
         if result is MISSED:
             result = self._call(arguments, keywords)
-        self._whole = self._quick.whole
+        self._entry = self._known_calls.entry
         return result
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """The long way of a call, which lazy code intercepts: the quick ways run for plain tensors alone."""
+        """The long way of a call, which lazy code intercepts: entries are for plain tensors alone."""
         leaves, structure = tree_flatten((arguments, keywords))
         if self.imperative is not None or traced_elsewhere(leaves):
             return self.function(*arguments, **keywords)
@@ -150,10 +149,12 @@ class Hybrid:
         with self.rare.running(key):
             return self.function(*arguments, **keywords)
 
-    def _run(self, found: Guarded, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]) -> Any:
-        """Run a program, which the next call takes the quick way to."""
+    def _run(
+        self, found: Guarded[Program], arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]
+    ) -> Any:
+        """Run a program, which an entry leads the next call to."""
         if self.check is None or not self.check.left:
-            self._quick.add(found, arguments, keywords)
+            self._known_calls.add(found, arguments, keywords)
         return found.run(found.inputs(leaves), arguments, keywords)
 
     def _materialise(self, call: Call) -> Any:
@@ -216,7 +217,7 @@ class Hybrid:
         aliases = aliases_of(call.arguments, call.keywords, call.structure)
         return self._key(call.leaves, call.structure, aliases)
 
-    def _find(self, key: Key, leaves: list[Any]) -> Guarded | None:
+    def _find(self, key: Key, leaves: list[Any]) -> Guarded[Program] | None:
         for guarded in self.programs.get(key, ()):
             if guarded.holds(leaves):
                 with contextlib.suppress(KeyError):  # another thread may have dropped it just now
@@ -224,7 +225,7 @@ class Hybrid:
                 return guarded
         return None
 
-    def _trace(self, call: Call, *, always: bool) -> Guarded | None:
+    def _trace(self, call: Call, *, always: bool) -> Guarded[Program] | None:
         """The program of a call, made if need be; None where it runs imperatively."""
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
@@ -248,7 +249,7 @@ class Hybrid:
             self._drop_oldest()
             return found
 
-    def _traced(self, call: Call, *, runs: bool) -> Guarded:
+    def _traced(self, call: Call, *, runs: bool) -> Guarded[Program]:
         underway(f"tracing {self.name}")
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))

@@ -1,6 +1,6 @@
-"""A step that has run -> the same again at little cost, as long as only elements, rates and counts change.
+"""Run a step that has run again at little cost, as long as only elements, rates and counts change.
 
-What may have changed otherwise is compared natively (see weft.runtime.steady): which tensors the optimizer keeps, where
+What may have changed otherwise an entry compares natively (see weft.guards): which tensors the optimizer keeps, where
 captured tensors lie, what the module's facts are about. A step that is not steady goes the long way, and is one again.
 """
 
@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import is_
 from struct import pack
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from weft.api.guarded import Guarded
 from weft.api.optimizers.rules import UpdateRule
-from weft.api.optimizers.state import Prepared
-from weft.api.quick_call import quick_call
+from weft.api.optimizers.state import KeptTensors, Prepared
+from weft.guards.entry import MISSED, Entry, Ways, make_entry
+from weft.guards.guarded import Guarded
+from weft.guards.likeness import Items, Likeness, likeness_of
+from weft.guards.words import Settled, Told, Words, can_watch
+from weft.programs.program import Program
 from weft.runtime.interrupts import interrupts_after
-from weft.runtime.memory_layout import place_rows, tensor_layout
-from weft.runtime.steady import Steady, can_watch
 from weft.trace.interception.capture import count_up, has_gradient_hooks, step_hooks
 
 
@@ -32,50 +33,29 @@ class Ran:
     rule: UpdateRule
     prepared: Prepared
     dtypes: tuple[torch.dtype, ...]
-    found: Guarded
+    found: Guarded[Program]
 
 
 class SteadyStep:
     """Runs the program of a step again; made by `steady_step`."""
 
-    def __init__(self, ran: Ran, given: tuple[torch.Tensor, ...]) -> None:
-        self._ran = ran
-        optimizer, parameters = ran.optimizer, ran.prepared.parameters
-        self._groups = [(group, [*group["params"]]) for group in optimizer.param_groups]
-        every = [parameter for _, members in self._groups for parameter in members]
-        kept = [optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state]
-        self._steps = [entry["step"] for entry in kept] if ran.rule.counts else []
-        self._kept = [{*ran.rule.kept(optimizer.param_groups[bucket.group])} for bucket in ran.prepared.form.buckets]
-        self._every = every
+    def __init__(self, ran: Ran, again: _Again, entry: Entry) -> None:
+        self._ran, self._again, self._entry = ran, again, entry
+        self._groups = [(group, [*group["params"]]) for group in ran.optimizer.param_groups]
+        self._kept = [
+            {*ran.rule.kept(ran.optimizer.param_groups[bucket.group])} for bucket in ran.prepared.form.buckets
+        ]
         self._made: tuple[bytes, Sequence[torch.Tensor]] = b"no numbers yet", ()
-        captured = [slot.get() for slot in ran.found.slots]
-        layout = tensor_layout()
-        rows = [row for tensor in captured for row in place_rows(tensor, layout)] if layout is not None else []
-        self._storages = frozenset(tensor.untyped_storage().data_ptr() for tensor in captured)
-        self._steady = Steady([vars(optimizer), optimizer.state, *kept, *step_hooks(optimizer)], every, rows)
-        # It looks at the arguments, and then asks this object what else the program runs on.
-        self._quick = quick_call(cast("Guarded", self), given, {})
 
     def run(self, arguments: tuple[Any, ...]) -> Any:
-        """The losses of one more step; nothing if it has to go the long way."""
-        numbers = self._numbers() if self._quick is not None else None
-        if self._quick is None or numbers is None:
-            return None
+        """The losses of one more step; MISSED if it has to go the long way."""
+        numbers = self._numbers()
+        if numbers is None:
+            return MISSED
         made = self._tensors(numbers)
-        leaves = self._quick.leaves((*arguments, *made[1]), {})
-        inputs = None if leaves is None else self._quick.inputs(leaves)
-        if inputs is None:
-            return None
-        self._made = made  # only now: what was made in other modes is of no use to the next step
-        parameters = self._ran.prepared.parameters
-        with interrupts_after():  # what is written, handed out and counted changes together
-            for parameter in self._every:
-                parameter.grad = None  # before the program runs, so that it may use the memory again
-            losses, gradients = self._ran.found.run(inputs, arguments, {})
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
-            if self._steps:
-                count_up(self._steps)
+        losses = self._entry(*arguments, *made[1])
+        if losses is not MISSED:
+            self._made = made  # only now: what was made in other modes is of no use to the next step
         return losses
 
     def _tensors(self, numbers: Sequence[float]) -> tuple[bytes, Sequence[torch.Tensor]]:
@@ -89,28 +69,19 @@ class SteadyStep:
             return made
         return bits, [torch.tensor(numbers, dtype=dtype) for dtype in self._ran.dtypes]
 
-    def ready(self, leaves: Sequence[torch.Tensor]) -> list[Any] | None:
-        """What the program runs on, if nothing has changed."""
-        settled = self._ran.found._settled
-        if settled is None or not settled.holds():
-            return None
-        if any(leaf.untyped_storage().data_ptr() in self._storages for leaf in leaves):
-            return None
-        return [*(leaves[argument] for argument in self._ran.found.arguments), *settled.tensors]
-
     def _numbers(self) -> list[float] | None:
         """The optimizer's numbers, if the program's form still fits and parameters still share them."""
-        rule, prepared = self._ran.rule, self._ran.prepared
+        rule, prepared, again = self._ran.rule, self._ran.prepared, self._again
         for group, members in self._groups:
             if len(group["params"]) != len(members) or not all(map(is_, group["params"], members)):
                 return None
             if group.get("differentiable") or group.get("capturable"):
                 return None
         groups = self._ran.optimizer.param_groups
-        if len(groups) != len(self._groups) or not self._steady.holds() or any(map(has_gradient_hooks, self._every)):
+        if len(groups) != len(self._groups) or any(map(has_gradient_hooks, again.every)):
             return None
         counts: dict[int, float] = {}
-        for index, count in zip(prepared.form.of_parameter, map(float, self._steps), strict=False):
+        for index, count in zip(prepared.form.of_parameter, map(float, again.steps), strict=False):
             if counts.setdefault(index, count) != count:
                 return None
         numbers: list[float] = []
@@ -122,23 +93,62 @@ class SteadyStep:
         return numbers
 
 
+class _Again:
+    """What the entry of a steady step does in Python; the entry holds it, and it does not hold the entry."""
+
+    def __init__(self, ran: Ran, settled: Settled, likeness: Likeness) -> None:
+        optimizer, parameters = ran.optimizer, ran.prepared.parameters
+        self.every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        kept = [optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state]
+        self.steps = [entry["step"] for entry in kept] if ran.rule.counts else []
+        self._program, self._parameters = ran.found.program, parameters
+        self._settled, self._likeness = settled, likeness
+        captured = set(map(id, settled.tensors))
+        dictionaries = [vars(optimizer), optimizer.state, *kept, *step_hooks(optimizer)]
+        others = [parameter for parameter in self.every if id(parameter) not in captured]
+        self._words = Words(dictionaries, others, settled.words.rows(), places=True)
+        self._foreign = frozenset(tensor.untyped_storage().data_ptr() for tensor in settled.tensors)
+        self._arguments = ran.found.arguments
+
+    def told(self) -> Told | None:
+        """What words tell of the step and its program; None where they do not tell all."""
+        are_all = self._likeness.is_all_words and self._settled.is_told((KeptTensors,)) and self._words.are_all
+        return self._words.told(self._settled.tensors) if are_all else None
+
+    def check(self, leaves: Sequence[torch.Tensor], _: Sequence[Any] = ()) -> Any:
+        """Run the program if nothing has changed, which words alone do not tell."""
+        if not (self._likeness.is_that_of(leaves) and self._words.hold() and self._settled.hold()):
+            return MISSED
+        if any(leaf.untyped_storage().data_ptr() in self._foreign for leaf in leaves):
+            return MISSED
+        return self.run([*(leaves[argument] for argument in self._arguments), *self._settled.tensors])
+
+    def run(self, inputs: Sequence[Any], _: Sequence[Any] = ()) -> Any:
+        """Run the program on its inputs, and hand out what it gives."""
+        with interrupts_after():  # what is written, handed out and counted changes together
+            for parameter in self.every:
+                parameter.grad = None  # before the program runs, so that it may use the memory again
+            losses, gradients = self._program.run(inputs)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient
+            if self.steps:
+                count_up(self.steps)
+        return losses
+
+
 def steady_step(ran: Ran, given: tuple[Any, ...]) -> SteadyStep | None:
     """What runs this step again, if its changes can be told from memory: plain tensors, all parameters updated."""
-    graph, found = ran.found.program.graph, ran.found
-    written = {write.input for write in graph.writes}
-    known = (
-        not ran.prepared.idle
-        and found._memory == ()
-        and found._settled is not None
-        and not found.moves
-        and not found.asked
-        and not found._flipped
-        and not found.may_be_own(given)
-        and not found.numbers
-        and not found.takes_places
-        and not any(value in written for value in graph.inputs[: len(found.arguments)])
+    found = ran.found
+    settled = found.settled_for_step(given)
+    is_steady = (
+        settled is not None
+        and not ran.prepared.idle
         and all(isinstance(leaf, torch.Tensor) for leaf in given)
-        and tensor_layout() is not None
         and can_watch(ran.prepared.parameters)
     )
-    return SteadyStep(ran, given) if known else None
+    likeness = likeness_of(Items(given, {})) if is_steady else None
+    if likeness is None or settled is None:
+        return None
+    again = _Again(ran, settled, likeness)
+    entry = make_entry(likeness, found.taken, Ways([again.told()], again.run, again.check), [None])
+    return SteadyStep(ran, again, entry)

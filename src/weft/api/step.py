@@ -14,13 +14,11 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Work
-from weft.api.guarded import Guarded
 from weft.api.hybrid import Call, Hybrid
 from weft.api.hybrid_errors import refuse_check
 from weft.api.optimizers.library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
-from weft.api.quick_call import QuickCall, quick_call
 from weft.api.steady_step import Ran, SteadyStep, steady_step
 from weft.api.step_copies import again, parts_of
 from weft.api.step_errors import hooked, refuse_options, refuse_wrong, with_loop
@@ -37,6 +35,9 @@ from weft.api.step_training import (
     update,
 )
 from weft.errors import UnsupportedError, UsageError, counted
+from weft.guards.entry import MISSED, Entry
+from weft.guards.guarded import Guarded
+from weft.guards.known_calls import inputs_entry
 from weft.ir.graph import Graph
 from weft.programs.program import Program
 from weft.runtime.interrupts import interrupts_after
@@ -53,7 +54,7 @@ from weft.trace.interception.refusals import refuse_unmaterialised, trace_failur
 from weft.trace.python_state.reachable import Location, PythonState, find_state
 from weft.trace.traced import Traced
 
-MOST_QUICK_CALLS = 8
+MOST_FORMS = 8  # of rounds whose inputs an entry gives
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
 
@@ -84,7 +85,7 @@ class Step(Hybrid):
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
-        self._quick_calls: dict[str, QuickCall | None] = {}
+        self._entries: dict[str, tuple[Guarded[Program], Entry] | None] = {}  # by the form of a round
         self._calls = 0  # since the last update
         self._round: _Round | None = None
         self._before = Snapshot()
@@ -94,7 +95,7 @@ class Step(Hybrid):
         self._long_ways, self._next_steady = 0, FIRST_STEADY
         # For which parameters the last trace found a gradient, and for which each program gives one.
         self._gradients_there: tuple[bool, ...] = ()
-        self._updated: WeakKeyDictionary[Guarded, tuple[bool, ...]] = WeakKeyDictionary()
+        self._updated: WeakKeyDictionary[Guarded[Program], tuple[bool, ...]] = WeakKeyDictionary()
 
     def __str__(self) -> str:
         memory = "low memory" if self.task.low_memory else "normal memory"
@@ -117,9 +118,9 @@ class Step(Hybrid):
 
     def _step(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._steady is not None and not keywords:
-            found = self._steady.run(arguments)
-            if found is not None:
-                return found
+            losses = self._steady.run(arguments)
+            if losses is not MISSED:
+                return losses
         if self.check is not None and self.check.left and not self._waits_for_sizes:
             return self.check.run(self._checked_work(arguments, keywords))
         return self._trained(arguments, keywords)
@@ -244,7 +245,7 @@ class Step(Hybrid):
 
         return by_library(self.optimizer, differentiate) if updates and not covered else differentiate()
 
-    def _steady_step(self, current: _Round, found: Guarded, arguments: tuple[Any, ...]) -> SteadyStep | None:
+    def _steady_step(self, current: _Round, found: Guarded[Program], arguments: tuple[Any, ...]) -> SteadyStep | None:
         """What runs this step again; tried at some steps, ever fewer, as it is costly to make."""
         if self._kept is None or self.task.accumulate > 1 or not current.prepared.form.buckets:
             return None
@@ -259,18 +260,17 @@ class Step(Hybrid):
 
     def _program_of(
         self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[Guarded, list[Any]] | None:
+    ) -> tuple[Guarded[Program], list[Any]] | None:
         """The program of a round, traced if there is none, and its inputs; None where its signature comes too rarely.
 
         Deterministic steps always get one: what ran before must not decide how a step rounds.
         """
         given = (*arguments, *current.numbers.values())
-        quick = self._quick_calls.get(current.form)
-        if quick is not None:
-            row = quick.leaves(given, keywords)
-            inputs = None if row is None else quick.inputs(row)
-            if inputs is not None:
-                return quick.guarded, inputs
+        known = self._entries.get(current.form)
+        if known is not None and not keywords:
+            inputs = known[1](*given)
+            if inputs is not MISSED:
+                return known[0], inputs
         call = self._call_of(current, arguments, keywords)
         leaves = call.leaves
         if traced_elsewhere(leaves):
@@ -284,17 +284,18 @@ class Step(Hybrid):
             found = self._trace(call, always=self.task.deterministic)
             if found is None:
                 return None
-        if len(self._quick_calls) >= MOST_QUICK_CALLS:
-            self._quick_calls.clear()
+        if len(self._entries) >= MOST_FORMS:
+            self._entries.clear()
         # The form of a round is a leaf behind its arguments: keywords would come behind that.
-        self._quick_calls[current.form] = None if keywords else quick_call(found, given, {})
+        entry = None if keywords else inputs_entry(found, given)
+        self._entries[current.form] = None if entry is None else (found, entry)
         return found, found.inputs(leaves)
 
     def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
         given = (*arguments, *current.numbers.values(), current.form)
         return Call(given, keywords, *tree_flatten((given, keywords)))
 
-    def _traced(self, call: Call, *, runs: bool) -> Guarded:
+    def _traced(self, call: Call, *, runs: bool) -> Guarded[Program]:
         try:
             found = super()._traced(call, runs=runs)
         except UnsupportedError as error:
@@ -348,7 +349,7 @@ class Step(Hybrid):
         now = [*self._parameters()]
         if len(now) != len(self._known) or not all(map(is_, now, self._known)):
             self.programs.clear()
-            self._quick_calls.clear()
+            self._entries.clear()
             self._known = now
             self._waits_for_sizes = any(map(unmaterialised, now))
 

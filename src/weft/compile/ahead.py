@@ -16,8 +16,8 @@ from weft.codegen.threads.workers import worker_module
 from weft.config import config
 from weft.devices import cpu_count
 from weft.plan.form.plan import Plan
+from weft.runtime.built_in import python_calls
 from weft.runtime.executable import Begun
-from weft.runtime.fast_call import python_calls
 from weft.runtime.measure import get_memory, is_measured
 from weft.runtime.shared_code import ahead
 from weft.target import Target, host_target

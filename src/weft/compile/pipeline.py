@@ -25,8 +25,8 @@ from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Keep, Tangents
-from weft.runtime.kept_memory import keep_freed_memory
 from weft.runtime.measure import machine_model
+from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.target import host_target
 from weft.trace.lift.lift import lift

@@ -22,8 +22,8 @@ from weft.lazy_tensors.failures import Losses
 from weft.lazy_tensors.program import SegmentPrograms
 from weft.lazy_tensors.schema import ArgumentSlot, CallSchema, ResultSchema
 from weft.lazy_tensors.tensor import TensorMetadata, flat
+from weft.runtime.compiled_graph import IN_PLACE
 from weft.runtime.memory_layout import probed
-from weft.runtime.refused import IN_PLACE
 from weft.trace.interception.capture import storage_key
 
 logger = logging.getLogger("weft")

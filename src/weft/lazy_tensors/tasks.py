@@ -21,7 +21,7 @@ from weft.engine.workers import WORKING
 from weft.errors import ExecutionError, source_line
 from weft.lazy_tensors.tensor import LazyStorage
 from weft.owners import Owner, owner_of
-from weft.runtime.kept_memory import keep_freed_memory
+from weft.runtime.process_memory import keep_freed_memory
 from weft.trace.interception.capture import running_autograd_number, traced_elsewhere
 
 GPU_LANES = 2  # so many spawned calls queue work on a GPU at once

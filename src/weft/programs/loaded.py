@@ -18,6 +18,7 @@ import torch
 from weft.codegen.library import LibraryExecutable
 from weft.compile.pipeline import compile_graph
 from weft.errors import InternalError, UnsupportedError, UsageError
+from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import split
@@ -31,10 +32,10 @@ from weft.programs.parts import SPACES, ProgramParts, calls
 from weft.programs.plan import ProgramPlan
 from weft.programs.shortcut import Shortcut
 from weft.programs.structure import build, take_apart
+from weft.runtime.binding import BoundProgram
 from weft.runtime.boundary import Boundary
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
-from weft.runtime.whole_call import BoundProgram, Whole, refuse_all
 from weft.trace.interception.capture import PLAIN_TYPES, traced_elsewhere
 from weft.trace.signature import memory_key
 
@@ -137,7 +138,7 @@ class LoadedProgram:
         own = (parts.graph.inputs[entry.input] for entry in parts.state)
         self._execute = LoadedGraph(parts.graph, frozenset(value for value in own if value not in written))
         self._shortcut = Shortcut(parts, self._execute.bound)
-        self._whole: Whole = refuse_all
+        self._entry: Entry = refuse_all
         self._boundary = Boundary(parts.graph, [False] * len(parts.graph.results))
 
     @property
@@ -172,14 +173,14 @@ class LoadedProgram:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run the program."""
         if not keywords:
-            result = self._whole(*arguments)
-            if result is not False:
+            result = self._entry(*arguments)
+            if result is not MISSED:
                 return result
         inputs = self._inputs(arguments, keywords)
         with _modes(self.parts.grad_mode):
             results = self._boundary.apply(inputs, self._execute(inputs))
         # One that refused this call guards itself, and may do for the next: in another thread's call it is busy.
-        self._whole = self._shortcut.after(arguments, keywords) or self._whole
+        self._entry = self._shortcut.after(arguments, keywords) or self._entry
         return build(self.parts.results, results)
 
     def _inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:

@@ -16,6 +16,7 @@ from weft.compile.pipeline import compile_traced
 from weft.document.html import notebook
 from weft.errors import UsageError, counted
 from weft.files import given_file
+from weft.guards.guarded import NewResults
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
 from weft.programs.description import Example, describe_program, named_graph, state_names
@@ -26,10 +27,10 @@ from weft.programs.picture import program_card
 from weft.programs.plan import ProgramPlan
 from weft.programs.results import Returned, RunModes, flat_kind, keep, places
 from weft.programs.timeline import CALL, CallTimeline, measure_timeline
+from weft.runtime.binding import BoundProgram
 from weft.runtime.boundary import Boundary
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay
-from weft.runtime.whole_call import BoundProgram, Given
 from weft.trace.interception.capture import tree_flatten
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
@@ -191,12 +192,19 @@ class Program:
             results = self._boundary.apply(inputs, outputs)
         return self._returned.apply(results, containers, inputs[self._first_number :])
 
-    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, Given] | None:
-        """Give what runs it as it is bound now, where it is native code from end to end and gives new tensors alone."""
-        if not self._is_new or not (self._bare or self._row) or not isinstance(self._execute, CompiledGraph):
+    @property
+    def may_be_bound(self) -> bool:
+        """Whether it is native code from end to end that gives new tensors alone, one or a list or tuple of them."""
+        execute = self._execute
+        is_one = self._is_new and bool(self._bare or self._row)
+        return is_one and isinstance(execute, CompiledGraph) and execute.is_one_region
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
+        """Give what runs it as it is bound now, where it may be; its first inputs are in these places of a call."""
+        if not self.may_be_bound or not isinstance(self._execute, CompiledGraph):
             return None
         found = self._execute.bound(arguments)
-        return None if found is None else (found[0], Given(found[1], self._row))
+        return None if found is None else (found[0], NewResults(found[1], self._row))
 
 
 def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:

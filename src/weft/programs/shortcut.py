@@ -1,6 +1,6 @@
-"""Let a built-in function stand for calls of a loaded program in the common case, with guards for its tensors.
+"""Make the entry of a loaded program's calls, and watch the program's own tensors.
 
-That case is the one of weft.runtime.whole_call: tensors by position go in, one new tensor comes out, no input changes.
+Programs that are native from end to end have one: tensors by position go in, one new tensor comes out.
 """
 
 from __future__ import annotations
@@ -8,49 +8,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
+from weft.guards.back_off import BackOff
+from weft.guards.entry import Entry, Ways, bound_run, make_entry, refuse_all
+from weft.guards.guarded import NewResults, Taken
+from weft.guards.likeness import Items, likeness_of
+from weft.guards.words import Words, can_watch
 from weft.programs.parts import ProgramParts
 from weft.programs.structure import LeafPort
-from weft.runtime.back_off import BackOff
+from weft.runtime.binding import BoundProgram
 from weft.runtime.new_tensors import OutputType
-from weft.runtime.steady import Steady, can_watch
-from weft.runtime.whole_call import BoundProgram, Given, Likeness, Whole, whole_call
 
 # What gives the run of a graph as it is bound now, where that is one region, given which inputs are arguments.
 Bind = Callable[[Sequence[int]], tuple[BoundProgram, tuple[OutputType, ...]] | None]
 
 
 class Shortcut:
-    """Makes the function from time to time, as it is costly to make."""
+    """Makes the entry from time to time, as it is costly to make."""
 
     def __init__(self, parts: ProgramParts, bind: Bind) -> None:
         self._bind = bind
         self._count = _plain_arguments(parts)
         self._tensors = [entry.tensor for entry in parts.state]
-        self._steady = self._watched()
+        self._words = self._watched()
         self._attempts = BackOff()
 
     def state_is_as_before(self) -> bool:
         """Whether the program's own tensors surely have the sizes and types that they had when last looked at."""
-        return self._steady is not None and self._steady.holds()
+        return self._words is not None and self._words.hold()
 
     def look_again(self) -> None:
         """Take the program's own tensors as they are now for right."""
-        self._steady = self._watched()
+        self._words = self._watched()
 
-    def after(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Whole | None:
-        """Give what may stand for calls like the one that was just made; None where nothing new does."""
-        if self._count != len(arguments) or keywords or self._steady is None or not self._attempts.is_due():
+    def after(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Entry | None:
+        """Give the entry of calls like the one that was just made; None where nothing new does."""
+        if self._count != len(arguments) or keywords or self._words is None or not self._attempts.is_due():
             return None
-        found, guards = self._bind(range(self._count)), self._steady.rows()
-        if found is None or guards is None or not all(type(given) is torch.Tensor for given in arguments):
+        found = self._bind(range(self._count))
+        likeness = likeness_of(Items(arguments, {}))
+        if found is None or likeness is None or not likeness.is_all_words or not self._words.are_all:
             return None
-        bound, results = found
-        return whole_call(bound, Likeness(guards, arguments, Given(results), kept=self._steady))
+        program, types = found
+        told = self._words.told(())
+        run = bound_run((program, NewResults(types)), told)
+        ways = Ways([told], refuse_all, refuse_all)
+        return None if run is None else make_entry(likeness, Taken(range(self._count)), ways, [run.state])
 
-    def _watched(self) -> Steady | None:
-        return Steady([], self._tensors, []) if can_watch(self._tensors) else None
+    def _watched(self) -> Words | None:
+        return Words([], self._tensors) if can_watch(self._tensors) else None
 
 
 def _plain_arguments(parts: ProgramParts) -> int | None:

@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any
 
 from weft.files import given_file, write_atomically
-from weft.runtime.clocked import LaneSpan
 from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.executable import LaneSpan
 
 WARM_CALLS, MEASURED_CALLS = 5, 20
 MICROSECONDS = 1e6

@@ -1,22 +1,77 @@
-"""Bind a program to its lasting inputs: their addresses, and whether they are still current.
+"""Bind a program to its lasting inputs, in a built-in function that runs it while they are current.
 
 Lasting inputs are parameters and buffers: the same tensors at nearly every call, some of them packed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import ctypes
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from weft.codegen.calls.native_call import CallWord
 from weft.codegen.torch_functions import version_of
+from weft.runtime.arena import BlockPool
+from weft.runtime.built_in import built_in, python_words, state_of, table_of
 from weft.runtime.content import SameContent
-from weft.runtime.fast_call import Fast, FastCall, FastProgram, refuse
 from weft.runtime.memory_layout import EVERY_BIT, Row, object_layout, place_rows, tensor_layout, version_rows
 from weft.runtime.watch import Changes
 from weft.runtime.weights import Packing, address_of, current_forms, packed_weight, weight_of
 
 PackingOf = tuple[Packing, Sequence[torch.Tensor]]
+RegionCall = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCode:
+    """What a native call needs of a program.
+
+    Its function, the one that checks a call before it (or 0), what describes it to a crew of workers, (position, bytes
+    of an element) of changing tensors, and what tells whether its weights have the same bytes, where nothing else does.
+    """
+
+    run: int
+    check: int
+    description: int
+    crew: int
+    input_count: int
+    changing: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
+    content: SameContent | None = None
+
+    def words(self) -> dict[CallWord, int]:
+        """Give the words of a state that say how it runs."""
+        content = self.content
+        return {
+            CallWord.RUN: self.run,
+            CallWord.PROGRAM: self.description,
+            CallWord.CREW: self.crew,
+            CallWord.CHECK: self.check,
+            CallWord.SAME_CONTENT: 0 if content is None else content.run,
+            CallWord.CONTENT: 0 if content is None else content.description,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BoundProgram:
+    """A program with lasting inputs: `rows` say that they are current, `kept` must live as long as it may run.
+
+    `changing` of the code are positions of a call's arguments. `words` is the lasting part of the frame's table, and
+    `pool` has the frames.
+    """
+
+    code: NativeCode
+    rows: Sequence[Row]
+    words: Sequence[int]
+    pool: BlockPool
+    kept: object
+
+
+def refuse(*_: object) -> bool:
+    """Stand for a region call where there is none."""
+    return False
 
 
 class Binding:
@@ -46,15 +101,34 @@ class Binding:
         self._is_doubtful = any(weight.is_doubtful and weight.identity not in compared for weight in weights)
         self.rows = rows
         self.words: tuple[int, ...] = ()
-        self.fast: Fast = refuse
-        self.program: FastProgram | None = None
+        self.call: RegionCall = refuse
+        self.code: NativeCode | None = None
 
-    def make_fast(self, program: FastProgram, lasting: Sequence[tuple[int, torch.Tensor]]) -> None:
+    def make_call(self, code: NativeCode, lasting: Sequence[tuple[int, torch.Tensor]]) -> None:
         """Make the function that runs a program while this binding is current, where there can be one."""
-        if object_layout() is not None and not self._is_doubtful:
-            # A row for the count of changes comes first: an identity stands for its tensor only while it agrees.
-            self._fast_call = FastCall(program, lasting, self.rows, self.words)
-            self.fast, self.program = self._fast_call.call, program
+        if object_layout() is None or self._is_doubtful:
+            return
+        # A row for the count of changes comes first: an identity stands for its tensor only while it agrees.
+        tables = {
+            CallWord.ROWS: table_of(self.rows),
+            CallWord.SAME: table_of([(position, id(tensor)) for position, tensor in lasting]),
+            CallWord.CHANGING: table_of(code.changing),
+            CallWord.OUTPUTS: table_of(code.outputs),
+            CallWord.LASTING: table_of([self.words]),
+        }
+        words = {
+            **python_words(),
+            **code.words(),
+            **{name: ctypes.addressof(table) for name, table in tables.items()},
+            CallWord.ROW_COUNT: len(self.rows),
+            CallWord.SAME_COUNT: len(lasting),
+            CallWord.CHANGING_COUNT: len(code.changing),
+            CallWord.INPUT_COUNT: code.input_count,
+            CallWord.OUTPUT_COUNT: len(code.outputs),
+            CallWord.LASTING_COUNT: len(self.words),
+        }
+        self._tables = tables  # the function reads them, and whoever calls it holds this binding
+        self.call, self.code = built_in("region_call", state_of(CallWord, words)), code
 
     def is_current(self, lasting: Sequence[torch.Tensor]) -> bool:
         """Tell whether these are the tensors of this binding, unchanged."""

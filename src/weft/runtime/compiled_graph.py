@@ -1,8 +1,14 @@
-"""Run a planned graph: its regions in machine code, the rest by PyTorch's operators."""
+"""Run a planned graph: its regions in machine code, the rest by PyTorch's operators.
+
+Where kernels refuse the data, all of it runs by operators: for an index out of range that is their exception; for
+strange offsets of bags that they take, their result.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from copy import copy
 from time import perf_counter
 from typing import Any
@@ -12,18 +18,44 @@ import torch
 from weft.codegen.library import LibraryExecutable
 from weft.errors import ExecutionError
 from weft.ir.graph import Graph, Value
+from weft.ir.ops import effect_of
 from weft.ir.types import TensorType, Type
+from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.native_values import NATIVE
 from weft.plan.regions.region import Region
-from weft.runtime.clocked import ClockedExecutable, LaneSpan
+from weft.runtime.binding import BoundProgram
 from weft.runtime.cuda_capture import captured
-from weft.runtime.executable import Begun, NativeExecutable
+from weft.runtime.executable import Begun, ClockedExecutable, LaneSpan, NativeExecutable
 from weft.runtime.new_tensors import NewTensors, OutputType
-from weft.runtime.refused import IN_PLACE, RefusedError, run_as_operators
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides
-from weft.runtime.whole_call import BoundProgram
 from weft.target import host_target
+
+
+class RefusedError(Exception):
+    """A region has done nothing, because data is not as its kernels need it."""
+
+
+class InPlace(threading.local):
+    """How many regions of this thread have written memory that they were given, which no version tells before the end.
+
+    A program that fails half-way leaves it so: only if none has, and no version has changed, may it be run again.
+    """
+
+    regions: int = 0
+
+
+IN_PLACE = InPlace()
+
+
+def run_as_operators(graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a graph, as it was before it was lifted, by PyTorch's operators; gives its roots in order, each once."""
+    executable = LibraryExecutable(plan_library(graph))
+    draws = any(effect_of(value) == "random" for value in graph.values)
+    # What was drawn before the region is drawn again; other threads draw from the same generator.
+    with torch.random.fork_rng(devices=[]) if draws else nullcontext():
+        found = dict(zip(executable.plan.outputs, executable(inputs), strict=True))
+    return tuple(found[root] for root in dict.fromkeys(graph.roots()))
 
 
 class NativeRegion:
@@ -138,6 +170,11 @@ class CompiledGraph:
     def capture(self) -> str:
         """Say whether the graph runs in a CUDA graph, and if not why; nothing of graphs on the CPU."""
         return "" if self._captured is None else self._captured.describe()
+
+    @property
+    def is_one_region(self) -> bool:
+        """Whether all of it is one region."""
+        return self._alone is not None
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph."""

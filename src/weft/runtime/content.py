@@ -10,8 +10,7 @@ from functools import cache, partial
 
 import torch
 
-from weft.codegen.calls.content_hash import CONTENT_HASH, content_hash_module
-from weft.codegen.calls.same_content import SAME_CONTENT, same_content_module
+from weft.codegen.calls.content import CONTENT_HASH, SAME_CONTENT, content_hash_module, same_content_module
 from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET
 from weft.codegen.threads.workers import BACKOFF_SLOT, FIRST_LANE_SLOT
 from weft.runtime.lanes import dispatch_address

@@ -1,32 +1,44 @@
-"""Compile a Plan to machine code, and run it on tensors."""
+"""Compile a Plan to machine code, and run it on tensors; with a clock, note what each lane does."""
+
+from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from struct import Struct
+from struct import Struct, pack_into
 
 import torch
 
 from weft.codegen.objects.compiler import Compilation
 from weft.codegen.objects.native import NativeLibrary, compile_described
 from weft.codegen.packing import PackingChain, packing_chains
-from weft.codegen.plan_module import CHECK, SERIAL, KernelParts, description_of, plan_texts
-from weft.codegen.threads.layout import MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
+from weft.codegen.plan_module import (
+    CHECK,
+    SERIAL,
+    TICK_WORDS,
+    KernelParts,
+    description_of,
+    first_ticks,
+    plan_texts,
+    serial_tick,
+)
+from weft.codegen.threads.layout import CLOCK_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
 from weft.codegen.threads.workers import BACKOFF_SLOT, FIRST_LANE_SLOT
 from weft.devices import cpu_count
 from weft.errors import InternalError
-from weft.plan.form.plan import Plan
+from weft.plan.form.order import lanes_of
+from weft.plan.form.plan import Lane, Plan, Run, Wait
+from weft.plan.plan_text import describe
 from weft.runtime.arena import ArenaBlock, block_pool
-from weft.runtime.binding import Binding, PackingOf
-from weft.runtime.fast_call import FastProgram
+from weft.runtime.binding import Binding, BoundProgram, NativeCode, PackingOf
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import PackedWeight, Packing, address_of, begin_packing
-from weft.runtime.whole_call import BoundProgram
 from weft.target import Target
 
 RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # a CFUNCTYPE releases the interpreter's lock
 MARK = Struct("@Q")  # what a check leaves in a frame
 DISPATCH = Struct("@2Q")  # where the program and the crew are described, in a frame
+NANOSECOND = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,7 @@ class NativeExecutable:
         if binding is None:
             self._binding = self._bind(inputs, outputs)  # before a block is taken: its memory is written first
         block = self._pool.take()
-        done = binding is not None and binding.fast(inputs, outputs, block.address) is None
+        done = binding is not None and binding.call(inputs, outputs, block.address) is None
         done = done or self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
         return done
@@ -120,12 +132,12 @@ class NativeExecutable:
     def bound(self, positions: Mapping[int, int]) -> BoundProgram | None:
         """Give what runs the program as it is bound now; `positions` are where a call's arguments are inputs."""
         binding = self._binding
-        if binding is None or binding.program is None or set(self._changing) != set(positions):
+        if binding is None or binding.code is None or set(self._changing) != set(positions):
             return None
-        changing = tuple((positions[index], size) for index, size in binding.program.changing)
+        changing = tuple((positions[index], size) for index, size in binding.code.changing)
         rows = binding.rows if self._program is None else [*binding.rows, crew_row()]
         return BoundProgram(
-            replace(binding.program, changing=changing), rows, binding.words, self._pool, kept=(self, binding)
+            replace(binding.code, changing=changing), rows, binding.words, self._pool, kept=(self, binding)
         )
 
     def _run_slowly(self, block: ArenaBlock, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
@@ -159,7 +171,7 @@ class NativeExecutable:
         self._packed_ahead = []
         packed = [binding.packed_addresses[place] for place in self._packed_order]
         binding.words = (*map(address_of, lasting), *packed, *map(address_of, self.constants))
-        program = FastProgram(
+        code = NativeCode(
             check=self._library.address(CHECK) if self.plan.checks else 0,
             run=self._library.address(SERIAL) if self._program is None else dispatch_address(),
             description=0 if self._program is None else ctypes.addressof(self._program),
@@ -169,11 +181,11 @@ class NativeExecutable:
             outputs=tuple((index, output.element_size()) for index, output in enumerate(outputs)),
             content=binding.content,
         )
-        binding.make_fast(program, list(zip(self.lasting, lasting, strict=True)))
+        binding.make_call(code, list(zip(self.lasting, lasting, strict=True)))
         return binding
 
 
-def _program(plan: Plan, library: NativeLibrary) -> "ctypes.Array[ctypes.c_uint64]":
+def _program(plan: Plan, library: NativeLibrary) -> ctypes.Array[ctypes.c_uint64]:
     """Describe a program with several lanes as `dispatch` reads it; see worker_module.py."""
     lanes = [library.address(f"lane_{number}") for number in range(len(plan.lanes))]
     pace = [0] * (FIRST_LANE_SLOT - BACKOFF_SLOT)
@@ -206,3 +218,62 @@ class _Chain:
     ) -> PackingOf:
         """Give the packing with the tensors of one call."""
         return self.packing, [(constants if constant else inputs)[index] for constant, index in self.sources]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpan:
+    """What a lane did, from when to when, in seconds of `perf_counter`."""
+
+    lane: int
+    name: str
+    is_wait: bool
+    start: float
+    end: float
+
+
+class ClockedExecutable(NativeExecutable):
+    """A plan in machine code that notes times; for one thread at a time."""
+
+    _clocked = True
+
+    def __init__(
+        self, plan: Plan, target: Target, constants: Sequence[torch.Tensor] = (), lasting: Collection[int] = ()
+    ) -> None:
+        super().__init__(plan, target, constants, lasting)
+        self._serial = lanes_of(replace(plan, lanes=()))
+        self._lanes = plan.lanes if len(plan.lanes) > 1 else ()
+        count = serial_tick(self._lanes) + first_ticks(self._serial)[-1]
+        self._ticks = (ctypes.c_int64 * (TICK_WORDS * count))()
+
+    def _prepare(self, block: ArenaBlock) -> None:
+        # SAFETY: the memory has room for all ticks of the plan, and is held by this object, whose call this is.
+        pack_into("@Q", block.memory, CLOCK_OFFSET, ctypes.addressof(self._ticks))
+
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+        """Run without the shortcut that does not know where to note times."""
+        ctypes.memset(self._ticks, 0, ctypes.sizeof(self._ticks))
+        block = self._pool.take()
+        self._start_workers()
+        done = self._run_slowly(block, inputs, outputs)
+        self._pool.give_back(block)
+        return done
+
+    def spans(self) -> list[LaneSpan]:
+        """Give what each lane did in the last call; lane 0 has done all where no worker was free."""
+        words = iter(self._ticks)
+        ticks = [seconds + nanoseconds * NANOSECOND for seconds, nanoseconds in zip(words, words, strict=True)]
+        return self._spans(self._lanes, ticks) or self._spans(self._serial, ticks[serial_tick(self._lanes) :])
+
+    def _spans(self, lanes: tuple[Lane, ...], ticks: list[float]) -> list[LaneSpan]:
+        places, spans = first_ticks(lanes), []
+        for lane, items in enumerate(lanes):
+            times = ticks[places[lane] : places[lane + 1]]
+            for item, start, end in zip(items, times, times[1:], strict=False):
+                if start and end:
+                    spans.append(LaneSpan(lane, self._name(item), isinstance(item, Wait), start, end))
+        return spans
+
+    def _name(self, item: Run | Wait) -> str:
+        if isinstance(item, Wait):
+            return f"wait for {item.count} of lane {item.lane}"
+        return f"{describe(self.plan.calls[item.call].kernel)}: {item.begin} to {item.end}"

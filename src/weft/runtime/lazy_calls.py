@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from weft.codegen.calls.fast_call import ObjectLayout
-from weft.codegen.calls.lazy_calls import Known, Words, lazy_calls_module
+from weft.codegen.calls.lazy_calls import PlaceholderWord, StrangerWord, lazy_calls_module
+from weft.codegen.calls.native_call import ObjectLayout
 from weft.codegen.torch_functions import copy_functions, dispatch_keys, thread_functions
-from weft.runtime.fast_call import Method, make_function, python_address, table_of
+from weft.runtime.built_in import built_in, python_address, state_of, table_of
 from weft.runtime.memory_layout import (
     TENSOR_BYTES,
     WORD,
@@ -27,7 +27,6 @@ from weft.runtime.memory_layout import (
     tensor_layout,
     word,
 )
-from weft.runtime.shared_code import shared_library
 from weft.target import Target
 
 Modes = Callable[[], int]
@@ -49,7 +48,7 @@ def native_modes() -> Modes | None:
     if layout is None or rows is None:
         return None
     words = [python_address("PyLong_FromUnsignedLongLong"), *(word for row in rows for word in row)]
-    found: Modes = make_function()(ctypes.addressof(_method("modes")), pack(f"@{len(words)}Q", *words), None)
+    found: Modes = built_in("modes", pack(f"@{len(words)}Q", *words), _text)
     return found
 
 
@@ -78,7 +77,7 @@ def native_keys() -> Keys | None:
     if layout is None or place is None:
         return None
     words = pack("@2Q", python_address("PyLong_FromUnsignedLongLong"), place)
-    found: Keys = make_function()(ctypes.addressof(_method("keys")), words, None)
+    found: Keys = built_in("keys", words, _text)
     return found
 
 
@@ -100,23 +99,22 @@ def placeholder_maker(template: torch.Tensor, name: str) -> Maker | None:
     copy, wrap, delete = functions
     sizes, strides = table_of([tuple(template.shape)], signed=True), table_of([template.stride()], signed=True)
     words = {
-        Words.COPY: copy,
-        Words.TEMPLATE: id(template) + layout.tensor,
-        Words.DIMENSIONS: template.dim(),
-        Words.SIZES: ctypes.addressof(sizes),
-        Words.STRIDES: ctypes.addressof(strides),
-        Words.WRAP: wrap,
-        Words.TYPE: id(kind),
-        Words.DELETE: delete,
-        Words.SET: python_address("PyObject_SetAttr"),
-        Words.NAME: id(name),
-        Words.DROP_REFERENCE: python_address("Py_DecRef"),
-        Words.NO_MEMORY: python_address("PyErr_NoMemory"),
-        Words.KEYS: keys,
+        PlaceholderWord.COPY: copy,
+        PlaceholderWord.TEMPLATE: id(template) + layout.tensor,
+        PlaceholderWord.DIMENSIONS: template.dim(),
+        PlaceholderWord.SIZES: ctypes.addressof(sizes),
+        PlaceholderWord.STRIDES: ctypes.addressof(strides),
+        PlaceholderWord.WRAP: wrap,
+        PlaceholderWord.TYPE: id(kind),
+        PlaceholderWord.DELETE: delete,
+        PlaceholderWord.SET: python_address("PyObject_SetAttr"),
+        PlaceholderWord.NAME: id(name),
+        PlaceholderWord.DROP_REFERENCE: python_address("Py_DecRef"),
+        PlaceholderWord.NO_MEMORY: python_address("PyErr_NoMemory"),
+        PlaceholderWord.KEYS: keys,
     }
-    state = pack(f"@{len(Words)}Q", *(words[name] for name in Words))
     kept = (template, sizes, strides, name)
-    found: Maker = make_function()(ctypes.addressof(_method("placeholder")), (state, kept), None)
+    found: Maker = built_in("placeholder", (state_of(PlaceholderWord, words), kept), _text)
     return found
 
 
@@ -130,18 +128,17 @@ def native_strangers() -> Question:
     if layout is None or tensor is None or place is None:
         return _not_for_sure
     words = {
-        Known.LIST_TYPE: id(list),
-        Known.TUPLE_TYPE: id(tuple),
-        Known.TENSOR_TYPE: id(torch.Tensor),
-        Known.PARAMETER_TYPE: id(torch.nn.Parameter),
-        Known.STORAGE: tensor.storage,
-        Known.OBJECT: place,
-        Known.TRUE: id(True),
-        Known.FALSE: id(False),
-        Known.ADD_REFERENCE: python_address("Py_IncRef"),
+        StrangerWord.LIST_TYPE: id(list),
+        StrangerWord.TUPLE_TYPE: id(tuple),
+        StrangerWord.TENSOR_TYPE: id(torch.Tensor),
+        StrangerWord.PARAMETER_TYPE: id(torch.nn.Parameter),
+        StrangerWord.STORAGE: tensor.storage,
+        StrangerWord.OBJECT: place,
+        StrangerWord.TRUE: id(True),
+        StrangerWord.FALSE: id(False),
+        StrangerWord.ADD_REFERENCE: python_address("Py_IncRef"),
     }
-    state = pack(f"@{len(Known)}Q", *(words[name] for name in Known))
-    found: Question = make_function()(ctypes.addressof(_method("strangers")), state, None)
+    found: Question = built_in("strangers", state_of(StrangerWord, words), _text)
     return found
 
 
@@ -155,13 +152,3 @@ def _text(target: Target) -> str:
     layout = object_layout()
     assert isinstance(layout, ObjectLayout)
     return lazy_calls_module(layout, SHIFTS)
-
-
-_METHODS: dict[str, Method] = {}
-
-
-def _method(name: str) -> Method:
-    """Describe a function to Python; the description stays, because functions made from it point to it."""
-    if name not in _METHODS:
-        _METHODS.setdefault(name, Method.of(f"weft {name}", shared_library(_text).address(name)))
-    return _METHODS[name]

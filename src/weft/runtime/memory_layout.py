@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
+from weft.codegen.calls.native_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
 from weft.trace.python_state.containers import OfFunction
 from weft.worker_threads import in_a_thread
 
@@ -130,10 +130,17 @@ def storage_object_place() -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class GradLayout:
-    """Byte offsets: of what autograd knows of a tensor, and in it of the byte that says whether it requires grad."""
+    """Where autograd has what it knows of a tensor: byte offsets of that, and in it of a leaf's flag and a function.
+
+    `kind` is its first word where the tensor is no view, and `rest` are offsets of words that are then 0, unless there
+    are hooks, or tangents.
+    """
 
     known: int
     requires: int
+    function: int
+    kind: int
+    rest: tuple[int, ...]
 
 
 @probed
@@ -158,11 +165,44 @@ def grad_layout() -> GradLayout | None:
             probe.requires_grad_(flag)
             found &= {at for at in found if ctypes.c_uint8.from_address(base + at).value == int(flag)}
     requires = _only(found)
-    return None if requires is None else GradLayout(FIRST_BYTE + WORD * known, requires)
+    return None if requires is None else _grad_words(probes, known, requires)
+
+
+def _grad_words(leaves: list[torch.Tensor], known: int, requires: int) -> GradLayout | None:
+    """Find the words that tell leaves from tensors that were computed, and both from views."""
+    computed, views = [leaf * 2 for leaf in leaves], [leaf[1:] for leaf in leaves]
+    # SAFETY: as above; each tensor owns what autograd knows of it.
+    of_leaves, of_computed, of_views = (
+        [_words(_tensor_words(tensor)[known], GRAD_BYTES) for tensor in row] for row in (leaves, computed, views)
+    )
+    every = [*of_leaves, *of_computed]
+    places = range(1, requires // WORD)
+    functions = [
+        at
+        for at in places
+        if not any(words[at] for words in of_leaves)
+        and len({words[at] for words in of_computed if LEAST_POINTER < words[at] < MOST_POINTER}) == PROBES
+    ]
+    kinds = {words[0] for words in every}
+    if len(functions) != 1 or len(kinds) != 1 or kinds & {words[0] for words in of_views}:
+        return None
+    rest = tuple(WORD * at for at in places if at > functions[0] and not any(words[at] for words in every))
+    return GradLayout(FIRST_BYTE + WORD * known, requires, WORD * functions[0], kinds.pop(), rest)
+
+
+def grad_code(tensor: torch.Tensor, layout: GradLayout) -> int | None:
+    """Say whether a tensor requires no grad (0), or does as a leaf (1), or was computed (2); None if it may vary."""
+    # SAFETY: the caller holds the tensor, and Python's lock.
+    known = word(tensor._cdata + layout.known)
+    if known == 0:
+        return 0
+    if word(known) != layout.kind or any(word(known + at) for at in layout.rest):
+        return None
+    return 2 if word(known + layout.function) else ctypes.c_uint8.from_address(known + layout.requires).value
 
 
 def requires_grad_rows(tensor: torch.Tensor, layout: GradLayout) -> list[Row]:
-    """Give the words that say whether a leaf requires grad."""
+    """Give the words that say whether a tensor that is no view requires grad."""
     # SAFETY: whoever compares the rows holds the tensor, which keeps what autograd knows of it as long as it lives.
     place = tensor._cdata + layout.known
     known = word(place)
@@ -170,7 +210,7 @@ def requires_grad_rows(tensor: torch.Tensor, layout: GradLayout) -> list[Row]:
         return [(place, EVERY_BIT, 0)]
     at = known + layout.requires // WORD * WORD
     bits = 0xFF << 8 * (layout.requires % WORD)
-    return [(place, EVERY_BIT, known), (at, bits, word(at) & bits)]
+    return [(place, EVERY_BIT, known), (at, bits, word(at) & bits), _row(known + layout.function)]
 
 
 def _places(whole: torch.Tensor) -> tuple[set[int], set[int], set[int]]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from struct import pack
 from typing import Any
 
 import torch
 
-from weft.codegen.calls.new_tensors import Words
+from weft.codegen.calls.new_tensors import NewTensorWord
 from weft.codegen.torch_functions import tensor_functions
-from weft.runtime.fast_call import Method, make_function, python_address, python_calls, table_of
+from weft.runtime.built_in import built_in, python_address, state_of, table_of
 from weft.runtime.memory_layout import object_layout
-from weft.runtime.shared_code import shared_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +61,20 @@ def _native(types: Sequence[OutputType]) -> Callable[[], tuple[torch.Tensor, ...
     empty, delete, wrap = functions
     rows, places = result_rows(types)
     words = {
-        Words.COUNT: len(types),
-        Words.ROWS: ctypes.addressof(rows),
-        Words.EMPTY: empty,
-        Words.WRAP: wrap,
-        Words.DELETE: delete,
-        Words.NEW_TUPLE: python_address("PyTuple_New"),
-        Words.DROP_REFERENCE: python_address("Py_DecRef"),
-        Words.ADD_REFERENCE: python_address("Py_IncRef"),
-        Words.CLEAR_ERROR: python_address("PyErr_Clear"),
-        Words.FALSE: id(False),
+        NewTensorWord.COUNT: len(types),
+        NewTensorWord.ROWS: ctypes.addressof(rows),
+        NewTensorWord.EMPTY: empty,
+        NewTensorWord.WRAP: wrap,
+        NewTensorWord.DELETE: delete,
+        NewTensorWord.NEW_TUPLE: python_address("PyTuple_New"),
+        NewTensorWord.DROP_REFERENCE: python_address("Py_DecRef"),
+        NewTensorWord.ADD_REFERENCE: python_address("Py_IncRef"),
+        NewTensorWord.CLEAR_ERROR: python_address("PyErr_Clear"),
+        NewTensorWord.FALSE: id(False),
     }
-    state = pack(f"@{len(Words)}Q", *(words[name] for name in Words))
     # SAFETY: the function holds this tuple, and the tuple the tables that the state points to.
-    found: Callable[[], tuple[torch.Tensor, ...]] = make_function()(
-        ctypes.addressof(_method()), (state, rows, places), None
+    found: Callable[[], tuple[torch.Tensor, ...]] = built_in(
+        "new_tensors", (state_of(NewTensorWord, words), rows, places)
     )
     return found
 
@@ -95,13 +92,3 @@ def result_rows(types: Sequence[OutputType]) -> tuple[ctypes.Array[Any], object]
         for kind in types
     ]
     return table_of(rows), places
-
-
-_methods: list[Method] = []
-
-
-def _method() -> Method:
-    """Describe the function to Python; the description stays, because functions made from it point to it."""
-    if not _methods:
-        _methods.append(Method.of("weft new tensors", shared_library(python_calls).address("new_tensors")))
-    return _methods[0]

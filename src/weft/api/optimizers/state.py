@@ -177,13 +177,15 @@ class OptimizerState:
     def slots(self, prepared: Prepared) -> dict[int, Location]:
         """Where kept tensors live, so that programs read and write them there."""
         return {
-            id(tensor): Location(_Kept(self, parameter), name, f"optimizer.state[{index}].{name}", registered=True)
+            id(tensor): Location(
+                KeptTensors(self, parameter), name, f"optimizer.state[{index}].{name}", registered=True
+            )
             for index, (parameter, kept) in enumerate(zip(prepared.parameters, prepared.kept, strict=True))
             for name, tensor in kept.items()
         }
 
 
-class _Kept:
+class KeptTensors:
     """What an optimizer keeps of one parameter, whichever dictionary holds it: a container of locations."""
 
     def __init__(self, state: OptimizerState, parameter: torch.Tensor) -> None:

@@ -1,1 +1,1 @@
-"""The native functions that Python calls in the place of its own: whole programs, and what they compare first."""
+"""The native functions that Python calls in the place of its own: the entry of calls, what it compares, and regions."""

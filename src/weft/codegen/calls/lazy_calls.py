@@ -12,10 +12,10 @@ that begins with one.
 from collections.abc import Sequence
 from enum import IntEnum
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, word_loads
+from weft.codegen.calls.native_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout, word_loads
 
 
-class Words(IntEnum):
+class PlaceholderWord(IntEnum):
     """The words of a placeholder's state."""
 
     COPY = 0  # aoti_torch__reinterpret_tensor
@@ -33,7 +33,7 @@ class Words(IntEnum):
     KEYS = 12  # offset of the dispatch keys in a tensor
 
 
-class Known(IntEnum):
+class StrangerWord(IntEnum):
     """The words of a state of `strangers`."""
 
     LIST_TYPE = 0
@@ -103,7 +103,7 @@ define ptr @placeholder(ptr %self, ptr %args, i64 %count) nounwind {{
   %first = getelementptr i8, ptr %self, i64 {ITEMS_OFFSET}
   %bytes = load ptr, ptr %first
   %state = getelementptr i8, ptr %bytes, i64 {layout.content}
-{word_loads(Words, (Words.DIMENSIONS, Words.KEYS))}
+{word_loads(PlaceholderWord, (PlaceholderWord.DIMENSIONS, PlaceholderWord.KEYS))}
   %found = alloca ptr
   %error = call i32 %COPY(ptr %TEMPLATE, i64 %DIMENSIONS, ptr %SIZES, ptr %STRIDES, i64 0, ptr %found)
   %failed = icmp ne i32 %error, 0
@@ -146,7 +146,7 @@ def _strangers(layout: ObjectLayout) -> str:
 define ptr @strangers(ptr %self, ptr %args, i64 %count) nounwind {{
 start:
   %state = getelementptr i8, ptr %self, i64 {layout.content}
-{word_loads(Known, (Known.STORAGE, Known.OBJECT))}
+{word_loads(StrangerWord, (StrangerWord.STORAGE, StrangerWord.OBJECT))}
   %things = load ptr, ptr %args
   %kind.at = getelementptr i8, ptr %things, i64 {TYPE_OFFSET}
   %kind = load ptr, ptr %kind.at

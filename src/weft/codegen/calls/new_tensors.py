@@ -7,12 +7,12 @@ what keeps the tables that they point to. Where a tensor cannot be made the func
 
 from enum import IntEnum
 
-from weft.codegen.calls.fast_call import ITEMS_OFFSET, ObjectLayout, word_loads
+from weft.codegen.calls.native_call import ITEMS_OFFSET, ObjectLayout, word_loads
 
 ROW_WORDS = 4
 
 
-class Words(IntEnum):
+class NewTensorWord(IntEnum):
     """The words of a state."""
 
     COUNT = 0
@@ -42,7 +42,7 @@ start:
   %first = getelementptr i8, ptr %self, i64 {ITEMS_OFFSET}
   %bytes = load ptr, ptr %first
   %state = getelementptr i8, ptr %bytes, i64 {layout.content}
-{word_loads(Words, (Words.COUNT,))}
+{word_loads(NewTensorWord, (NewTensorWord.COUNT,))}
   %found = alloca ptr
   %made = call ptr %NEW_TUPLE(i64 %COUNT)
   %unmade = icmp eq ptr %made, null

@@ -16,7 +16,7 @@ from weft.lazy_tensors.session import SESSION
 from weft.lazy_tensors.tasks import engine
 from weft.mx.base.context import Context
 from weft.mx.base.errors import as_mxnet_error
-from weft.runtime.kept_memory import keep_freed_memory
+from weft.runtime.process_memory import keep_freed_memory
 
 _LANE = Placement("cpu")
 _generators: dict[Context, torch.Generator] = {}

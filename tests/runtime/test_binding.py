@@ -1,4 +1,4 @@
-"""Fast calls do what slow ones do, and refuse whatever is not as it was."""
+"""Region calls do what slow ones do, and refuse whatever is not as it was."""
 
 import itertools
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 from tests.runtime.plans import TARGET, chain_plan, linear_plan
 
-from weft.runtime import fast_call
+from weft.runtime import binding
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.memory_layout import object_layout, place_rows, tensor_layout, version_rows, word
 
-needs_layout = pytest.mark.skipif(object_layout() is None, reason="this Python or PyTorch has no fast calls")
+needs_layout = pytest.mark.skipif(object_layout() is None, reason="this Python or PyTorch has no region calls")
 
 
-def test_this_pytorch_has_fast_calls() -> None:
+def test_this_pytorch_has_region_calls() -> None:
     assert tensor_layout() is not None
     assert object_layout() is not None
 
@@ -46,11 +46,11 @@ def test_the_second_call_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_layout
-def test_a_fast_call_refuses_what_it_does_not_know() -> None:
+def test_a_region_call_refuses_what_it_does_not_know() -> None:
     run = NativeExecutable(linear_plan(2, 8, 8), TARGET, lasting=(1, 2))
     x, weight, bias, out = torch.randn(2, 8), torch.randn(8, 8), torch.randn(8), torch.empty(2, 8)
     run([x, weight, bias], [out])
-    fast, block = run._binding.fast, run._pool.take()
+    fast, block = run._binding.call, run._pool.take()
     frame = block.address
     assert fast([x, weight, bias], [out], frame) is None
 
@@ -89,7 +89,7 @@ def test_a_lasting_tensor_that_moves_is_followed() -> None:
         torch.testing.assert_close(out, torch.nn.functional.linear(x, weight, bias))
 
 
-def test_without_fast_calls_everything_is_as_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_region_calls_everything_is_as_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.runtime.binding.object_layout", lambda: None)
     monkeypatch.setattr("weft.runtime.binding.tensor_layout", lambda: None)
     run = NativeExecutable(linear_plan(2, 8, 8), TARGET, lasting=(1, 2))
@@ -99,4 +99,4 @@ def test_without_fast_calls_everything_is_as_right(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(out, torch.nn.functional.linear(x, weight, bias))
         weight.add_(1)
         bias = bias + 1
-    assert run._binding.fast is fast_call.refuse
+    assert run._binding.call is binding.refuse

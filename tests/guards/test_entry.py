@@ -1,4 +1,4 @@
-"""The built-in function that stands for a hybridized one: as fast as it is, it never runs a program it should not."""
+"""The native entry of a hybridized function: as fast as it is, it never runs a program that it should not."""
 
 import gc
 import os
@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import weft
-from weft.api import guarded
-from weft.api.quick_call import MOST_QUICK_CALLS
+from weft.guards import guarded
+from weft.guards.entry import MISSED
+from weft.guards.known_calls import MOST_KNOWN_CALLS
 from weft.runtime.memory_layout import grad_layout, object_layout, tensor_layout, tensor_masks
-from weft.runtime.whole_call import refuse_all
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="whole calls are known on Linux")
 
@@ -26,14 +26,18 @@ def net_of() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
 
 
+def latest(thing):
+    """The kind of calls that came last."""
+    return (thing.forward if isinstance(thing, nn.Module) else thing)._known_calls._kept[0]
+
+
 def warm(thing, *arguments):
-    """Call until the built-in function is there, and give it."""
+    """Call until calls are native from end to end, and give the entry."""
     gc.collect()  # the end of another test's weights counts as a change
     for _ in range(4):
         thing(*arguments)
-    hybrid = thing.forward if isinstance(thing, nn.Module) else thing
-    assert hybrid._whole is not refuse_all
-    return hybrid._whole
+    assert latest(thing).is_bound
+    return latest(thing).entry
 
 
 @pytest.fixture
@@ -48,8 +52,8 @@ def net():
 
 
 def test_it_gives_what_eager_gives_in_new_memory(net, x):
-    whole = warm(net, x)
-    first, second = whole(x), whole(x)
+    entry = warm(net, x)
+    first, second = entry(x), entry(x)
     torch.testing.assert_close(first, net_of()(x))
     assert torch.equal(first, second)
     assert first.data_ptr() != second.data_ptr()
@@ -58,11 +62,11 @@ def test_it_gives_what_eager_gives_in_new_memory(net, x):
 
 
 def test_views_at_an_offset_and_parameters_are_plain_arguments(net, x):
-    whole = warm(net, x)
+    entry = warm(net, x)
     shifted = torch.randn(5, 16)
     part = torch.empty(80).set_(shifted.untyped_storage(), 16, (2, 16), (16, 1))
-    assert torch.equal(whole(part), whole(part.clone()))
-    torch.testing.assert_close(whole(part), net_of()(shifted[1:3]))
+    assert torch.equal(entry(part), entry(part.clone()))
+    torch.testing.assert_close(entry(part), net_of()(shifted[1:3]))
 
 
 class Sub(torch.Tensor):
@@ -92,13 +96,13 @@ class Spy(TorchDispatchMode):
     ids=["f64", "bf16", "size", "stride", "grad", "subclass", "meta", "negated", "list", "none", "number"],
 )
 def test_it_refuses_arguments_of_another_look(net, x, other):
-    assert warm(net, x)(other(x)) is False
+    assert warm(net, x)(other(x)) is MISSED
 
 
 def test_it_refuses_another_number_of_arguments(net, x):
-    whole = warm(net, x)
-    assert whole() is False
-    assert whole(x, x) is False
+    entry = warm(net, x)
+    assert entry() is MISSED
+    assert entry(x, x) is MISSED
 
 
 @pytest.mark.parametrize(
@@ -113,30 +117,30 @@ def test_it_refuses_another_number_of_arguments(net, x):
     ids=["grad", "inference", "autocast", "function mode", "dispatch mode"],
 )
 def test_it_refuses_in_another_mode(net, x, mode):
-    whole = warm(net, x)
+    entry = warm(net, x)
     with mode():
-        assert whole(x) is False
-    assert whole(x) is not False
+        assert entry(x) is MISSED
+    assert entry(x) is not MISSED
 
 
 def test_it_refuses_inside_a_transform(x):
     function = weft.hybridize(lambda x: x * 2)
-    whole = warm(function, x)
+    entry = warm(function, x)
     seen = []
 
     def inner(row):
-        seen.append(whole(x))
+        seen.append(entry(x) is MISSED)
         return row * 2
 
     torch.func.vmap(inner)(x)
-    assert seen == [False]
+    assert seen == [True]
 
 
 def test_it_refuses_under_another_default_type(net, x):
-    whole = warm(net, x)
+    entry = warm(net, x)
     torch.set_default_dtype(torch.float64)
     try:
-        assert whole(x) is False
+        assert entry(x) is MISSED
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -192,11 +196,12 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_the_module_is_seen(net, x, change):
-    whole = warm(net, x)
+    entry = warm(net, x)
     eager = net_of()
     change(net)
     change(eager)
-    assert whole(x) is False
+    found = entry(x)
+    assert found is MISSED or torch.allclose(found, eager(x))
     for _ in range(4):
         torch.testing.assert_close(net(x), eager(x))
 
@@ -212,9 +217,9 @@ def test_it_comes_back_after_each_change_of_a_weight(net, x):
 
 def test_a_function_with_gradients_off_for_its_arguments_has_one_under_grad_mode(x):
     function = weft.hybridize(lambda x, y: (x + y) * 2)
-    whole = warm(function, x, x)
-    assert torch.equal(whole(x, x), (x + x) * 2)
-    assert whole(x, x.clone().requires_grad_()) is False
+    entry = warm(function, x, x)
+    assert torch.equal(entry(x, x), (x + x) * 2)
+    assert entry(x, x.clone().requires_grad_()) is MISSED
     result = function(x, x.clone().requires_grad_())
     assert result.requires_grad
 
@@ -222,13 +227,12 @@ def test_a_function_with_gradients_off_for_its_arguments_has_one_under_grad_mode
 def test_what_it_needs_lives_as_long_as_it(x):
     with torch.no_grad():
         net = weft.hybridize(net_of())
-        whole = warm(net, x)
+        entry = warm(net, x)
         expected, died = net(x), weakref.ref(net)
         del net
         gc.collect()
-        result = whole(x)  # False where the end of the rest of the net counts as a change
-        assert result is False or torch.equal(result, expected)
-        del whole
+        assert torch.equal(entry(x), expected)
+        del entry
     gc.collect()
     assert died() is None
 
@@ -260,8 +264,8 @@ def several(x: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_several_new_tensors_are_given_in_a_list_or_tuple(x, kind):
-    whole = warm(weft.hybridize(lambda x: kind(several(x))), x)
-    first, second = whole(x), whole(x)
+    entry = warm(weft.hybridize(lambda x: kind(several(x))), x)
+    first, second = entry(x), entry(x)
     assert type(first) is kind
     assert [sys.getrefcount(tensor) for tensor in first] == [sys.getrefcount(tensor) for tensor in several(x)]
     assert all(map(torch.equal, first, several(x)))
@@ -296,7 +300,7 @@ def test_other_results_go_the_longer_way(x, function):
         given, expected = hybrid(x), function(x)
         torch.testing.assert_close(given, expected)
         assert type(given) is type(expected)
-    assert hybrid._whole is refuse_all
+    assert not latest(hybrid).is_bound
 
 
 WITHOUT_MEMORY = """
@@ -312,7 +316,7 @@ large = torch.zeros(12_000_000)  # above what is kept: its memory comes from the
 function = weft.hybridize(lambda x: [x + number for number in range(6)])
 for _ in range(4):
     function(large)
-print(function._whole.__name__)
+print(function._known_calls._kept[0].is_bound)
 before = resource.getrlimit(resource.RLIMIT_AS)
 size = memory_in_use()
 for _ in range(5):
@@ -336,8 +340,8 @@ def test_results_without_memory_for_all_of_them_are_an_error_and_leave_nothing_b
         [sys.executable, "-c", WITHOUT_MEMORY], check=True, capture_output=True, text=True, timeout=100
     )
     assert done.stderr == ""
-    name, *said, numbers = done.stdout.splitlines()
-    assert name != refuse_all.__name__
+    is_bound, *said, numbers = done.stdout.splitlines()
+    assert is_bound == "True"
     assert said == ["True"] * 6
     assert numbers == "[0, 1, 2, 3, 4, 5]"
 
@@ -373,10 +377,10 @@ def test_names_in_closures_and_globals_are_watched(x):
         return x * factor + offsets[1][0] + len(SEVEN)
 
     function = weft.hybridize(scaled)
-    whole = warm(function, x)
-    assert torch.equal(whole(x), x * 2 + 2 + len(SEVEN))
+    entry = warm(function, x)
+    assert torch.equal(entry(x), x * 2 + 2 + len(SEVEN))
     factor = 3.0
-    assert whole(x) is False
+    assert entry(x) is MISSED
     assert torch.equal(function(x), x * 3 + 2 + len(SEVEN))
 
 
@@ -400,12 +404,12 @@ def test_inference_mode_has_one_too(x):
     net = weft.hybridize(net_of())
     with torch.inference_mode():
         given = torch.randn(2, 16)
-        whole = warm(net, given)
-        result = whole(given)
+        entry = warm(net, given)
+        result = entry(given)
         assert result.is_inference()
         torch.testing.assert_close(result, net_of()(given))
-        assert whole(x) is False  # not made in inference mode: that is another look
-    assert whole(given) is False
+        assert entry(x) is MISSED  # not made in inference mode: that is another look
+    assert entry(given) is MISSED
 
 
 @pytest.mark.parametrize("find", [tensor_layout, grad_layout, object_layout, tensor_masks])
@@ -461,10 +465,10 @@ def test_names_beside_those_that_code_mentions_may_change_at_every_call(x, monke
     def scaled(y):
         return y * FACTOR
 
-    whole = warm(scaled, x)
+    entry = warm(scaled, x)
     for number in range(3):
         monkeypatch.setattr(sys.modules[__name__], "COUNT", number)
-        assert torch.equal(whole(x), x * 2)
+        assert torch.equal(entry(x), x * 2)
 
 
 def test_tensors_in_names_lists_and_closures_are_inputs_of_a_whole_call(x):
@@ -475,10 +479,10 @@ def test_tensors_in_names_lists_and_closures_are_inputs_of_a_whole_call(x):
     def affine(y):
         return torch.addmm(layers[1] + shift, y, layers[0])
 
-    whole = warm(affine, x)
-    assert torch.allclose(whole(x), torch.addmm(layers[1] + shift, x, layers[0]))
+    entry = warm(affine, x)
+    assert torch.allclose(entry(x), torch.addmm(layers[1] + shift, x, layers[0]))
     layers[1] = torch.randn(8)
-    assert whole(x) is False
+    assert entry(x) is MISSED
     assert torch.allclose(affine(x), torch.addmm(layers[1] + shift, x, layers[0]))
     shift = torch.ones(8)
     assert torch.allclose(affine(x), torch.addmm(layers[1] + shift, x, layers[0]))
@@ -517,7 +521,7 @@ class Called:
         return self._call(*call)
 
 
-def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_whole(x, monkeypatch):
+def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_entry(x, monkeypatch):
     module = Masked()
     kinds = [(x,), (x, torch.randn(2, 8)), (torch.randn(3, 16),), (x, None)]
     with torch.no_grad():
@@ -529,20 +533,20 @@ def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_whole(x, monkeyp
         long = Called(hybrid.forward, monkeypatch)
         for kind, expected in zip(kinds, plain, strict=True):
             assert torch.allclose(hybrid(*kind), expected)
-            assert hybrid.forward._quick._kept[0].whole is not refuse_all
+            assert latest(hybrid).is_bound
         assert long.times == 0
         hybrid.layer.weight.mul_(2)  # a parameter that programs of all kinds read
         hybrid.layer.bias.mul_(2)
         for kind in kinds:
             assert torch.allclose(hybrid(*kind), hybrid.forward.function(*kind))
         hybrid(torch.ones(5, 16))  # one more than are kept: the one that was called least lately goes
-        assert len(hybrid.forward._quick._kept) == MOST_QUICK_CALLS
+        assert len(hybrid.forward._known_calls._kept) == MOST_KNOWN_CALLS
         long.times = 0
         assert torch.allclose(hybrid(*kinds[0]), hybrid.forward.function(*kinds[0]))
         assert long.times == 1
 
 
-def test_calls_with_names_and_constants_are_quick_and_whole(x, monkeypatch):
+def test_calls_with_names_and_constants_are_quick_and_entry(x, monkeypatch):
     module = Masked()
     mask = torch.randn(2, 8)
     with torch.no_grad():
@@ -552,7 +556,7 @@ def test_calls_with_names_and_constants_are_quick_and_whole(x, monkeypatch):
             hybrid(x=x, mask=None, times=2)
         long = Called(hybrid.forward, monkeypatch)
         assert torch.allclose(hybrid(x=x, mask=None, times=2), plain * 2)
-        assert hybrid.forward._quick._kept[0].whole is not refuse_all
+        assert latest(hybrid).is_bound
         assert torch.allclose(hybrid(x=x + 0, mask=None, times=2), plain * 2)
         assert long.times == 0
         # Another order of names, another constant, a tensor in its place, fewer arguments: the long way.

@@ -1,40 +1,72 @@
-"""A traced program -> the same with its guard: the facts that must hold to run it again, each with a sentence."""
+"""Guard a program by the facts that must hold to run it again, each with a sentence on what has changed."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from operator import is_
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import nn
 
-from weft.programs.program import Program
-from weft.runtime.back_off import BackOff
-from weft.runtime.memory_layout import Images, Row, Rows, content_rows, dictionary_rows, held_rows, word
-from weft.runtime.steady import Steady, can_watch
-from weft.runtime.whole_call import Likeness, Whole, whole_call
+from weft.guards.back_off import BackOff
+from weft.guards.words import Settled, Told, can_watch
+from weft.runtime.binding import BoundProgram
+from weft.runtime.new_tensors import OutputType
 from weft.trace.interception.capture import PLAIN_TYPES
 from weft.trace.python_state.containers import MISSING, Touched
 from weft.trace.python_state.counters import number_at
-from weft.trace.python_state.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, SettingFact, can_change
 from weft.trace.python_state.reachable import Fact, Location, PythonState
 from weft.trace.python_state.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
 from weft.trace.python_state.trees import containers_of
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.traced import Traced
 
-DICTIONARIES = (dict, OrderedDict)
 MOST_ALARMS = 8  # one after the other, until what gives them is compared in Python
 
 
-class Guarded:
+@dataclass(frozen=True, slots=True)
+class NewResults:
+    """What results look like, and in what they are given: a list, a tuple, or nothing where it is one tensor."""
+
+    types: tuple[OutputType, ...]
+    row: type | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a program takes of a call, as places among its leaves: tensors, numbers, and what may share no memory."""
+
+    arguments: Sequence[int]
+    numbers: Sequence[int] = ()
+    apart: Sequence[int] = ()
+
+
+class Runnable(Protocol):
+    """What a guard is of: a program that runs on its inputs in order."""
+
+    needs_containers: bool
+
+    @property
+    def may_be_bound(self) -> bool:
+        """Whether it is native code from end to end that gives new tensors alone."""
+
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run it, with the containers among the arguments of the call where it needs them."""
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
+        """Give what runs it as it is bound now; `arguments` are the places of a call that are its first inputs."""
+
+
+Runs = TypeVar("Runs", bound=Runnable)
+
+
+class Guarded(Generic[Runs]):
     """A program, where its inputs come from at each call, and what else it relies on."""
 
-    def __init__(self, traced: Traced, program: Program, state: PythonState, touched: Touched) -> None:
+    def __init__(self, traced: Traced, program: Runs, state: PythonState, touched: Touched) -> None:
         captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
         touched = touched.of_program(traced.touched)
-        relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
         self.program = program
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers if entry.argument is not None)
@@ -53,37 +85,36 @@ class Guarded:
         self.slots = tuple(slot.let_go(touched) for slot in slots)
         self._slot_keys = tuple(tensor_key(tensor) for tensor in captured)
         self._facts: tuple[Fact, ...] = tuple(state.facts(touched))
-        written = {write.input for write in traced.graph.writes}
-        positions = [index for index, entry in enumerate(traced.inputs) if entry.value in written]
-        self._written = None if traced.depends_on_offsets else frozenset(positions)
-        tensors = [entry.tensor for entry in traced.inputs]
-        self._memory = memory_key(tensors, self._written) if relies_on_memory else None
+        self._note_memory(traced)
         self.asked = traced.asked
         self._own_places = tuple(state.slots.values()) if state.asks_identity else ()
         self._own: frozenset[int] = frozenset()
         self._known = frozenset(entry.argument for entry in traced.asked if isinstance(entry, IsOwn))
-        self._flipped = tuple(index for index, tensor in enumerate(tensors) if has_lazy_bit(tensor))
+        self._flipped = tuple(index for index, entry in enumerate(traced.inputs) if has_lazy_bit(entry.tensor))
+        self._own_looks: frozenset[Any] = frozenset()
+        self.told: list[Told | None] = [None]
+        """What entries read of the facts; None where words cannot tell whether they hold."""
+        self.known: Any = None  # the entry of the calls that it was made for last, kept here by who makes it
+        self.attempts = BackOff(first=1)  # to make one
         self._alarms = 0
         self._restless = frozenset(number for number, fact in enumerate(self._facts) if fact.moves)
         self._pauses: BackOff | None = None
         self._settled = self._settle()
 
-    def whole_call(self, arguments: Sequence[torch.Tensor], places: Sequence[int]) -> Whole | None:
-        """A built-in function for calls like this one, if there can be one; see weft.runtime.whole_call.
-
-        It takes the tensors alone; `places` says where among the leaves of the call they are.
-        """
-        settled = self._settled
-        own = self.asked or self._flipped or self._places
-        if settled is None or self._memory is not None or self.numbers or self.moves or own:
-            return None
-        if self.may_be_own(arguments):
-            return None
-        found, guards = self.program.bound([places.index(leaf) for leaf in self.arguments]), settled.rows()
-        if found is None or guards is None:
-            return None
-        bound, given = found
-        return whole_call(bound, Likeness(guards, arguments, given, kept=settled))
+    def _note_memory(self, traced: Traced) -> None:
+        """Note how tensors share memory, as far as the program relies on it."""
+        tensors = [entry.tensor for entry in traced.inputs]
+        relies_on_memory = bool(traced.graph.writes) or traced.depends_on_offsets
+        written = {write.input for write in traced.graph.writes}
+        positions = [index for index, entry in enumerate(traced.inputs) if entry.value in written]
+        self._writes_arguments = any(index < len(self.arguments) for index in positions)
+        self._written = None if traced.depends_on_offsets else frozenset(positions)
+        self._memory = memory_key(tensors, self._written) if relies_on_memory else None
+        memory = [tensor.untyped_storage().data_ptr() for tensor in tensors] if relies_on_memory else []
+        given = memory[: len(self.arguments)]
+        self._are_apart = all(memory.count(address) == 1 for address in given)
+        self.taken = Taken(self.arguments, self.numbers, self.arguments if relies_on_memory else ())
+        self.offsets_matter = traced.depends_on_offsets  # where in their memory arguments start
 
     def run(self, inputs: Sequence[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Run the program for a call with these arguments."""
@@ -92,10 +123,9 @@ class Guarded:
             return program.run(inputs, containers_of(arguments, keywords))
         return program.run(inputs)
 
-    @property
-    def takes_places(self) -> bool:
-        """Whether it takes numbers from Python places."""
-        return bool(self._places)
+    def bound(self, places: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
+        """What runs the program as it is bound now, if there can be such; arguments are in these places of a call."""
+        return None if self._memory is not None or self.numbers else self.program.bound(places)
 
     @property
     def moves(self) -> bool:
@@ -150,11 +180,11 @@ class Guarded:
     def _unchanged(self, leaves: Sequence[Any]) -> list[Any] | None:
         """What the function reaches by itself, if a native comparison tells that all holds that did a moment ago."""
         settled = self._settled
-        if settled is None or not settled.holds() or _other_answer(self.asked, leaves) is not None:
+        if settled is None or not settled.hold() or _other_answer(self.asked, leaves) is not None:
             return None
         if self._own_places and self._is_given_own(leaves):
             return None
-        captured = settled.tensors if not self.moves else self._moved(settled.tensors)
+        captured = list(settled.tensors) if not self.moves else self._moved(settled.tensors)
         if self._places and self._numbers_change(leaves) is not None:
             return None
         if captured is None or not self._shares_as_before([*[leaves[index] for index in self.arguments], *captured]):
@@ -204,8 +234,14 @@ class Guarded:
 
     def may_be_own(self, arguments: Sequence[Any]) -> bool:
         """Whether a call that looks like this one may be given a tensor of the function, where code would tell."""
-        looks = {_look(slot.get()) for slot in self._own_places} - {None}
-        return any(_look(argument) in looks for argument in arguments)
+        return any(_look(argument) in self._own_looks for argument in arguments if isinstance(argument, torch.Tensor))
+
+    def settled_for_step(self, given: Sequence[Any]) -> Settled | None:
+        """The facts as words, where calls that look like this one rely on nothing but them and on apart memory."""
+        asks = self.moves or self.asked or self._flipped or self.numbers or self._places
+        if self._memory != () or not self._are_apart or self._writes_arguments or asks or self.may_be_own(given):
+            return None
+        return self._settled
 
     def _given_own(self, leaves: Sequence[Any]) -> str | None:
         self._own = frozenset(id(slot.get()) for slot in self._own_places)
@@ -228,12 +264,12 @@ class Guarded:
     def _settle_again(self) -> None:
         settled = self._settled
         if settled is not None:
-            self._alarms += 1
+            self._alarms = 1 if settled.words.have_held else self._alarms + 1
             if self._alarms > MOST_ALARMS:
                 changed = settled.changed() - self._restless
                 self._restless |= changed
                 if not changed:  # tensors come and go: comparing natively costs more than it saves
-                    self._settled, self._pauses = None, BackOff()
+                    self._settled, self._pauses, self.told[0] = None, BackOff(), None
                     return
         elif self._pauses is not None and not self._pauses.is_due():
             return
@@ -242,54 +278,27 @@ class Guarded:
     def _settle(self) -> Settled | None:
         self._own = frozenset(id(slot.get()) for slot in self._own_places)
         still = [slot for index, slot in enumerate(self.slots) if index not in self._moving]
-        return Settled(self._facts, still, self._restless) if can_watch([slot.get() for slot in still]) else None
+        watchable = can_watch([slot.get() for slot in still])
+        settled = Settled(self._facts, still, self._restless, places=bool(self.taken.apart)) if watchable else None
+        looks = frozenset(_look(slot.get()) for slot in self._own_places) - {None}
+        if looks != self._own_looks:
+            # Entries were made for calls that could not be given one of the function's own tensors.
+            self.told[0], self.told = None, [None]
+            self._own_looks = looks
+        before = self.told[0]
+        if settled is not None and before is not None and _are_same(before[1], settled.tensors):
+            settled.tensors = before[1]  # what is bound to that very tuple stays so
+        self.told[0] = settled.told() if settled is not None and self._may_be_told(settled) else None
+        return settled
+
+    def _may_be_told(self, settled: Settled) -> bool:
+        """Whether words tell all that the program relies on."""
+        asks = self.asked or self._flipped or self._places or self.moves
+        return settled.is_told() and not asks and (self._memory is None or self._are_apart)
 
 
-class Settled:
-    """The facts as they held a moment ago, where a native comparison can tell that nothing has changed since."""
-
-    def __init__(self, facts: Sequence[Fact], slots: Sequence[Location], restless: frozenset[int]) -> None:
-        images: Images = {}
-        self._facts = tuple(facts)  # they hold what the rows are about
-        self._fact_rows = {
-            number: rows
-            for number, fact in enumerate(facts)
-            if number not in restless and (rows := _rows_of(fact, images)) is not None
-        }
-        self._loose = tuple(fact for number, fact in enumerate(facts) if number not in self._fact_rows)
-        modules = [
-            fact.module
-            for number, fact in enumerate(facts)
-            if number in self._fact_rows and isinstance(fact, ModuleFacts)
-        ]
-        watched = {id(entry) for module in modules for entry in _dictionaries(module)}
-        self.tensors = [slot.get() for slot in slots]
-        places = [pair for pair in zip(slots, self.tensors, strict=True) if id(pair[0].container) not in watched]
-        found = [held_rows(slot.container, slot.key, tensor, images) for slot, tensor in places]
-        self._loose_slots = tuple(pair for pair, rows in zip(places, found, strict=True) if rows is None)
-        rows = [row for rows in (*self._fact_rows.values(), *found) for row in rows or ()]
-        self._steady = Steady([], self.tensors, list(dict.fromkeys(rows)))
-
-    def rows(self) -> list[Row] | None:
-        """All of it as words of memory, if that is possible."""
-        return None if self._loose or self._loose_slots or not self.holds() else self._steady.rows()
-
-    def changed(self) -> frozenset[int]:
-        """The numbers of the facts whose words have changed."""
-        # SAFETY: the facts hold what the words are of, and a word that leads to others comes before them.
-        return frozenset(
-            number
-            for number, rows in self._fact_rows.items()
-            if not all(word(place) & bits == before for place, bits, before in rows)
-        )
-
-    def holds(self) -> bool:
-        """Whether nothing has changed."""
-        return (
-            self._steady.holds()
-            and all(fact.change() is None for fact in self._loose)
-            and all(slot.get() is tensor for slot, tensor in self._loose_slots)
-        )
+def _are_same(before: Sequence[Any], now: Sequence[Any]) -> bool:
+    return len(before) == len(now) and all(map(is_, before, now))
 
 
 def _parted(pairs: Iterable[tuple[Location, Location]]) -> str | None:
@@ -305,23 +314,3 @@ def _look(thing: Any) -> tuple[Any, ...] | None:
 def _other_answer(asked: Iterable[Asked], leaves: Sequence[Any]) -> str | None:
     """A sentence on what tensors tell and did not tell when Python asked."""
     return next((sentence for entry in asked if (sentence := entry.change(leaves)) is not None), None)
-
-
-def _rows_of(fact: Fact, images: Images) -> Rows | None:
-    """The words that tell whether a fact holds; None where memory cannot tell."""
-    if isinstance(fact, SettingFact):
-        return None
-    if isinstance(fact, NameFact):
-        parts = [held_rows(fact.container, fact.key, fact.value, images)]
-        inside = [fact.value] if fact.is_open else []
-    else:
-        parts = [dictionary_rows(entry) for entry in _dictionaries(fact.module)]
-        inside = [fact.module.__dict__[name] for name in fact.containers]
-    parts += [content_rows(thing, can_change) for thing in inside]
-    return None if None in parts else [row for part in parts for row in part or ()]
-
-
-def _dictionaries(module: nn.Module) -> list[dict[Any, Any]]:
-    """The dictionaries that hold all that a module's facts are about."""
-    own = module.__dict__
-    return [own, *(own[name] for name in (*REGISTRIES, "_modules", *HOOKS) if type(own.get(name)) in DICTIONARIES)]

@@ -1,11 +1,11 @@
-"""Exponential back-off: due at calls 2, 4, 8, ..."""
+"""Try what is costly at ever fewer calls: at calls 1, 2, 4, 8, ..."""
 
 
 class BackOff:
-    """The second call, as there may be many alike, and then ever fewer."""
+    """Exponential back-off; `first` is the call that is tried first."""
 
-    def __init__(self) -> None:
-        self._calls, self._next = 0, 2
+    def __init__(self, first: int = 2) -> None:
+        self._calls, self._next = 0, first
 
     def is_due(self) -> bool:
         """Count a call, and tell whether this is one to try at."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from tests.runtime.plans import TARGET, chain_plan
 
-from weft.runtime.clocked import ClockedExecutable
+from weft.runtime.executable import ClockedExecutable
 
 
 def measured(lanes: int):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from weft.runtime.collector import without_collection
+from weft.runtime.process_memory import without_collection
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,120 @@
+"""Remember the last few kinds of calls, each with its native entry; any thread may call and add them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.guards.back_off import BackOff
+from weft.guards.entry import MISSED, BoundRun, Entry, Ways, bound_run, make_entry, refuse_all
+from weft.guards.guarded import Guarded
+from weft.guards.likeness import Items, Likeness, likeness_of
+
+MOST_KNOWN_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a fraction of a microsecond
+
+
+class KnownCall:
+    """A kind of calls of a program, and its entry."""
+
+    def __init__(self, guarded: Guarded[Any], likeness: Likeness, told: list[Any]) -> None:
+        self.guarded = guarded
+        runner = _Runner(guarded, likeness, told)
+        program = guarded.program
+        # A program that is not native from end to end runs at once, without a look at whether it could be bound.
+        runs = runner.run if program.may_be_bound and told is guarded.told else program.run
+        ways = Ways(told, runs, runner.check, program.needs_containers)
+        self._bound = runner.bound
+        self.entry: Entry = make_entry(likeness, guarded.taken, ways, runner.bound)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether its calls are native from end to end."""
+        return self._bound[0] is not None
+
+
+class _Runner:
+    """What the entry of a kind of calls does in Python; the entry holds it, and nobody holds the entry for it."""
+
+    def __init__(self, guarded: Guarded[Any], likeness: Likeness, told: list[Any]) -> None:
+        self.bound: list[Any] = [None]
+        self._run: BoundRun | None = None
+        self._guarded, self._likeness, self._told = guarded, likeness, told
+        self._attempts = BackOff()
+        self._places = [likeness.leaves[leaf] for leaf in guarded.arguments]
+
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run the program, and see whether it can be bound: at some calls, ever fewer, as it is costly to do."""
+        result = self._guarded.program.run(inputs, containers)
+        run = self._run
+        if run is not None and not run.is_current(self._told[0]):
+            self._run = self.bound[0] = None  # else another thread is in it, or it refuses data
+        if self._attempts.is_due():
+            told = self._told[0]
+            self._run = run = bound_run(self._guarded.bound(self._places), told)
+            self.bound[0] = None if run is None else run.state
+        return result
+
+    def check(self, leaves: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run the program if its facts hold, which words do not tell."""
+        inputs = self._guarded.ready(leaves) if self._likeness.is_that_of(leaves) else None
+        return MISSED if inputs is None else self._guarded.program.run(inputs, containers)
+
+
+class KnownCalls:
+    """The kinds of calls, the latest first."""
+
+    def __init__(self) -> None:
+        self.entry: Entry = refuse_all  # of the latest
+        self._kept: tuple[KnownCall, ...] = ()
+
+    def run(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What a call gives that is like one of those before the latest; else MISSED."""
+        for known in self._kept[1:]:
+            result = known.entry(*arguments, **keywords)
+            if result is not MISSED:
+                self._put_first(known)
+                return result
+        return MISSED
+
+    def add(self, guarded: Guarded[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Note that a program ran that no entry led to: from now on one may."""
+        if guarded.attempts.is_due():
+            guarded.known = known_call(guarded, arguments, keywords)
+        known = guarded.known
+        if known is not None:
+            self._put_first(known)
+
+    def _put_first(self, known: KnownCall) -> None:
+        if not self._kept or known is not self._kept[0]:
+            others = (other for other in self._kept if other.guarded is not known.guarded)
+            self._kept = (known, *others)[:MOST_KNOWN_CALLS]
+        self.entry = known.entry
+
+
+def known_call(guarded: Guarded[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> KnownCall | None:
+    """The kind of a call, if native code can tell calls like it."""
+    found = _likeness(guarded, Items(arguments, keywords))
+    return None if found is None else KnownCall(guarded, *found)
+
+
+def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | None:
+    """An entry that gives the inputs of a program for calls like this one, and runs nothing."""
+    found = _likeness(guarded, Items(arguments, {}))
+    if found is None:
+        return None
+    likeness, told = found
+
+    def check(leaves: Sequence[Any]) -> Any:
+        inputs = guarded.ready(leaves) if likeness.is_that_of(leaves) else None
+        return MISSED if inputs is None else inputs
+
+    return make_entry(likeness, guarded.taken, Ways(told, list, check), [None])
+
+
+def _likeness(guarded: Guarded[Any], items: Items) -> tuple[Likeness, list[Any]] | None:
+    """What a call looks like, and the list of what words tell of facts: of nothing where Python has to look."""
+    likeness = likeness_of(items, offsets=guarded.offsets_matter)
+    if likeness is None:
+        return None
+    by_words = likeness.is_all_words and not guarded.may_be_own(items.things)
+    return likeness, guarded.told if by_words else [None]
