@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from weft.api.step import step
     from weft.programs.file import load_program
     from weft.train import data, models
-    from weft.train.callbacks import Callback, EarlyStop
+    from weft.train.callbacks import BestCheckpoint, Callback, CSVLogger, EarlyStop, TensorBoardLogger
     from weft.train.checkpoints.checkpoint import Checkpoints, load, save
     from weft.train.devices.choose_devices import try_all_gpus, try_gpu
     from weft.train.devices.collective import allreduce, replicate
     from weft.train.devices.data_parallel import DataParallel
     from weft.train.devices.split import split_and_load, split_batch
-    from weft.train.evaluate import evaluate
+    from weft.train.evaluate import evaluate, predict
     from weft.train.metrics import Accumulator, Animator
     from weft.train.timing import BenchMark, Benchmark, Timer
     from weft.train.trainer import Trainer
@@ -47,6 +47,8 @@ __all__ = [
     "Animator",
     "BenchMark",
     "Benchmark",
+    "BestCheckpoint",
+    "CSVLogger",
     "Callback",
     "CheckpointError",
     "Checkpoints",
@@ -56,6 +58,7 @@ __all__ = [
     "InternalError",
     "MismatchError",
     "OutOfMemoryError",
+    "TensorBoardLogger",
     "Timer",
     "Trainer",
     "UnsupportedError",
@@ -75,6 +78,7 @@ __all__ = [
     "load_program",
     "models",
     "on",
+    "predict",
     "program",
     "ready",
     "replicate",
@@ -96,10 +100,13 @@ HOMES = {
     "Animator": "weft.train.metrics",
     "BenchMark": "weft.train.timing",
     "Benchmark": "weft.train.timing",
+    "BestCheckpoint": "weft.train.callbacks",
+    "CSVLogger": "weft.train.callbacks",
     "Callback": "weft.train.callbacks",
     "Checkpoints": "weft.train.checkpoints.checkpoint",
     "DataParallel": "weft.train.devices.data_parallel",
     "EarlyStop": "weft.train.callbacks",
+    "TensorBoardLogger": "weft.train.callbacks",
     "Timer": "weft.train.timing",
     "Trainer": "weft.train.trainer",
     "allreduce": "weft.train.devices.collective",
@@ -116,6 +123,7 @@ HOMES = {
     "load_program": "weft.programs.file",
     "models": "weft.train",
     "on": "weft.api.asynchronous",
+    "predict": "weft.train.evaluate",
     "program": "weft.api.hybrid",
     "ready": "weft.api.asynchronous",
     "replicate": "weft.train.devices.collective",

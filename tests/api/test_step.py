@@ -714,3 +714,10 @@ def test_probabilities_that_are_none_raise_what_eager_raises(wrong: float) -> No
     x[5] = wrong
     with pytest.raises(RuntimeError, match="all elements of input should be between 0 and 1"):
         loss(x, y)
+
+
+def test_an_optimizer_of_another_module_is_refused() -> None:
+    net, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    with pytest.raises(weft.UsageError, match="the optimizer has none of the module's parameters"):
+        weft.step(net, nn.MSELoss(), torch.optim.SGD(other.parameters(), 0.1))
+    weft.step(net, nn.MSELoss(), torch.optim.SGD([*other.parameters(), *net.parameters()], 0.1))

@@ -68,7 +68,8 @@ def test_files_are_shown_judged_compared_and_converted(weft: Weft, golden) -> No
 @pytest.mark.usefixtures("files")
 def test_the_state_of_files_is_told_by_the_exit_status(weft: Weft) -> None:
     assert weft("ckpt", "verify", "ours.safetensors", "wrapped.pt").status == 0
-    assert weft("ckpt", "verify", "theirs.safetensors").status == 1
+    assert weft("ckpt", "verify", "theirs.safetensors").status == 0  # no checksum says nothing against it
+    assert "no checksum" in weft("ckpt", "verify", "theirs.safetensors").out
     answer = weft("ckpt", "verify", "theirs.safetensors", "damaged.safetensors", "--json")
     assert answer.status == 4
     assert [each["state"] for each in json.loads(answer.out)["files"]] == ["no checksum", "damaged"]
@@ -82,6 +83,17 @@ def test_converted_files_load_as_the_model_that_was_saved(weft: Weft, files: Pat
         package.load(files / name, net)
         assert all(bool((parameter == 0.5).all()) for parameter in net.parameters())
     assert set(torch.load(files / "b.pt", weights_only=True)) == {"0.weight", "0.bias", "1.weight"}
+
+
+def test_a_file_that_is_there_is_written_over_only_by_force(weft: Weft, files: Path) -> None:
+    before = (files / "other.safetensors").read_bytes()
+    answer = weft("ckpt", "convert", "wrapped.pt", "--to", "other.safetensors")
+    assert answer.status == 2
+    assert "is there already" in answer.err
+    assert (files / "other.safetensors").read_bytes() == before
+    assert weft("ckpt", "convert", "wrapped.pt", "--to", "other.safetensors", "--force").status == 0
+    assert (files / "other.safetensors").read_bytes() != before
+    assert weft("ckpt", "verify", "wrapped.pt", "--force").status == 2
 
 
 def test_a_damaged_file_is_not_converted(weft: Weft, files: Path) -> None:
@@ -147,7 +159,7 @@ def test_what_takes_long_tells_each_tenth_of_it(
 
     monkeypatch.setattr("weft.console.terminal.QUIET", 0.0)
     monkeypatch.setattr("weft.console.terminal.Progress.stage", lambda *_: None)
-    answer = weft("ckpt", *line.split())
+    answer = weft("ckpt", *line.split(), *(["--force"] if line.startswith("convert") else []))
     assert answer.status == 0
     lines = [found.rpartition(": ") for found in answer.err.splitlines()]
     assert list(dict.fromkeys(what for what, _, _ in lines)) == told

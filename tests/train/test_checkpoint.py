@@ -278,3 +278,46 @@ def test_tensors_begin_at_a_multiple_of_eight_bytes(length: int, tmp_path: Path)
     weft.save(tmp_path / "x", nn.Linear(1, 1), **{"n" * length: 1})
     header = int.from_bytes((tmp_path / "x").read_bytes()[:8], "little")
     assert header % 8 == 0
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.pth"])
+def test_a_name_of_torch_gives_a_file_that_torch_loads(tmp_path: Path, name: str) -> None:
+    net, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    weft.save(tmp_path / name, nn.DataParallel(net))
+    other.load_state_dict(torch.load(tmp_path / name))
+    assert torch.equal(other.weight, net.weight)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    weft.save(tmp_path / name, net, optimizer=optimizer, step=7)
+    found = torch.load(tmp_path / name)
+    assert found["step"] == 7
+    torch.optim.Adam(other.parameters()).load_state_dict(found["optimizer"])
+    again = torch.optim.Adam(other.parameters())
+    assert weft.load(tmp_path / name, other, optimizer=again)["step"] == 7
+    assert torch.equal(again.state[other.weight]["exp_avg"], optimizer.state[net.weight]["exp_avg"])
+    assert torch.equal(other.weight, net.weight)
+    with pytest.raises(weft.UsageError, match="has no place for random states"):
+        weft.save(tmp_path / name, net, random=True)
+    with pytest.raises(weft.UsageError, match="is refused by torch.load"):
+        weft.save(tmp_path / name, net, place=tmp_path)
+    with pytest.raises(weft.UsageError, match="under the name model"):
+        weft.save(tmp_path / name, net, model=1)
+
+
+@pytest.mark.parametrize(("name", "fix"), [("strict", "partial=True"), ("map_location", "net.to"), ("weights_only", "leave")])
+def test_names_of_torch_load_are_pointed_to_ours(tmp_path: Path, name: str, fix: str) -> None:
+    net = nn.Linear(3, 2)
+    weft.save(tmp_path / "net.safetensors", net)
+    with pytest.raises(weft.UsageError, match=rf"load takes no {name}[\s\S]*{fix}"):
+        weft.load(tmp_path / "net.safetensors", net, **{name: False})
+
+
+def test_the_repr_of_a_checkpoint_fits_on_a_screen(tmp_path: Path) -> None:
+    net = nn.Linear(300, 200)
+    weft.save(tmp_path / "net.safetensors", net, epoch=3)
+    shown = repr(weft.load(tmp_path / "net.safetensors", net))
+    assert len(shown.splitlines()) < 8
+    assert "2 tensors, 60,200 numbers" in shown
+    assert "epoch, random states" in shown
+    assert "<table" in weft.load(tmp_path / "net.safetensors")._repr_html_()

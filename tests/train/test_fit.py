@@ -130,11 +130,11 @@ def test_autocast_computes_in_the_other_type() -> None:
 def test_a_schedule_of_epochs_steps_once_an_epoch(tmp_path: Path) -> None:
     made = trainer()
     schedule = torch.optim.lr_scheduler.StepLR(made.optimizer, 1)
-    trained = weft.Trainer(made.net, made.optimizer, made.loss_fn, "cpu:0", scheduler=schedule, schedule="epoch")
+    trained = weft.Trainer(made.net, made.optimizer, made.loss_fn, "cpu:0", scheduler=schedule)
     trained.fit(data(), epochs=2, say=quiet)
     assert made.optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
-    with pytest.raises(weft.UsageError, match="schedule='batch'"):
-        trainer(schedule="batch")
+    with pytest.raises(weft.UsageError, match="scheduler_every='batch'"):
+        trainer(scheduler_every="batch")
 
 
 @pytest.mark.parametrize("devices", ["cpu:0", ["cpu:0", "cpu:1"]])

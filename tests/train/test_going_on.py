@@ -87,7 +87,7 @@ def test_a_schedule_of_epochs_is_saved_after_its_step_by_what_comes_after_an_epo
     rates: list[float] = []
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), 1.0)
-    options = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "schedule": "epoch"}
+    options = {"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
     made = weft.Trainer(net, optimizer, nn.CrossEntropyLoss(), "cpu:0", callbacks=[SaveEpochs()], **options)
     made.fit([(torch.ones(2, 2), torch.zeros(2, dtype=torch.int64))], say=quiet)
     made.load(weft.Checkpoints(tmp_path))

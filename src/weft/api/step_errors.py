@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.interception.refusals import KEEP_EAGER
@@ -41,6 +42,15 @@ def refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
         raise UsageError(f"{loss!r} is no loss", why="it is called with output and target", fix=ORDER)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"{optimizer!r} is no optimizer", why="one of torch.optim, or derived from it, is", fix=ORDER)
+    parts = [part for part in (net, loss) if isinstance(part, nn.Module)]
+    own = {id(parameter) for part in parts for parameter in part.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if own and isinstance(net, nn.Module) and not any(id(parameter) in own for parameter in held):
+        raise UsageError(
+            "the optimizer has none of the module's parameters",
+            why="it was made for another module, or for a copy of this one",
+            fix="make it of net.parameters(), after net.to(...)",
+        )
 
 
 def refuse_options(*, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:

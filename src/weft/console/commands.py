@@ -243,6 +243,7 @@ COMMANDS = (
             Argument(
                 "--to", "convert: the new file; its ending, .safetensors or .pt, says which kind", "FILE", writes=True
             ),
+            Argument("--force", "convert: write over a file that is there"),
             Argument("--keep", "clean: how many of the newest good checkpoints stay (all)", "COUNT", read=whole),
         ),
         "start it again: files that are done already are only looked at",

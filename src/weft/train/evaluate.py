@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from weft.devices import Device
+from weft.errors import UsageError
 from weft.train.checkpoints.names import unwrapped
-from weft.train.devices.choose_devices import find_devices
-from weft.train.devices.split import Shares, pair_of, samples_in, samples_of, split_batch
+from weft.train.devices.choose_devices import device_of, find_devices
+from weft.train.devices.split import Shares, called, joined, moved, pair_of, samples_in, samples_of, split_batch
 from weft.train.devices.threads import run_on
 from weft.train.processes.peers import Peers
 from weft.train.summed_loss import summed_loss
@@ -56,7 +57,7 @@ def sums_over(
     """Give the sum of a measure over all samples, or the sums of several numbers, and the number of samples."""
     if devices is not None and isinstance(net, nn.Module):
         net = unwrapped(net)  # a wrapper would split each device's part again
-    places = find_devices(devices) if devices is not None else [_home(net)]
+    places = find_devices(devices) if devices is not None else [device_of(net)]
     modes = [(part, part.training) for part in net.modules()] if isinstance(net, nn.Module) else []
     try:
         if isinstance(net, nn.Module):
@@ -78,15 +79,32 @@ def sums_over(
     return total, count
 
 
+def predict(net: Callable[..., Any], batches: Iterable[Any]) -> Any:
+    """Give a network's answers to all batches, in evaluation mode and without gradients, put together on the CPU.
+
+    A batch is a tensor or a dictionary that the network is called with, or fields as for training, whose last one, the
+    target, is left out.
+    """
+    home = device_of(net).torch_device
+    modes = [(part, part.training) for part in net.modules()] if isinstance(net, nn.Module) else []
+    answers = []
+    try:
+        if isinstance(net, nn.Module):
+            net.eval()
+        with torch.no_grad():
+            for batch in batches:
+                x = pair_of(batch)[0] if isinstance(batch, tuple | list) else batch
+                answers.append(moved(called(net, moved(x, home)), torch.device("cpu")))
+    finally:
+        for part, training in modes:
+            part.training = training
+    if not answers:
+        raise UsageError("there was no batch to predict", why="the data is empty, or gives its batches only once")
+    return joined(answers)
+
+
 def _measured(measure: Measure, net: Any, x: Any, y: Any) -> torch.Tensor:
-    return torch.as_tensor(measure(net(x), y)).to("cpu", torch.float64).reshape(-1)
-
-
-def _home(net: Any) -> Any:
-    if isinstance(net, nn.Module):
-        for parameter in net.parameters():
-            return find_devices(parameter.device)[0]
-    return find_devices("cpu")[0]
+    return torch.as_tensor(measure(called(net, x), y)).to("cpu", torch.float64).reshape(-1)
 
 
 def _copy(net: Any, device: torch.device) -> Any:

@@ -27,11 +27,21 @@ from weft.devices import Device
 from weft.lazy_tensors.tasks import operator_cores
 from weft.train.devices.replicas import Replicas
 from weft.train.devices.shares import MeasuredShares
-from weft.train.devices.split import load_pieces, moved, samples_in, samples_of, split_sizes, split_tree, training_sizes
+from weft.train.devices.split import (
+    Fields,
+    called,
+    load_pieces,
+    moved,
+    samples_in,
+    samples_of,
+    split_sizes,
+    split_tree,
+    training_sizes,
+)
 from weft.train.devices.synced_norm import Meeting, SyncedNorm
 from weft.train.devices.threads import finish, run_on
 from weft.train.processes.peers import Peers
-from weft.train.summed_loss import nothing_of, summed_loss
+from weft.train.summed_loss import nothing_of, reduction_of, summed_loss
 from weft.train.trainer_options import TrainerOptions
 
 SHARDS = 8
@@ -111,7 +121,7 @@ class DeviceWork:
         start, samples = time.perf_counter(), samples_in(x, y)
         kind, cast = self.replicas.places[index].kind, self.options.autocast
         with torch.enable_grad(), torch.autocast(kind, dtype=cast) if cast is not None else nullcontext():
-            answers = self.replicas.nets[index](x)
+            answers = called(self.replicas.nets[index], x)
             # A mean over no samples is no number, and would spread: their part of the sum is zero.
             loss, count = summed_loss(loss_fn, answers, y) if samples else (nothing_of(answers), 0.0)
         scaler = self.options.scaler
@@ -188,7 +198,7 @@ class LogicalShards:
                     torch.manual_seed((number * SHARDS + shard) * SEED_STEP % 2**63)
                     seeded = torch.get_rng_state()
                 with torch.autocast(device.kind, dtype=cast) if cast is not None else nullcontext():
-                    loss, count = summed_loss(loss_fn, net(x), y)
+                    loss, count = summed_loss(loss_fn, called(net, x), y)
                 if self._draws and not torch.equal(torch.get_rng_state(), seeded):
                     self._drew = True
             with operator_cores(1):
@@ -240,12 +250,14 @@ class WholeStep:
         self._step: Step | None = None
 
     def __call__(self, loss_fn: Any, x: Any, y: Any) -> torch.Tensor:
-        """Train on a batch, and give its mean loss."""
+        """Train on a batch, and give its loss; one without samples changes nothing."""
+        if not samples_of(x, y):
+            return torch.zeros(())
         if self._step is None or loss_fn is not self._loss_fn:
             self._loss_fn = loss_fn
             self._step = step(self._net, _mean_of(loss_fn), self._optimizer, clip_norm=self._options.clip_norm)
-        loss: torch.Tensor = self._step(x, y)
-        if self._options.scheduler is not None and self._options.schedule == "update":
+        loss: torch.Tensor = self._step(*(x if isinstance(x, Fields) else (x,)), y)
+        if self._options.scheduler is not None and self._options.scheduler_every == "step":
             self._options.scheduler.step()
         return loss
 
@@ -253,8 +265,14 @@ class WholeStep:
 def whole_step(trainer: Any) -> WholeStep | None:
     """Make whole steps for a trainer where they are the same as its steps on devices; None where not."""
     options = trainer.options
+    # Where nobody has said: on one device, and where no other option asks for steps that are not whole.
+    by_default = (
+        options.hybridize is None
+        and len(trainer.devices) == 1
+        and not (options.sync_batchnorm or options.memory or options.deterministic)
+    )
     possible = (
-        options.hybridize
+        (options.hybridize or by_default)
         and trainer.peers is None
         and options.shares == "equal"
         and options.accumulate == 1
@@ -267,9 +285,9 @@ def whole_step(trainer: Any) -> WholeStep | None:
 
 def _mean_of(loss_fn: Any) -> Any:
     def mean(answers: Any, y: Any) -> torch.Tensor:
-        if not samples_in(y, answers):
-            return nothing_of(answers)  # a mean over no samples is no number, and would spread
         loss, count = summed_loss(loss_fn, answers, y)
+        if reduction_of(loss_fn) == "sum":
+            return loss
         if isinstance(count, torch.Tensor):
             return loss / torch.where(count == 0, 1, count)
         return loss / (count or 1.0)

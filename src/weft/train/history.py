@@ -110,6 +110,9 @@ class History(list[dict[str, float]]):
         drawn = [Picture(curves({name: points}, axes, name)) for name, points in series.items() if len(points) > 1]
         return Document((table, *drawn))
 
+    def __repr__(self) -> str:
+        return str(self) if self else "weft.History: no epoch yet"
+
     def __str__(self) -> str:
         return str(self.document())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -35,14 +36,16 @@ def summed_loss(loss_fn: Any, answers: Any, y: Any) -> Summed:
         return _checked_pair(loss)
     if not isinstance(loss, torch.Tensor):
         raise UsageError(f"the loss is a {type(loss).__name__}, not a tensor", fix=LOSS)
-    samples, reduction = samples_in(y, answers), getattr(loss_fn, "reduction", "mean")
-    if reduction == "sum":
-        return loss, float(samples)
-    if reduction == "none":
-        return loss.sum(), float(loss.numel())
     if loss.ndim:
         raise UsageError(f"the loss has the shape {list(loss.shape)}", fix=LOSS)
-    return loss * samples, float(samples)
+    samples = samples_in(y, answers)
+    return loss if reduction_of(loss_fn) == "sum" else loss * samples, float(samples)
+
+
+def reduction_of(loss_fn: Any) -> str:
+    """Say what becomes of the losses of samples: "mean", "sum" or "none"; of a function of the user's, their mean."""
+    held = loss_fn.keywords.get("reduction") if isinstance(loss_fn, partial) else getattr(loss_fn, "reduction", None)
+    return held if isinstance(held, str) else "mean"
 
 
 def nothing_of(answers: Any) -> torch.Tensor:

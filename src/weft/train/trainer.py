@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from weft.api.hybrid import hybridize
-from weft.errors import UsageError
+from weft.errors import UnsupportedError, UsageError, counted
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
 from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.checkpoints.states import random_states_text, set_random_states_text
@@ -20,19 +22,24 @@ from weft.train.devices.choose_devices import devices_of_rank
 from weft.train.devices.replicas import GradientBuckets, Replicas
 from weft.train.devices.shares import MeasuredShares, MemoryLimits
 from weft.train.devices.split import pair_of, resolved_shares, samples_of, split_sizes, split_tree, training_sizes
-from weft.train.evaluate import Evaluation
+from weft.train.evaluate import Evaluation, predict
 from weft.train.gradients import DeviceWork, LogicalShards, Numbers, WholeStep, whole_step
 from weft.train.history import EpochSums, FitProgress, History, line_of
 from weft.train.prefetch import Prefetched
 from weft.train.processes.peers import Peers, find_peers
+from weft.train.summed_loss import reduction_of
 from weft.train.trainer_options import check_trainable, options_of
 
-Batch = tuple[Any, Any]
+Batch = Sequence[Any]  # fields, of which the last is the target
+Pair = tuple[Any, Any]  # what the module is given, and the target
+MOST_NAMED = 4  # devices in the text of a trainer
 logger = logging.getLogger("weft")
 
 
 class Trainer:
     """Trains a module on one or many devices: `trainer.step(x, y)`, `trainer.fit(train, test, epochs=4)`.
+
+    By default it trains where the module lies, by whole programs; `devices` are names, a number of them, or "all".
 
     The gradient is the sum of all devices' summed losses, divided once by the global count: over devices and processes,
     whatever their shares, and over `accumulate` batches. A batch is always the global one. `loss_fn` gives a mean over
@@ -43,7 +50,7 @@ class Trainer:
     """
 
     def __init__(
-        self, net: nn.Module, optimizer: torch.optim.Optimizer, loss_fn: Any, devices: Any = "all", **options: Any
+        self, net: nn.Module, optimizer: torch.optim.Optimizer, loss_fn: Any, devices: Any = None, **options: Any
     ) -> None:
         self.net = net
         self.optimizer = optimizer
@@ -51,24 +58,15 @@ class Trainer:
         self.options = options_of(options)
         check_trainable(net, optimizer, loss_fn)
         self.peers = find_peers()
-        places = devices_of_rank(devices, self.peers)
-        self.devices = places
+        self.devices = places = devices_of_rank(devices, net, self.peers)
+        self._summed = reduction_of(loss_fn) == "sum"  # then the gradient is that of the sum, as PyTorch's
         self.measured: MeasuredShares | None = None
         if self.options.shares == "measured":
-            self.measured = MeasuredShares(len(places), [*map(str, places)], steady=self.options.hybridize)
+            self.measured = MeasuredShares(len(places), [*map(str, places)], steady=bool(self.options.hybridize))
         self._shares = [1.0] * len(places) if self.measured else resolved_shares(places, self.options.shares)
         ask = self.measured is not None and not self.options.hybridize
         self._limits = MemoryLimits(places, self.options.memory, ask=ask)
-        self._whole: WholeStep | None = whole_step(self)
-        if self._whole is None and any(map(unmaterialised, net.parameters())):
-            raise refuse_unmaterialised(type(net).__name__)  # each device has a copy from the start
-        prepared = self.options.hybridize and self._whole is None
-        self.replicas = Replicas(net, places if self._whole is None else places[:1], hybridize if prepared else _as_is)
-        self._work = DeviceWork(self.replicas, self.options, self.measured, self.peers)
-        self._shards = LogicalShards(self.replicas, self.options, self.peers) if self.options.deterministic else None
-        # Sums of batch norm and of buckets would reach the processes in different orders.
-        overlap = self.options.overlap and not (prepared or self.options.sync_batchnorm or self.options.deterministic)
-        self._sums = GradientBuckets(self.replicas, None if self._shards else self.peers, overlap=overlap)
+        self._prepare(whole_step(self))
         self.steps = 0  # updates of the parameters
         self.epoch = 0
         self.history = History()
@@ -78,10 +76,31 @@ class Trainer:
         self._count = 0.0  # samples in them
         self._stopped: str | None = None
         self._ending = False  # some process was asked to stop, and all know
+        self._last_step = math.inf
         if self.peers is not None:
             self.peers.patience = self.options.patience
             self.peers.enter(0, "starting")  # so that a rank which is killed at once has said a line of the user's
             self._same_everywhere([*net.parameters(), *net.buffers()])
+
+    def _prepare(self, whole: WholeStep | None) -> None:
+        """Get ready to train by whole steps; without them, on a replica for each device."""
+        self._whole, net, places = whole, self.net, self.devices
+        if whole is None and any(map(unmaterialised, net.parameters())):
+            raise refuse_unmaterialised(type(net).__name__)  # each device has a copy from the start
+        prepared = bool(self.options.hybridize) and whole is None
+        self.replicas = Replicas(net, places if whole is None else places[:1], hybridize if prepared else _as_is)
+        self._work = DeviceWork(self.replicas, self.options, self.measured, self.peers)
+        self._shards = LogicalShards(self.replicas, self.options, self.peers) if self.options.deterministic else None
+        # Sums of batch norm and of buckets would reach the processes in different orders.
+        overlap = self.options.overlap and not (prepared or self.options.sync_batchnorm or self.options.deterministic)
+        self._sums = GradientBuckets(self.replicas, None if self._shards else self.peers, overlap=overlap)
+
+    def __repr__(self) -> str:
+        names = (type(self.net).__name__, type(self.optimizer).__name__, _name_of(self.loss_fn))
+        where = ", ".join(map(str, self.devices[:MOST_NAMED])) + (", ..." if len(self.devices) > MOST_NAMED else "")
+        way = "whole steps" if self._whole is not None else "imperative steps"
+        done = f"{counted(self.epoch, 'epoch')} and {counted(self.steps, 'step')} done"
+        return f"weft.Trainer({', '.join(names)}, on {where}, by {way}: {done})"
 
     @property
     def shares(self) -> Sequence[float]:
@@ -92,16 +111,28 @@ class Trainer:
         """End `fit` after this batch, on all processes."""
         self._stopped = why
 
-    def step(self, x: Any, y: Any) -> torch.Tensor:
-        """Train on one global batch, and give its mean loss; every `accumulate` batches, the parameters change."""
+    def step(self, *batch: Any) -> torch.Tensor:
+        """Train on one global batch, `step(x, y)`, and give its loss; every `accumulate` batches, parameters change.
+
+        Of more than two fields the last is the target, and the module is called with all others.
+        """
+        x, y = pair_of(batch)
         if self._whole is not None:
-            loss = self._whole(self.loss_fn, x, y)
-            self.steps += 1
-            return loss
+            self.replicas.check()
+            try:
+                loss = self._whole(self.loss_fn, x, y)
+            except UnsupportedError as error:
+                if self.options.hybridize:  # asked for, not only the default
+                    raise
+                logger.warning("weft: training goes on without whole programs, imperatively: %s", error)
+                self._prepare(None)
+            else:
+                self.steps += 1
+                return loss
         loss, _ = self._round((x, y))
         return loss
 
-    def _round(self, batch: Batch | None) -> tuple[torch.Tensor, bool]:
+    def _round(self, batch: Pair | None) -> tuple[torch.Tensor, bool]:
         """Train on a batch, or help the other processes with theirs; tells whether any process had one."""
         last = self._waiting + 1 == self.options.accumulate
         with self._guarded():
@@ -120,9 +151,9 @@ class Trainer:
                 self._update()
             elif last:
                 self._forget()  # zeros were summed, as no process had a batch
-        return loss / count if count else loss, there
+        return loss / count if count and not self._summed else loss, there
 
-    def _gradients(self, batch: Batch | None, *, collect: bool) -> Numbers:
+    def _gradients(self, batch: Pair | None, *, collect: bool) -> Numbers:
         if self.peers is not None:
             self.peers.enter(self.steps + 1)
         busy: list[tuple[int, Any, Any]] = []
@@ -144,7 +175,7 @@ class Trainer:
             self.measured.end_of_step(numbers.samples, time.perf_counter() - start)
         return numbers
 
-    def _own_part(self, batch: Batch) -> Batch:
+    def _own_part(self, batch: Pair) -> Pair:
         """This process's part of a global batch."""
         if self.peers is None or self.options.batches == "local":
             return batch
@@ -168,7 +199,7 @@ class Trainer:
     def _update(self) -> None:
         parameters = [one for one in self.replicas.parameters[0] if one.grad is not None]
         for parameter in parameters:
-            if self._count:
+            if self._count and not self._summed:
                 parameter.grad.div_(self._count)  # type: ignore[union-attr]
         scaler = self.options.scaler
         if scaler is not None and self.options.clip_norm is not None:
@@ -180,7 +211,7 @@ class Trainer:
         else:
             scaler.step(self.optimizer)
             scaler.update()
-        if self.options.scheduler is not None and self.options.schedule == "update":
+        if self.options.scheduler is not None and self.options.scheduler_every == "step":
             self.options.scheduler.step()
         self._forget()
         self.steps += 1
@@ -200,30 +231,39 @@ class Trainer:
             net.zero_grad()
         self._waiting, self._count = 0, 0.0
 
-    def fit(
+    def fit(  # noqa: PLR0913 - what a run may be told, by keyword
         self,
         train: Iterable[Batch],
         test: Iterable[Batch] | None = None,
         *,
-        epochs: int = 1,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        test_every: int | None = None,
         resume: str | None = None,
         say: Callable[[str], None] = print,
     ) -> History:
-        """Train for so many epochs in all, and give the history: loss, seconds, and the figures of `test` if given.
+        """Train for so many epochs or steps in all, and give the history: loss, seconds, and the figures of `test`.
 
-        With `checkpoints`, each epoch is saved; `resume="auto"` goes on from the newest one, if there is one.
+        Without a number it is one epoch. `test` is measured after each epoch, and also every so many steps in it. With
+        `checkpoints`, each epoch is saved; `resume="auto"` goes on from the newest one, if there is one.
         """
         if resume not in (None, "auto"):
             raise UsageError(f"resume={resume!r}", fix='resume="auto", or trainer.load(checkpoints) before')
+        _check_counts(epochs=epochs, max_steps=max_steps, test_every=test_every)
+        if test_every is not None and test is None:
+            raise UsageError("test_every without data to test on", fix="trainer.fit(train, test, test_every=100)")
+        last_epoch = epochs if epochs is not None else math.inf if max_steps is not None else 1
+        self._last_step = math.inf if max_steps is None else max_steps
         checkpoints = self.options.checkpoints
-        with self._guarded():
+        with self._guarded(), self._called_back():
             self._begin()
             if resume == "auto" and checkpoints is not None and checkpoints.latest() is not None:
                 self.load(checkpoints, train)
             data = self._data = self._going_through(train)
             speaks = say if self.peers is None or self.peers.rank == 0 else None
-            while self.epoch < epochs and self._stopped is None:
-                row = self._epoch(data, test, speaks)
+            inside = _TestInside(test, test_every, speaks) if test is not None and test_every is not None else None
+            while self.epoch < last_epoch and self.steps < self._last_step and self._stopped is None:
+                row = self._epoch(data, test, speaks, inside)
                 if speaks is not None:
                     speaks(line_of(row))
                 if checkpoints is not None:
@@ -243,36 +283,56 @@ class Trainer:
         if self.options.checkpoints is not None and (self.peers is None or self.peers.rank == 0):
             self.options.checkpoints.make_folder()
 
+    @contextmanager
+    def _called_back(self) -> Iterator[None]:
+        """Tell callbacks that training begins, and that it ends, however it ends."""
+        self._call("at_start")
+        try:
+            yield
+        finally:
+            self._call("at_end")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        for callback in self.options.callbacks:
+            answers = getattr(callback, name, None)  # callbacks of before may not have all
+            if answers is not None:
+                answers(self, *arguments)
+
     def _epoch(
-        self, data: Prefetched, test: Iterable[Batch] | None, say: Callable[[str], None] | None
+        self,
+        data: Prefetched,
+        test: Iterable[Batch] | None,
+        say: Callable[[str], None] | None,
+        inside: _TestInside | None,
     ) -> dict[str, float]:
         start = time.perf_counter()
         self.net.train()
-        row = {"epoch": self.epoch + 1, "loss": self._train_epoch(data, say)}
+        row = {"epoch": self.epoch + 1, "loss": self._train_epoch(data, say, inside)}
         self.epoch += 1
         row["seconds"] = time.perf_counter() - start
         if test is not None:
             row |= self._tested(test)
         self.history.append(row)
-        if self.options.scheduler is not None and self.options.schedule == "epoch":
+        if self.options.scheduler is not None and self.options.scheduler_every == "epoch":
             _step_epoch(self.options.scheduler, row)
-        for callback in self.options.callbacks:  # last: what they save is all that the epoch has changed
-            callback.after_epoch(self, row)
+        self._call("after_epoch", row)  # last: what they save is all that the epoch has changed
         if self.peers is not None and self.peers.sum(torch.tensor(float(self._stopped is not None))):
             self._stopped = self._stopped or "another process was asked to"
         return row
 
-    def _train_epoch(self, data: Prefetched, say: Callable[[str], None] | None) -> float:
+    def _train_epoch(self, data: Prefetched, say: Callable[[str], None] | None, inside: _TestInside | None) -> float:
         """Give the mean loss over the epoch; what is accumulated at its end is an update too."""
         so_far = self._so_far
         progress = FitProgress(self.epoch + 1, data.total, say, so_far.batches)
         over = so_far.batches and so_far.batches == data.total  # saved after the last batch: the epoch is to be ended
         for loss, samples in self._losses(Prefetched((), 0) if over else data):
-            so_far.add(loss, samples)
-            for callback in self.options.callbacks:
-                callback.after_step(self, loss)
+            so_far.add(loss / samples if self._summed and samples else loss, samples)
+            self._call("after_step", loss)
             progress.after_batch(so_far.batches, loss)
-            if self._stopped is not None and self.peers is None:
+            if inside is not None and self.steps % inside.every == 0 and not self._waiting:
+                progress.end()
+                self._test_inside(inside)
+            if self.steps >= self._last_step or (self._stopped is not None and self.peers is None):
                 break
         self._flush()
         progress.end()
@@ -287,7 +347,7 @@ class Trainer:
             for batch in batches:
                 x, y = pair_of(batch)
                 if self.peers is None:
-                    yield self.step(x, y), samples_of(x, y)
+                    yield self.step(*batch), samples_of(x, y)
                     continue
                 loss, _ = self._round((x, y))
                 yield loss, samples_of(x, y)
@@ -305,6 +365,17 @@ class Trainer:
             self._same_everywhere(list(self.net.buffers()))
             self.peers.enter(self.steps, "evaluating")
         return Evaluation(self.net, self.devices, self.loss_fn, self.options.metrics, self.peers).of(test)
+
+    def _test_inside(self, inside: _TestInside) -> None:
+        """Measure the data to test on in the middle of an epoch."""
+        figures = {"step": float(self.steps), **self._tested(inside.test)}
+        if inside.say is not None:
+            inside.say(line_of(figures))
+        self._call("after_test", figures)
+
+    def predict(self, batches: Iterable[Any]) -> Any:
+        """Give the module's answers to all batches, put together on the CPU; `weft.predict` says what a batch is."""
+        return predict(self.net, batches)
 
     def save(self, checkpoints: Checkpoints | None = None, data: Any = None) -> None:
         """Save the module, and all that training needs to go on; between updates only. Rank 0 writes.
@@ -385,6 +456,25 @@ class Trainer:
 
     def _guarded(self) -> AbstractContextManager[None]:
         return nullcontext() if self.peers is None else self.peers.guard()
+
+
+@dataclass(frozen=True, slots=True)
+class _TestInside:
+    """What is tested in the middle of epochs, after how many steps each time, and who is told."""
+
+    test: Iterable[Batch]
+    every: int
+    say: Callable[[str], None] | None
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (isinstance(count, bool) or count < 1):
+            raise UsageError(f"{name}={count!r}", fix=f"{name}=10, a whole number, at least 1")
+
+
+def _name_of(thing: Any) -> str:
+    return getattr(thing, "__name__", type(thing).__name__)
 
 
 def _as_is(net: nn.Module) -> nn.Module:

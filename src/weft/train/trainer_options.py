@@ -17,8 +17,9 @@ from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.devices.split import Shares
 from weft.train.evaluate import Measure
 from weft.train.processes.peers import PATIENCE
+from weft.train.summed_loss import reduction_of
 
-CHOICES = {"batches": ("global", "local"), "schedule": ("update", "epoch")}
+CHOICES = {"batches": ("global", "local"), "scheduler_every": ("epoch", "step")}
 # What an option may be, and how that is written: a wrong one is told before anything is trained, not hours later.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "memory": (lambda given: isinstance(given, Mapping), 'memory={"cuda:0": 2e9}'),
@@ -49,13 +50,13 @@ class TrainerOptions:
     accumulate: int = 1
     clip_norm: float | None = None
     scheduler: Any = None
-    schedule: str = "update"
+    scheduler_every: str = "epoch"
     scaler: Any = None
     autocast: torch.dtype | None = None
     checkpoints: Checkpoints | None = None
     callbacks: Sequence[Callback] = ()
     metrics: Mapping[str, Measure] | None = None
-    hybridize: bool = False
+    hybridize: bool | None = None
     prefetch: int | None = None
     overlap: bool = True
     sync_batchnorm: bool = False
@@ -90,10 +91,10 @@ class TrainerOptions:
                 raise UsageError(f"{name}={getattr(self, name)!r}", fix=" or ".join(map(repr, choices)))
 
     def _check_schedule(self) -> None:
-        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.schedule == "update":
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) and self.scheduler_every == "step":
             raise UsageError(
                 "ReduceLROnPlateau looks at the loss of an epoch, and would be stepped once for each update",
-                fix='schedule="epoch"',
+                fix='scheduler_every="epoch", which is the default',
             )
 
     def _check_deterministic(self) -> None:
@@ -133,6 +134,12 @@ def check_trainable(net: Any, optimizer: Any, loss_fn: Any) -> None:
         raise UsageError(f"{optimizer!r} is no optimizer", why=swapped, fix=order)
     if not callable(loss_fn):
         raise UsageError(f"{loss_fn!r} is no loss", why="it is called with answers and targets", fix=order)
+    if reduction_of(loss_fn) == "none":
+        raise UsageError(
+            "the loss gives a number for each sample: its reduction is 'none'",
+            why="a step minimises one number",
+            fix='reduction="mean", or reduction="sum"',
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UnsupportedError(
             "LBFGS computes the loss several times in a step",

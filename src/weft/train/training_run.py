@@ -36,7 +36,7 @@ def _run(net: nn.Module, batch_size: int, lr: float, given: dict[str, Any]) -> P
         train = ImageData(train.images[:count], train.labels[:count], train.name)
     checkpoints: Checkpoints | None = given.get("checkpoints")
     trainer = Trainer(
-        net.to(_first(given.get("devices"))),
+        net.to(devices_of_rank(given.get("devices"), net, find_peers())[0].torch_device),
         torch.optim.SGD(net.parameters(), lr),
         nn.CrossEntropyLoss(),
         given.get("devices"),
@@ -74,11 +74,6 @@ RUNS: dict[str, Callable[..., Parts]] = {
     "examples.resnet18": _named(resnet18, 0.1, "Train the chapter's ResNet-18."),
     "examples.mlp": _named(_perceptron, 0.1, "Train a multilayer perceptron."),
 }
-
-
-def _first(devices: Any) -> torch.device:
-    """Where the module itself has to be: on this process's first device."""
-    return devices_of_rank(devices, find_peers())[0].torch_device
 
 
 @dataclass(frozen=True)

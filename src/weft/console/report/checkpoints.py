@@ -15,6 +15,7 @@ from weft.console.outcome import CLAIM_FAILED, EXECUTION, OK, Outcome
 from weft.console.terminal import Progress
 from weft.document.blocks import Block, Code, Document, Heading, Paragraph, StyledText, Table, Tone, facts
 from weft.errors import UsageError, counted
+from weft.train.checkpoints.content import summary
 from weft.train.checkpoints.converting import Cleaned, Converted, clean, convert
 from weft.train.checkpoints.examining import (
     DAMAGED,
@@ -26,7 +27,6 @@ from weft.train.checkpoints.examining import (
     difference,
     examine,
     files_of,
-    summary,
 )
 
 MOST_ROWS = 200
@@ -187,10 +187,10 @@ class Action:
 def ckpt_call(given: Namespace) -> str:
     """Give the Python call that does the same."""
     action, files = _checked(given)
-    values = {"first": str(files[0]), "second": str(files[-1]), "files": [str(path) for path in files]}
-    return "from pathlib import Path\n\n" + action.code.format(
-        **{name: repr(value) for name, value in values.items()}, to=repr(given.to), keep=given.keep
-    )
+    values = {"first": str(files[0]), "second": str(files[-1]), "files": [str(path) for path in files], "to": given.to}
+    written = {name: repr(value) for name, value in values.items()}
+    force = ", force=True" if given.force else ""
+    return "from pathlib import Path\n\n" + action.code.format(**written, keep=given.keep, force=force)
 
 
 def ckpt_run(given: Namespace, progress: Progress) -> Outcome:
@@ -206,6 +206,8 @@ def _checked(given: Namespace) -> tuple[Action, list[Path]]:
     for option in ("to", "keep"):
         if getattr(given, option) is not None and action.option != option:
             raise UsageError(f"weft ckpt {given.ACTION} does not take --{option}")
+    if given.force and given.ACTION != "convert":
+        raise UsageError(f"weft ckpt {given.ACTION} does not take --force", why="it writes over nothing")
     if given.ACTION == "convert" and given.to is None:
         raise UsageError("weft ckpt convert needs a name for the new file", fix="--to model.safetensors")
     return action, files
@@ -235,7 +237,7 @@ def _inspect(_: Namespace, files: list[Path], progress: Progress) -> Outcome:
 def _verify(_: Namespace, files: list[Path], progress: Progress) -> Outcome:
     found = _examined(files, progress)
     states = {each.state for each in found}
-    status = EXECUTION if states & FAILED else CLAIM_FAILED if states != {SOUND} else OK
+    status = EXECUTION if states & FAILED else CLAIM_FAILED if states - {SOUND, UNCHECKED} else OK
     return Outcome(verdicts(found), {"files": [verdict_data(each) for each in found]}, status)
 
 
@@ -245,7 +247,7 @@ def _diff(_: Namespace, files: list[Path], progress: Progress) -> Outcome:
 
 
 def _convert(given: Namespace, files: list[Path], progress: Progress) -> Outcome:
-    found = convert(files[0], Path(given.to), progress.share)
+    found = convert(files[0], Path(given.to), progress.share, force=given.force)
     return Outcome(conversion(found), conversion_data(found))
 
 
@@ -284,7 +286,7 @@ ACTIONS = {
         "to",
         "from weft.console.report.checkpoints import conversion\n"
         "from weft.train.checkpoints.converting import convert\n\n"
-        "print(conversion(convert(Path({first}), Path({to}))))",
+        "print(conversion(convert(Path({first}), Path({to}){force})))",
         _convert,
     ),
     "clean": Action(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,21 @@ from torch import nn
 from weft.engine import BaseEngine, Var, make_engine
 from weft.errors import CheckpointError, ExecutionError, UsageError
 from weft.files import FOLDER, given_file, given_path, what_is_there
-from weft.train.checkpoints.content import Checkpoint, CheckpointContent, read, snapshot
+from weft.train.checkpoints.content import Checkpoint, CheckpointContent, read, snapshot, torch_content
 from weft.train.checkpoints.file_series import MOST_LISTINGS, FileSeries, checked_step
+from weft.train.checkpoints.foreign_file import TORCH_ENDINGS, write_torch
 from weft.train.checkpoints.restoring import Restore, apply
 from weft.train.checkpoints.tensor_file import MissingFileError, packed
 
 logger = logging.getLogger("weft")
 SAVING = 'weft.save("net.safetensors", net)'
 LOADING = 'weft.load("net.safetensors", net)'
+# What others call it -> how it is done here: taken for names of parts, they would be a riddle.
+OTHER_NAMES = {
+    "strict": ("partial=True loads what fits, and the report says the rest", "partial=True"),
+    "map_location": ("values go where the tensors of the model are", "leave it out; net.to(...) before"),
+    "weights_only": ("nothing in a file is ever run", "leave it out"),
+}
 
 
 class Checkpoints:
@@ -57,6 +64,7 @@ class Checkpoints:
 
     def load(self, net: nn.Module | None = None, /, *, random: bool | None = None, **parts: Any) -> Checkpoint:
         """Read the newest checkpoint that is good into a model and the other parts; see `weft.load`."""
+        _refuse_other_names(parts)
         self.wait()
         return apply(read_newest(self.folder), net, Restore(random, parts=parts))
 
@@ -129,8 +137,20 @@ def save(path: str | os.PathLike[str], net: nn.Module, /, *, random: bool | None
     `weft.save(path, net, optimizer=optimizer, scheduler=scheduler, step=7)`: parts are objects that have `state_dict`,
     generators, or plain values. With any part, the states of the random number generators are stored too, unless
     `random` says otherwise. The file is there whole or not at all; names are those of the model without wrappers.
+
+    A name that ends with `.pt` or `.pth` gives a file that `torch.load` reads: the model's state, or with parts a
+    dictionary of it, under "model", and theirs; such a file has no digests and no random states.
     """
-    snapshot(net, random, parts).write(given_file(path, "save", SAVING))
+    target = given_file(path, "save", SAVING)
+    if target.suffix in TORCH_ENDINGS:
+        if random:
+            raise UsageError(
+                f"{target} would be a file of torch.save, which has no place for random states",
+                fix=f"{target.with_suffix('.safetensors')} has one; or leave random out",
+            )
+        write_torch(target, *torch_content(net, parts))
+    else:
+        snapshot(net, random, parts).write(target)
 
 
 def load(
@@ -149,6 +169,13 @@ def load(
     Objects given as parts get their state; plain values are in what comes back: `weft.load(path, net)["step"]`. Every
     byte is verified, unless `verify=False`. `partial=True` loads what fits; the report in the result says the rest.
     """
+    _refuse_other_names(parts)
     source = given_path(path, "load", LOADING)
     found = read_newest(source, verify=verify) if what_is_there(source) == FOLDER else read(source, verify=verify)
     return apply(found, net, Restore(random, partial, parts))
+
+
+def _refuse_other_names(parts: Mapping[str, Any]) -> None:
+    for name, (why, fix) in OTHER_NAMES.items():
+        if name in parts:
+            raise UsageError(f"load takes no {name}", why=why, fix=fix)

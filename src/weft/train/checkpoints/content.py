@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 import weft
-from weft.errors import CheckpointError, UsageError
+from weft.document.blocks import Document, Paragraph, facts
+from weft.document.html import notebook
+from weft.errors import CheckpointError, UsageError, counted
 from weft.train.checkpoints.foreign_file import begins_foreign, read_foreign
 from weft.train.checkpoints.names import MatchReport, canonical_names
 from weft.train.checkpoints.states import optimizer_state, random_states
@@ -64,6 +66,15 @@ def snapshot(net: nn.Module, random: bool | None, parts: Mapping[str, Any]) -> C
     return snapshot_of(model, {name: _state_of(part, net) for name, part in parts.items()}, states)
 
 
+def torch_content(net: nn.Module, parts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give what goes into a file of torch.save: the model's state by name, and states of parts as PyTorch has them."""
+    if not isinstance(net, nn.Module):
+        raise UsageError(f"save takes a module, not {type(net).__name__}", fix="weft.save(path, net, optimizer=...)")
+    names = canonical_names(net)
+    model = {names[key]: value for key, value in net.state_dict().items()}
+    return model, {name: _plain_state(part) for name, part in parts.items()}
+
+
 def snapshot_of(model: Mapping[str, Any], parts: Mapping[str, Any], random: Any) -> CheckpointContent:
     """Collect what goes into a file: a model's state by name, and plain values; the tensors are shared."""
     tensors: dict[str, torch.Tensor] = {}
@@ -104,8 +115,10 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _state_of(part: Any, net: nn.Module) -> Any:
-    if isinstance(part, torch.optim.Optimizer):
-        return optimizer_state(part, net)
+    return optimizer_state(part, net) if isinstance(part, torch.optim.Optimizer) else _plain_state(part)
+
+
+def _plain_state(part: Any) -> Any:
     if isinstance(part, torch.Generator):
         return part.get_state()
     if isinstance(part, nn.Module):
@@ -113,7 +126,13 @@ def _state_of(part: Any, net: nn.Module) -> Any:
     return part.state_dict() if hasattr(part, "state_dict") else part
 
 
-@dataclass(frozen=True)
+def summary(tensors: Mapping[str, Any]) -> tuple[int, int]:
+    """Count the tensors of a model and their elements, each once however many names it has."""
+    own = {id(value): value for value in tensors.values() if isinstance(value, torch.Tensor)}
+    return len(own), sum(value.numel() for value in own.values())
+
+
+@dataclass(frozen=True, repr=False)
 class Checkpoint:
     """What a file holds: tensors of the model under their names, and the other parts; `checkpoint["epoch"]`."""
 
@@ -123,6 +142,24 @@ class Checkpoint:
     random: dict[str, Any] | None = None
     made_by: dict[str, str] = field(default_factory=dict)
     report: MatchReport | None = None  # how they went into the model, where one was given
+
+    def document(self) -> Document:
+        """Give to read what it holds, without the values."""
+        tensors, elements = summary(self.tensors)
+        rows = [
+            ("checkpoint", str(self.path)),
+            ("model", f"{counted(tensors, 'tensor')}, {elements:,} numbers"),
+            ("besides", ", ".join([*sorted(self.parts), *(["random states"] if self.random is not None else [])])),
+            ("made by", ", ".join(f"{name} {version}" for name, version in self.made_by.items())),
+        ]
+        told = [] if self.report is None or self.report.complete else [Paragraph(str(self.report))]
+        return Document((facts(row for row in rows if row[1]), *told))
+
+    def __repr__(self) -> str:
+        return str(self.document())
+
+    def _repr_html_(self) -> str:
+        return notebook(self.document())
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from weft.errors import CheckpointError, UsageError
 from weft.files import FILE, FOLDER, sweep_orphans, what_is_there
 from weft.train.checkpoints.content import Checkpoint, read, snapshot_of
 from weft.train.checkpoints.examining import content_of, good_and_damaged
+from weft.train.checkpoints.foreign_file import TORCH_ENDINGS, write_torch
 from weft.train.checkpoints.names import WRAPPED, without_wrappers
-from weft.train.checkpoints.tensor_file import Told, nobody, write_durably
+from weft.train.checkpoints.tensor_file import Told, nobody
 
-OURS, THEIRS = (".safetensors",), (".pt", ".pth")
+OURS = (".safetensors",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +39,32 @@ class Cleaned:
     damaged: tuple[Path, ...]
 
 
-def convert(source: Path, target: Path, told: Told = nobody) -> Converted:
-    """Write a file's model, and what else it holds, to a file of the kind that the target's ending names."""
-    if target.suffix not in OURS + THEIRS:
+def convert(source: Path, target: Path, told: Told = nobody, *, force: bool = False) -> Converted:
+    """Write a file's model, and what else it holds, to a file of the kind that the target's ending names.
+
+    A file that is there already is written over only by `force`.
+    """
+    if target.suffix not in OURS + TORCH_ENDINGS:
         raise UsageError(
             f"{target} ends with {target.suffix or 'nothing'}",
-            why=f"the kind of file is told by its ending: one of {', '.join(OURS + THEIRS)}",
+            why=f"the kind of file is told by its ending: one of {', '.join(OURS + TORCH_ENDINGS)}",
         )
     there, was = what_is_there(target), what_is_there(source)
     if there == FOLDER:
         raise UsageError(f"{target} is a folder", why="a file will be written", fix="name a file in it with --to")
     if there == FILE and was == FILE and target.samefile(source):
         raise UsageError("a file cannot be converted into itself", fix="give another name with --to")
+    if there == FILE and not force:
+        raise UsageError(
+            f"{target} is there already", why="it would be written over", fix="another name, or --force (force=True)"
+        )
     found = content_of(source, told)
     model, renamed = _canonical(found.tensors)
     if target.suffix in OURS:
         snapshot_of(model, found.parts, found.random).write(target, told)
         left_out: tuple[str, ...] = ()
     else:
-        _write_torch(target, model, found.parts, told)
+        write_torch(target, model, found.parts, told)
         left_out = ("random states",) if found.random is not None else ()
     _check(read(target, told=told), model)
     return Converted(target, len(model), renamed, left_out)
@@ -80,12 +87,6 @@ def _canonical(tensors: dict[str, Any]) -> tuple[dict[str, Any], int]:
     if len(heads) != 1 or not heads <= WRAPPED or len(set(names)) < len(names):
         return tensors, 0
     return dict(zip(names, tensors.values(), strict=True)), len(names)
-
-
-def _write_torch(path: Path, model: dict[str, Any], parts: dict[str, Any], told: Told) -> None:
-    content = io.BytesIO()
-    torch.save({"model": model, **parts} if parts else model, content)
-    write_durably(path, [content.getbuffer()], told)
 
 
 def _check(written: Checkpoint, model: dict[str, Any]) -> None:

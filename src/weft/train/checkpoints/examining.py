@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,12 +151,6 @@ def _as_stored(value: Any) -> tuple[str, list[tuple[str, bytes]]]:
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(encode(value, "", tensors))
     return text, [(name, bytes(block.content)) for name, block in to_blocks(tensors)[0].items()]
-
-
-def summary(tensors: Mapping[str, Any]) -> tuple[int, int]:
-    """Count the tensors of a model and their elements, each once however many names it has."""
-    own = {id(value): value for value in tensors.values() if isinstance(value, torch.Tensor)}
-    return len(own), sum(value.numel() for value in own.values())
 
 
 def good_and_damaged(folder: Path, told: Told = nobody) -> tuple[list[Path], list[Path]]:

@@ -54,13 +54,7 @@ class Replicas:
         Only parameters that were written since are copied, as a graph of autograd that is not used yet may hold them.
         """
         net = self.nets[0]
-        now = list(net.parameters())
-        if len(now) != len(self.parameters[0]) or not all(map(operator.is_, now, self.parameters[0])):
-            raise UsageError(
-                "the module has other parameters than when its replicas were made",
-                why="the replicas would compute with those of before",
-                fix="change the module first, then make the trainer, or the DataParallel, of it",
-            )
+        self.check()
         parts = list(net.modules())
         for index, other in enumerate(self.nets[1:]):
             for part, copied_part in zip(parts, other.modules(), strict=True):
@@ -78,6 +72,16 @@ class Replicas:
                     self._equal[index, place] = _stamp(own, copied)
                 if copied.requires_grad != own.requires_grad:
                     copied.requires_grad_(own.requires_grad)
+
+    def check(self) -> None:
+        """Refuse a module whose parameters were replaced: they would be no replica's, and no optimizer's."""
+        now = list(self.nets[0].parameters())
+        if len(now) != len(self.parameters[0]) or not all(map(operator.is_, now, self.parameters[0])):
+            raise UsageError(
+                "the module has other parameters than when its replicas were made",
+                why="the replicas would compute with those of before, and so would the optimizer",
+                fix="change the module first, then make the trainer, or the DataParallel, of it",
+            )
 
     def take_buffers(self, place: int) -> None:
         """Give the module the buffers of a replica."""

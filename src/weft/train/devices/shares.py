@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from weft.devices import Device
 from weft.errors import UsageError
-from weft.train.devices.split import moved, samples_in, split_sizes, split_tree, tensors_in
+from weft.train.devices.split import Fields, moved, samples_in, split_sizes, split_tree, tensors_in
 
 WARM_UP = 2  # steps in which programs are compiled and memory is found: they say nothing of the speed
 MEMORY = 0.7  # of the former estimate in the next one: a step that was disturbed changes little
@@ -208,6 +208,6 @@ def bytes_per_sample(net: nn.Module, x: Any) -> float:
     part = moved(x, home, copy=True)
     buffers = {name: buffer.clone() for name, buffer in net.named_buffers()}
     with torch.random.fork_rng(), torch.enable_grad(), saved_tensors_hooks(count, lambda tensor: tensor):
-        answers = functional_call(net, buffers, (part,))
+        answers = functional_call(net, buffers, tuple(part) if isinstance(part, Fields) else (part,))
     visible = sum(leaf.nbytes for leaf in tensors_in((answers, part)))
     return max(sum(kept.values()), visible, 1) / max(1, samples_in(part))

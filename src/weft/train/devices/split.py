@@ -24,16 +24,31 @@ TRIALS = 3
 _speeds: dict[tuple[Device, ...], list[float]] = {}
 
 
+class Fields(tuple[Any, ...]):
+    """Several inputs of a module, in their order."""
+
+    __slots__ = ()
+
+
+pytree.register_pytree_node(Fields, lambda fields: (list(fields), None), lambda leaves, _: Fields(leaves))
+
+
 def pair_of(batch: Any) -> tuple[Any, Any]:
     """Take a batch apart into what the module is given and what the loss compares its answers with."""
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        return batch[0], batch[1]
+    if isinstance(batch, tuple | list) and len(batch) >= 2:
+        *inputs, targets = batch
+        return inputs[0] if len(inputs) == 1 else Fields(inputs), targets
     size = f" of {len(batch)}" if isinstance(batch, tuple | list | dict) else ""
     raise UsageError(
-        f"a batch is a pair of inputs and targets; this one is a {type(batch).__name__}{size}",
-        why="the module is called with the first, and the loss with the answers and the second",
-        fix="give (x, y); either may be a dictionary, list or tuple of tensors",
+        f"a batch is inputs and targets; this one is a {type(batch).__name__}{size}",
+        why="the module is called with all but the last, and the loss with the answers and the last",
+        fix="give (x, y) or (x1, x2, y); each may be a dictionary, list or tuple of tensors",
     )
+
+
+def called(net: Any, x: Any) -> Any:
+    """Call a module with its one input, or with several."""
+    return net(*x) if isinstance(x, Fields) else net(x)
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
@@ -80,6 +95,21 @@ def split_tree(tree: Any, sizes: Sequence[int]) -> list[Any]:
 def moved(tree: Any, device: torch.device, *, copy: bool = False) -> Any:
     """Put every tensor on a device."""
     return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device, non_blocking=True, copy=copy), tree)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Put trees of one structure together, tensors by their samples; what else is in them must be alike."""
+    flat = [pytree.tree_flatten(part) for part in parts]
+    if any(structure != flat[0][1] for _, structure in flat):
+        raise UsageError("the batches' answers have different structures", fix="give the same ones for every batch")
+    leaves = [_joined_leaves(leaves) for leaves in zip(*(leaves for leaves, _ in flat), strict=True)]
+    return pytree.tree_unflatten(leaves, flat[0][1])
+
+
+def _joined_leaves(leaves: Sequence[Any]) -> Any:
+    if not isinstance(leaves[0], torch.Tensor):
+        return leaves[0] if all(leaf == leaves[0] for leaf in leaves) else list(leaves)
+    return torch.cat([leaf if leaf.ndim else leaf[None] for leaf in leaves])
 
 
 def split_and_load(data: Any, devices: Any, shares: Shares = "equal") -> list[Any]:
