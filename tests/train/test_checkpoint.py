@@ -299,13 +299,15 @@ def test_a_name_of_torch_gives_a_file_that_torch_loads(tmp_path: Path, name: str
     assert torch.equal(other.weight, net.weight)
     with pytest.raises(weft.UsageError, match="has no place for random states"):
         weft.save(tmp_path / name, net, random=True)
-    with pytest.raises(weft.UsageError, match="is refused by torch.load"):
+    with pytest.raises(weft.UsageError, match="is refused by torch"):
         weft.save(tmp_path / name, net, place=tmp_path)
     with pytest.raises(weft.UsageError, match="under the name model"):
         weft.save(tmp_path / name, net, model=1)
 
 
-@pytest.mark.parametrize(("name", "fix"), [("strict", "partial=True"), ("map_location", "net.to"), ("weights_only", "leave")])
+@pytest.mark.parametrize(
+    ("name", "fix"), [("strict", "partial=True"), ("map_location", "net.to"), ("weights_only", "leave")]
+)
 def test_names_of_torch_load_are_pointed_to_ours(tmp_path: Path, name: str, fix: str) -> None:
     net = nn.Linear(3, 2)
     weft.save(tmp_path / "net.safetensors", net)
