@@ -13,7 +13,7 @@ from torch.nn import functional
 import weft
 from weft.api.step import Step
 from weft.compile import pipeline
-from weft.plan.schedule.machine_model import default_model
+from weft.plan.schedule.cost import default_model
 
 
 def images() -> nn.Module:

@@ -35,7 +35,7 @@ AREAS = {
     ),
     "fusing": Area(
         ("plan/fuse/*.py", "plan/regions/*.py"),
-        ("plan/fuse/test_*.py", "plan/regions/test_*.py", "plan/kernels/test_kernel*.py", "plan/test_near_misses.py"),
+        ("plan/fuse/test_*.py", "plan/regions/test_*.py", "plan/kernels/test_[lr]*.py", "plan/test_near_misses.py"),
     ),
     "lazy": Area(
         ("lazy_tensors/*.py",),
@@ -55,8 +55,8 @@ AREAS = {
         ("plan/memory/*.py", "runtime/arena.py", "plan/form/dependencies.py"),
         (
             "plan/memory/test_*.py",
-            "plan/kernels/test_box.py",
-            "plan/fuse/test_loose_outputs.py",
+            "plan/kernels/test_kernel.py",
+            "plan/fuse/test_fusion.py",
             "plan/schedule/test_lanes.py",
             "runtime/test_arena.py",
             "runtime/test_inputs_written.py",

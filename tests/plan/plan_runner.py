@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.plan.form.order import lanes_of
+from weft.plan.form.dependencies import lanes_of
 from weft.plan.form.plan import Buffer, KernelCall, Location, Plan, Run, Wait
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
-from weft.plan.schedule.machine_model import default_model
+from weft.plan.schedule.cost import default_model
 from weft.target import cross_target
 
 TARGET = cross_target("x86_64")

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from tests.plan.memory.test_memory import chain
+from tests.plan.memory.test_arena import chain
 from tests.plan.plan_runner import EAGER, random_plan
 
 from weft.errors import InternalError
 from weft.plan.check import check_plan, overlap
 from weft.plan.form.plan import Lane, Plan, Run, Wait
-from weft.plan.kernels.box import Box
+from weft.plan.kernels.kernel import ByteBox
 from weft.plan.memory.arena import place
 from weft.plan.schedule.lanes import schedule
 
@@ -120,15 +120,15 @@ def test_every_wait_of_a_schedule_is_needed() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "wanted"),
     [
-        (Box(0, 8, (), 8), Box(8, 16, (), 8), False),
-        (Box(0, 9, (), 9), Box(8, 16, (), 8), True),
-        (Box(0, 100, ((32, 4),), 4), Box(4, 104, ((32, 4),), 4), False),
-        (Box(0, 100, ((32, 4),), 5), Box(4, 104, ((32, 4),), 4), True),
-        (Box(0, 100, ((32, 4),), 4), Box(50, 60, (), 10), False),
-        (Box(0, 100, ((32, 4),), 4), Box(50, 70, (), 20), True),
-        (Box(0, 100, ((32, 4),), 4), None, True),
+        (ByteBox(0, 8, (), 8), ByteBox(8, 16, (), 8), False),
+        (ByteBox(0, 9, (), 9), ByteBox(8, 16, (), 8), True),
+        (ByteBox(0, 100, ((32, 4),), 4), ByteBox(4, 104, ((32, 4),), 4), False),
+        (ByteBox(0, 100, ((32, 4),), 5), ByteBox(4, 104, ((32, 4),), 4), True),
+        (ByteBox(0, 100, ((32, 4),), 4), ByteBox(50, 60, (), 10), False),
+        (ByteBox(0, 100, ((32, 4),), 4), ByteBox(50, 70, (), 20), True),
+        (ByteBox(0, 100, ((32, 4),), 4), None, True),
     ],
 )
-def test_overlap_looks_at_every_item(one: Box, other: Box | None, wanted: bool) -> None:
+def test_overlap_looks_at_every_item(one: ByteBox, other: ByteBox | None, wanted: bool) -> None:
     assert overlap(one, other) is wanted
     assert overlap(other, one) is wanted

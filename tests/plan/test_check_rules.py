@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plan.memory.test_memory import NEGATE, chain
+from tests.plan.memory.test_arena import NEGATE, chain
 from tests.plan.plan_runner import EAGER, Machine, random_plan
 
 from weft.errors import InternalError
 from weft.plan.check import MOST_SHOWN, check_plan, overlap
 from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
-from weft.plan.kernels.box import Box, box, disjoint
+from weft.plan.kernels.kernel import ByteBox, box, disjoint
 from weft.plan.memory.arena import ALIGNMENT, place
 from weft.plan.schedule.lanes import schedule
 
@@ -245,7 +245,7 @@ BOXES = st.builds(
 )
 
 
-def bytes_of(found: Box) -> set[int]:
+def bytes_of(found: ByteBox) -> set[int]:
     starts = np.array([found.low])
     for stride, count in found.steps:
         starts = (starts[:, None] + stride * np.arange(count)).ravel()
@@ -253,7 +253,7 @@ def bytes_of(found: Box) -> set[int]:
 
 
 @given(one=BOXES, other=BOXES)
-def test_boxes_overlap_where_they_share_a_byte(one: Box, other: Box) -> None:
+def test_boxes_overlap_where_they_share_a_byte(one: ByteBox, other: ByteBox) -> None:
     shared = bool(bytes_of(one) & bytes_of(other))
     assert overlap(one, other) is shared
     assert not (disjoint(one, other) and shared)

@@ -22,15 +22,14 @@ from weft.plan.check import check_plan
 from weft.plan.form.plan import Plan, Run, Wait
 from weft.plan.fuse.fuse import fuse
 from weft.plan.fuse.merge_loops import merge_loops
-from weft.plan.kernels.box import Range
 from weft.plan.kernels.conv import ConvKernel
-from weft.plan.kernels.kernel import Kernel
+from weft.plan.kernels.kernel import Kernel, Range
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.winograd import WinogradKernel
 from weft.plan.memory.arena import place
 from weft.plan.regions.region import find_regions
+from weft.plan.schedule.cost import default_model
 from weft.plan.schedule.lanes import schedule
-from weft.plan.schedule.machine_model import default_model
 from weft.target import host_target
 
 POOL = "ceil_mode=False, count_include_pad=False, divisor_override=None"

@@ -20,7 +20,7 @@ from weft.ir.printer import print_graph
 from weft.lazy_tensors import backoff as lazy_backoff
 from weft.lazy_tensors import segment_plan as lazy_plan
 from weft.plan.plan_text import plan_text
-from weft.plan.schedule.machine_model import default_model
+from weft.plan.schedule.cost import default_model
 from weft.runtime import compiled_graph
 from weft.target import host_target
 

@@ -3,12 +3,19 @@
 from dataclasses import replace
 
 from weft.plan.form.plan import Buffer, KernelCall, Lane, Location, Plan, Run, Wait
-from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction, View
-from weft.plan.kernels.gemm import GemmKernel, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.gemm import (
+    Epilogue,
+    EpilogueOperand,
+    GemmKernel,
+    Matrix,
+    PackedMatrix,
+    choose_schedule,
+    packed_size,
+    panels,
+)
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.target import host_target
 
 TARGET = host_target()
@@ -60,7 +67,7 @@ def linear_plan(rows: int, inner: int, columns: int, name: str = "product") -> P
         left=Matrix((), inner, 1),
         right=PackedMatrix(()),
         out=Matrix((), columns, 1),
-        epilogue=Epilogue(bias=Operand((), 0, 1)),
+        epilogue=Epilogue(bias=EpilogueOperand((), 0, 1)),
         schedule=schedule,
     )
     source, blocks = Matrix((), 1, inner), panels(columns, schedule)

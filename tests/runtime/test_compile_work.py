@@ -13,7 +13,7 @@ from torch import nn
 import weft
 from weft.compile import pipeline
 from weft.config import overrides
-from weft.plan.schedule.machine_model import default_model
+from weft.plan.schedule.cost import default_model
 from weft.target import host_target
 
 SMALL, LARGE = 40, 160

@@ -10,7 +10,7 @@ import pytest
 
 from weft.codegen.measure_module import can_flush, measure_module
 from weft.config import overrides
-from weft.plan.schedule.machine_model import MachineModel, default_model, parse_model
+from weft.plan.schedule.cost import MachineModel, default_model, parse_model
 from weft.runtime import measure
 from weft.runtime.arena import ArenaBlock
 from weft.runtime.measure import FOLDER, HANDED_BYTES, machine_model, measure_machine

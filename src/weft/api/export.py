@@ -21,8 +21,7 @@ from weft.ir.types import DTYPE_NAMES, NumberType, TensorType
 from weft.plan.fuse.fuse import Fused, fuse
 from weft.plan.memory.arena import place
 from weft.plan.regions.attention import with_attentions
-from weft.plan.regions.native_values import with_regions
-from weft.plan.regions.region import Region, find_regions
+from weft.plan.regions.region import Region, find_regions, with_regions
 from weft.programs.loaded import LoadedProgram
 from weft.programs.parts import ProgramParts
 from weft.programs.program import Program

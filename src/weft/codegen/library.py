@@ -22,7 +22,7 @@ from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import resolve
 from weft.ir.types import NumberType, TensorType
-from weft.plan.library_plan import LibraryPlan, Step
+from weft.plan.library_plan import LibraryPlan, LibraryStep
 
 FILENAME = "<weft program>"
 Run = Callable[..., tuple[Any, ...]]
@@ -125,7 +125,7 @@ class _Writer:
         return text if step.item is None else f"{text}[{step.item}]"
 
 
-def _emit_library(writer: _Writer, step: Step) -> list[str]:
+def _emit_library(writer: _Writer, step: LibraryStep) -> list[str]:
     value = step.value
     call: Call = value.attributes["call"]
     names = [writer.variables[operand] for operand in value.operands]
@@ -140,7 +140,7 @@ def _emit_library(writer: _Writer, step: Step) -> list[str]:
     return [f"{writer.variables[value]} = {text}"]
 
 
-def _emit_update(writer: _Writer, step: Step) -> list[str]:
+def _emit_update(writer: _Writer, step: LibraryStep) -> list[str]:
     value = step.value
     call: Call = value.attributes["call"]
     name = writer.variables[value]
@@ -171,31 +171,31 @@ def _emit_update(writer: _Writer, step: Step) -> list[str]:
     return lines
 
 
-def _emit_native(writer: _Writer, step: Step) -> list[str]:
+def _emit_native(writer: _Writer, step: LibraryStep) -> list[str]:
     region = writer.constant(writer.natives[step.value.attributes["region"]])
     operands = ", ".join(writer.variables[operand] for operand in step.value.operands)
     return [f"{writer.variables[step.value]} = {region}({operands})"]
 
 
-def _emit_item(writer: _Writer, step: Step) -> list[str]:
+def _emit_item(writer: _Writer, step: LibraryStep) -> list[str]:
     operand = writer.variables[step.value.operands[0]]
     return [f"{writer.variables[step.value]} = {operand}[{step.value.attributes['index']}]"]
 
 
-def _emit_constant(writer: _Writer, step: Step) -> list[str]:
+def _emit_constant(writer: _Writer, step: LibraryStep) -> list[str]:
     return [f"{writer.variables[step.value]} = {writer.constant(step.value.attributes['tensor'])}"]
 
 
-def _emit_random_state(writer: _Writer, step: Step) -> list[str]:
+def _emit_random_state(writer: _Writer, step: LibraryStep) -> list[str]:
     return [f"{writer.variables[step.value]} = {writer.constant(torch.get_rng_state)}()"]
 
 
-def _emit_set_random_state(writer: _Writer, step: Step) -> list[str]:
+def _emit_set_random_state(writer: _Writer, step: LibraryStep) -> list[str]:
     operand = writer.variables[step.value.operands[0]]
     return [f"{writer.constant(torch.set_rng_state)}({operand})", f"{writer.variables[step.value]} = None"]
 
 
-def _emit_small(writer: _Writer, step: Step) -> list[str]:
+def _emit_small(writer: _Writer, step: LibraryStep) -> list[str]:
     """A small op: the interpreter's rule for it, which is PyTorch's function of that name."""
     value = step.value
     rule = writer.constant(partial(evaluate, value))
@@ -203,7 +203,7 @@ def _emit_small(writer: _Writer, step: Step) -> list[str]:
     return [f"{writer.variables[value]} = {rule}([{operands}])"]
 
 
-def _emit_scalar(writer: _Writer, step: Step) -> list[str]:
+def _emit_scalar(writer: _Writer, step: LibraryStep) -> list[str]:
     together = writer.numbers_together.get(step.value)
     if together is None:
         return _emit_small(writer, step)
@@ -214,7 +214,7 @@ def _emit_scalar(writer: _Writer, step: Step) -> list[str]:
     return [f"{', '.join(writer.variables[value] for value in together.values)}, = {make}(({numbers},))"]
 
 
-EMIT: dict[str, Callable[[_Writer, Step], list[str]]] = {
+EMIT: dict[str, Callable[[_Writer, LibraryStep], list[str]]] = {
     "library": _emit_library,
     "update": _emit_update,
     "item": _emit_item,

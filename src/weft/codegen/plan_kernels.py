@@ -24,14 +24,12 @@ from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.kernels.check import CheckKernel
 from weft.plan.kernels.conv import ConvKernel
-from weft.plan.kernels.conv_weight import WeightGradientKernel
-from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.kernels.pool import PoolKernel
-from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
 from weft.plan.kernels.reduce import RowKernel
 from weft.plan.kernels.scatter import ScatterKernel
 from weft.plan.kernels.top import TopKernel

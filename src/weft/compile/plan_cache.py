@@ -23,9 +23,9 @@ from weft.ir.graph import Graph, Value
 from weft.ir.literals import bytes_of
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import type_of
+from weft.plan.plan_record import places_of, read_planned, write_planned
 from weft.plan.planned import PlannedGraph
-from weft.plan.planned_record import places_of, read_planned, write_planned
-from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.schedule.cost import MachineModel
 from weft.target import Target
 
 PLAN_FOLDER = "plans"

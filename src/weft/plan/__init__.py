@@ -1,1 +1,1 @@
-"""Graphs -> kernels, tiles, lanes and memory: how to compute, as plain data that codegen follows."""
+"""Plan how a Graph is computed: kernels, tiles, lanes and memory, as plain data that codegen follows."""

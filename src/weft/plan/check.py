@@ -1,4 +1,4 @@
-"""A finished plan -> nothing, or an InternalError that lists all that is wrong with it.
+"""Check a finished plan by brute force: an InternalError lists all that is wrong with it.
 
 Brute force, for tests and for looking for mistakes: every pair of runs that touch the same bytes is looked at. What
 must hold, however fast or slow the lanes are:
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import InternalError, counted
-from weft.plan.form.order import Order, lanes_of, order_of
+from weft.plan.form.dependencies import Order, lanes_of, order_of
 from weft.plan.form.plan import Plan, Run, Wait
-from weft.plan.kernels.box import Box
+from weft.plan.kernels.kernel import ByteBox
 from weft.plan.memory.arena import ALIGNMENT
 
 Place = tuple[int, int]  # a run: its lane, and its position there
@@ -86,7 +86,7 @@ def _offset_problems(plan: Plan) -> Iterator[str]:
 
 def _order_problems(plan: Plan, order: Order) -> Iterator[str]:
     written = {place.buffer for call in plan.calls for place in call.writes}
-    touches: dict[int, list[tuple[Place, Run, Box | None, bool]]] = defaultdict(list)
+    touches: dict[int, list[tuple[Place, Run, ByteBox | None, bool]]] = defaultdict(list)
     for lane, runs in enumerate(order.runs):
         for position, run in enumerate(runs):
             call = plan.calls[run.call]
@@ -127,7 +127,7 @@ def _sharing_problems(plan: Plan, order: Order) -> Iterator[str]:
             yield f"buffers {one} and {other} share bytes of the arena and may be in use at the same time"
 
 
-def _boxes(plan: Plan, number: int, begin: int, end: int) -> tuple[Box | None, ...]:
+def _boxes(plan: Plan, number: int, begin: int, end: int) -> tuple[ByteBox | None, ...]:
     call = plan.calls[number]
     if not begin < end <= call.kernel.tile_count:
         return (None,) * len(call.arguments)
@@ -135,7 +135,7 @@ def _boxes(plan: Plan, number: int, begin: int, end: int) -> tuple[Box | None, .
     return tuple(one.moved(place.offset) if one else None for one, place in zip(found, call.arguments, strict=True))
 
 
-def overlap(one: Box | None, other: Box | None) -> bool:
+def overlap(one: ByteBox | None, other: ByteBox | None) -> bool:
     """Tell whether two boxes share a byte, by looking at every item of both; None is everywhere."""
     if one is None or other is None:
         return True
@@ -147,7 +147,7 @@ def overlap(one: Box | None, other: Box | None) -> bool:
     return bool(((last >= 0) & (others[last] + other.item > starts)).any())
 
 
-def _starts(found: Box) -> NDArray[np.int64]:
+def _starts(found: ByteBox) -> NDArray[np.int64]:
     starts = np.array([found.low], np.int64)
     for stride, count in found.steps:
         starts = (starts[:, None] + stride * np.arange(count)).ravel()

@@ -1,30 +1,70 @@
-"""A lifted Graph -> its regions fused into kernels, which can be given lanes and memory in several ways."""
+"""Plan a lifted Graph: fuse its regions into kernels, and choose the lanes and the memory of these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph, Value, replace_operands
+from weft.ir.types import TensorType, TupleType
 from weft.plan.form.plan import Plan
+from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import Fused, fuse
+from weft.plan.fuse.fusion import tensor_type
 from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.library_plan import plan_library
 from weft.plan.memory.arena import place
-from weft.plan.memory.in_place import write_in_place
+from weft.plan.memory.in_place import replaceable, write_in_place, write_over_operands
 from weft.plan.memory.outputs import borrow_outputs
-from weft.plan.memory.over_operands import write_over_operands
-from weft.plan.memory.replaceable import replaceable
 from weft.plan.memory.waits import early_order, with_waits
-from weft.plan.output_types import as_planned, laid_out, unread
 from weft.plan.planned import PlannedGraph, PlannedRegion
-from weft.plan.regions.native_values import with_regions
-from weft.plan.regions.region import Region, find_regions
-from weft.plan.schedule.call_order import frugal_order
-from weft.plan.schedule.lanes import IN_ORDER, IN_TURN, Pace, Scheduled, Scheduling
-from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.regions.region import NATIVE, Region, find_regions, with_regions
+from weft.plan.regions.window import is_dense
+from weft.plan.schedule.cost import MachineModel
+from weft.plan.schedule.lanes import IN_ORDER, IN_TURN, LanePace, Scheduled, Scheduling, frugal_order
 from weft.target import Target
+
+
+def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequence[Value]]) -> Iterator[Value]:
+    """Those of some values that a region hands out, and that nothing outside reads: neither operators nor regions."""
+    inside = {*region.values}
+    return (
+        value
+        for value in region.outputs
+        if value in values and is_dense(declared(tensor_type(value))) and inside.issuperset(users[value])
+    )
+
+
+def laid_out(value: Value, strides: tuple[int, ...]) -> TensorType:
+    """The type of an output whose elements lie this far apart."""
+    return replace(tensor_type(value), strides=strides)
+
+
+def as_planned(compiled: Graph, regions: Sequence[PlannedRegion]) -> Graph:
+    """The graph with the types that regions' outputs have; those that have others are results alone."""
+    now: dict[Value, Value] = {}
+    for value in compiled.values:
+        (found,) = replace_operands([value], now)
+        outputs = _outputs(value, regions)
+        if outputs is not None and value.type != TupleType(outputs):
+            found = replace(found, type=TupleType(outputs))
+        elif value.op == "item" and found is not value:
+            kinds = _outputs(value.operands[0], regions)
+            found = found if kinds is None else replace(found, type=kinds[value.attributes["index"]])
+        if found is not value:
+            now[value] = found  # whoever reads it below reads this one, also where its own type is as before
+    if not now:
+        return compiled
+    values = tuple(now.get(value, value) for value in compiled.values)
+    results = tuple(replace(result, value=now.get(result.value, result.value)) for result in compiled.results)
+    writes = tuple(replace(write, value=now.get(write.value, write.value)) for write in compiled.writes)
+    return replace(compiled, values=values, results=results, writes=writes)
+
+
+def _outputs(value: Value, regions: Sequence[PlannedRegion]) -> tuple[TensorType, ...] | None:
+    return regions[value.attributes["region"]].outputs if value.op == NATIVE else None
+
 
 # For so much more memory than was asked for, lanes are held back however long it takes; for less only if that takes at
 # most this part more time: it costs much where lanes overlap, as the layers of an LSTM do.
@@ -42,7 +82,7 @@ class Thrift:
     nothing waits for that.
     """
 
-    pace: Pace | None = None
+    pace: LanePace | None = None
     ordered: bool = False
     slack: float | None = None
 
@@ -67,7 +107,7 @@ class DraftRegion:
         self._replaced = replaced
         self._planner = planner
         self._scheduling: dict[bool, Scheduling] = {}
-        self._scheduled: dict[tuple[bool, Pace | None], Scheduled] = {}
+        self._scheduled: dict[tuple[bool, LanePace | None], Scheduled] = {}
 
     @property
     def kernels(self) -> Plan:

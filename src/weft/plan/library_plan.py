@@ -1,4 +1,4 @@
-"""A Graph -> an ordered list of library calls that says which tensors die where and which writes need no copy.
+"""Order the library calls of a Graph: which tensors die where, and which writes need no copy.
 
 A writing call works on a private copy of what it writes. The copy is left out where nobody could tell: the base was
 made by this program, and neither it nor anything that shares its memory is read later or handed out.
@@ -13,7 +13,7 @@ from weft.ir.library import is_view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class LibraryStep:
     """One value to compute; `in_place` are the operand positions written without a copy, `dying` the values to drop."""
 
     value: Value
@@ -26,7 +26,7 @@ class LibraryPlan:
     """Inputs, steps in order, and the values to hand out."""
 
     inputs: tuple[Value, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[LibraryStep, ...]
     outputs: tuple[Value, ...]
 
     def __str__(self) -> str:
@@ -40,12 +40,12 @@ def plan_library(graph: Graph) -> LibraryPlan:
     outputs = tuple(dict.fromkeys(graph.roots()))
     last_use = _last_uses(graph, outputs)
     owners = _Owners(graph, outputs, last_use)
-    steps: list[Step] = []
+    steps: list[LibraryStep] = []
     for index, value in enumerate(graph.values):
         in_place = owners.visit(index, value)
         read = (*dict.fromkeys(value.operands), value)
         dying = tuple(operand for operand in read if last_use[operand] <= index and operand not in owners.kept)
-        steps.append(Step(value, in_place, dying))
+        steps.append(LibraryStep(value, in_place, dying))
     return LibraryPlan(graph.inputs, tuple(steps), outputs)
 
 
@@ -106,7 +106,7 @@ def _last_uses(graph: Graph, outputs: tuple[Value, ...]) -> dict[Value, int]:
     return last_use
 
 
-def _describe(step: Step, names: dict[Value, str]) -> str:
+def _describe(step: LibraryStep, names: dict[Value, str]) -> str:
     call = step.value.attributes.get("call")
     text = f"{call.target if call else step.value.op}({', '.join(names[operand] for operand in step.value.operands)})"
     if step.in_place:

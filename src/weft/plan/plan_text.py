@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from weft.errors import counted
-from weft.plan.form.dependencies import Footprints
-from weft.plan.form.order import lanes_of
+from weft.plan.form.dependencies import Footprints, lanes_of
 from weft.plan.form.plan import KernelCall, Location, Plan, Run
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.memory.arena import live_bytes
-from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.schedule.cost import MachineModel
 from weft.plan.schedule.timetable import CallCosts
 
 MICROSECOND = 1e-6

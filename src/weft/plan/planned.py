@@ -1,4 +1,4 @@
-"""A planned Graph: the plans of its regions, the Graph that runs them, and the memory that all of it takes."""
+"""Hold a planned Graph: the plans of its regions, the Graph that runs them, and the memory that all of it takes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from weft.ir.graph import Graph, Value
 from weft.ir.library import is_view
 from weft.ir.types import TensorType, TupleType, Type
 from weft.plan.form.plan import Plan
-from weft.plan.library_plan import LibraryPlan, Step
-from weft.plan.regions.native_values import NATIVE
-from weft.plan.regions.region import Region
-from weft.plan.regions.sink import size_of
+from weft.plan.library_plan import LibraryPlan, LibraryStep
+from weft.plan.regions.region import NATIVE, Region, size_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +48,7 @@ class PlannedGraph:
             held -= sum(made.get(value, 0) for value in step.dying)
         return peak
 
-    def _made(self, step: Step) -> int:
+    def _made(self, step: LibraryStep) -> int:
         """The bytes of new memory that stay when a step is done; a region's outputs are counted as they are named."""
         value = step.value
         if value.op == "item" and (region := self._region(value.operands[0])) is not None:

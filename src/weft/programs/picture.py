@@ -12,8 +12,7 @@ from weft.document.schedules import LaneBlock, Piece, flow, lanes, lanes_text
 from weft.errors import counted
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
-from weft.plan.form.dependencies import Footprints, predecessors
-from weft.plan.form.order import lanes_of, order_of
+from weft.plan.form.dependencies import Footprints, lanes_of, order_of, predecessors
 from weft.plan.form.plan import Plan
 from weft.plan.memory.arena import aligned, bytes_in_use
 from weft.plan.plan_text import describe

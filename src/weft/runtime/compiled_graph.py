@@ -22,8 +22,7 @@ from weft.ir.ops import effect_of
 from weft.ir.types import TensorType, Type
 from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph, PlannedRegion
-from weft.plan.regions.native_values import NATIVE
-from weft.plan.regions.region import Region
+from weft.plan.regions.region import NATIVE, Region
 from weft.runtime.binding import BoundProgram
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import Begun, ClockedExecutable, LaneSpan, NativeExecutable

@@ -26,7 +26,7 @@ from weft.codegen.threads.layout import CLOCK_OFFSET, MARK_OFFSET, PROGRAM_OFFSE
 from weft.codegen.threads.workers import BACKOFF_SLOT, FIRST_LANE_SLOT
 from weft.devices import cpu_count
 from weft.errors import InternalError
-from weft.plan.form.order import lanes_of
+from weft.plan.form.dependencies import lanes_of
 from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
 from weft.runtime.arena import ArenaBlock, block_pool

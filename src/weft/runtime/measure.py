@@ -18,7 +18,7 @@ from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, can_flush, me
 from weft.codegen.objects.native import NativeLibrary
 from weft.config import config
 from weft.errors import UsageError
-from weft.plan.schedule.machine_model import MachineModel, default_model, parse_model
+from weft.plan.schedule.cost import MachineModel, default_model, parse_model
 from weft.runtime.arena import ArenaBlock
 from weft.runtime.shared_code import ahead, shared_library
 from weft.target import Target, host_target

@@ -9,8 +9,7 @@ from tests.codegen.kernel_cases import assert_as_exact_as_eager, assert_untouche
 from weft.codegen.kernels.attention import emit_attention
 from weft.plan.kernels.attention import AttentionKernel, AttentionSizes, choose_attention
 from weft.plan.kernels.expression import Instruction, View
-from weft.plan.kernels.gemm import Matrix
-from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule
+from weft.plan.kernels.gemm import Matrix, choose_dots, choose_schedule
 from weft.target import Target
 
 TARGETS = targets()

@@ -9,11 +9,9 @@ from torch.nn.functional import conv2d
 
 from weft.codegen.kernels.conv import emit_conv
 from weft.codegen.kernels.pack import emit_pack
-from weft.plan.kernels.conv import ConvKernel, ConvSizes
-from weft.plan.kernels.epilogue import Epilogue, Operand
-from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.images import Images, Window, out_size
-from weft.plan.kernels.schedule_conv import (
+from weft.plan.kernels.conv import (
+    ConvKernel,
+    ConvSizes,
     WeightOrder,
     channel_parts,
     choose_conv_schedule,
@@ -21,11 +19,14 @@ from weft.plan.kernels.schedule_conv import (
     choose_dot_schedule,
     pack_conv_weights,
 )
+from weft.plan.kernels.expression import Instruction
+from weft.plan.kernels.gemm import Epilogue, EpilogueOperand
+from weft.plan.kernels.images import Images, ImageWindow, out_size
 from weft.target import Target
 
 TARGETS = targets()
 IDS = [target.name for target in TARGETS]
-BIAS = Operand((), 0, 1)
+BIAS = EpilogueOperand((), 0, 1)
 
 
 def channels_last(channels: int, size: tuple[int, int]) -> Images:
@@ -37,7 +38,7 @@ def convolution(
     images: int,
     channels: tuple[int, int, int],
     in_size: tuple[int, int],
-    window: Window,
+    window: ImageWindow,
     **fields: object,
 ) -> ConvKernel:
     in_channels, out_channels, groups = channels
@@ -87,7 +88,7 @@ def check(target: Target, kernel: ConvKernel, x: torch.Tensor, weight: torch.Ten
     assert_untouched(whole)
 
 
-Case = tuple[int, tuple[int, int, int], tuple[int, int], Window]
+Case = tuple[int, tuple[int, int, int], tuple[int, int], ImageWindow]
 
 
 def check_random(target: Target, case: Case, **fields: object) -> None:
@@ -99,24 +100,29 @@ def check_random(target: Target, case: Case, **fields: object) -> None:
 
 
 CASES = {
-    "3x3 padded": (2, (16, 33, 1), (7, 9), Window((3, 3), padding=(1, 1))),
-    "3x3 bare": (1, (17, 48, 1), (9, 8), Window((3, 3))),
-    "1x1": (1, (31, 65, 1), (5, 5), Window((1, 1))),
-    "1x1 stride 2": (2, (8, 15, 1), (7, 6), Window((1, 1), stride=(2, 2))),
-    "5x5 from 1 channel": (2, (1, 20, 1), (12, 14), Window((5, 5))),
-    "7x7 stride 2 from 3 channels": (1, (3, 64, 1), (23, 21), Window((7, 7), stride=(2, 2))),
-    "3x3 padded from 1 channel": (1, (1, 20, 1), (9, 9), Window((3, 3), padding=(1, 1))),
-    "dilated": (1, (5, 16, 1), (13, 11), Window((3, 2), padding=(2, 1), dilation=(2, 3))),
-    "uneven": (1, (6, 9, 1), (10, 17), Window((2, 5), stride=(3, 1), padding=(0, 2))),
-    "grouped": (2, (12, 20, 4), (6, 7), Window((3, 3), padding=(1, 1))),
-    "one pixel": (1, (64, 17, 1), (1, 1), Window((3, 3), padding=(1, 1))),
-    "several small images": (13, (20, 40, 1), (5, 6), Window((3, 3), padding=(1, 1))),
-    "several images, wide padding": (9, (50, 20, 1), (4, 5), Window((5, 5), padding=(4, 4))),
-    "several images, stride": (11, (40, 33, 1), (7, 5), Window((3, 4), stride=(2, 3), padding=(1, 2))),
-    "several images, dilated": (12, (24, 48, 1), (8, 7), Window((3, 3), padding=(3, 2), dilation=(3, 2))),
-    "several images, many channels": (8, (130, 64, 1), (4, 4), Window((3, 3), padding=(1, 1))),
-    "several images, outside the last rows": (7, (8, 96, 1), (3, 3), Window((2, 2), stride=(2, 2), padding=(1, 1))),
-    "no image": (0, (4, 8, 1), (5, 5), Window((3, 3))),
+    "3x3 padded": (2, (16, 33, 1), (7, 9), ImageWindow((3, 3), padding=(1, 1))),
+    "3x3 bare": (1, (17, 48, 1), (9, 8), ImageWindow((3, 3))),
+    "1x1": (1, (31, 65, 1), (5, 5), ImageWindow((1, 1))),
+    "1x1 stride 2": (2, (8, 15, 1), (7, 6), ImageWindow((1, 1), stride=(2, 2))),
+    "5x5 from 1 channel": (2, (1, 20, 1), (12, 14), ImageWindow((5, 5))),
+    "7x7 stride 2 from 3 channels": (1, (3, 64, 1), (23, 21), ImageWindow((7, 7), stride=(2, 2))),
+    "3x3 padded from 1 channel": (1, (1, 20, 1), (9, 9), ImageWindow((3, 3), padding=(1, 1))),
+    "dilated": (1, (5, 16, 1), (13, 11), ImageWindow((3, 2), padding=(2, 1), dilation=(2, 3))),
+    "uneven": (1, (6, 9, 1), (10, 17), ImageWindow((2, 5), stride=(3, 1), padding=(0, 2))),
+    "grouped": (2, (12, 20, 4), (6, 7), ImageWindow((3, 3), padding=(1, 1))),
+    "one pixel": (1, (64, 17, 1), (1, 1), ImageWindow((3, 3), padding=(1, 1))),
+    "several small images": (13, (20, 40, 1), (5, 6), ImageWindow((3, 3), padding=(1, 1))),
+    "several images, wide padding": (9, (50, 20, 1), (4, 5), ImageWindow((5, 5), padding=(4, 4))),
+    "several images, stride": (11, (40, 33, 1), (7, 5), ImageWindow((3, 4), stride=(2, 3), padding=(1, 2))),
+    "several images, dilated": (12, (24, 48, 1), (8, 7), ImageWindow((3, 3), padding=(3, 2), dilation=(3, 2))),
+    "several images, many channels": (8, (130, 64, 1), (4, 4), ImageWindow((3, 3), padding=(1, 1))),
+    "several images, outside the last rows": (
+        7,
+        (8, 96, 1),
+        (3, 3),
+        ImageWindow((2, 2), stride=(2, 2), padding=(1, 1)),
+    ),
+    "no image": (0, (4, 8, 1), (5, 5), ImageWindow((3, 3))),
 }
 
 
@@ -126,13 +132,13 @@ def test_a_convolution_equals_conv2d(target: Target, case: Case) -> None:
     check_random(target, case)
 
 
-DEPTHWISE_WINDOWS = [Window((3, 3), (1, 1), (1, 1)), Window((5, 4), (2, 2), (2, 1)), Window((3, 3))]
+DEPTHWISE_WINDOWS = [ImageWindow((3, 3), (1, 1), (1, 1)), ImageWindow((5, 4), (2, 2), (2, 1)), ImageWindow((3, 3))]
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("channels", [1, 16, 37, 70])
 @pytest.mark.parametrize("window", DEPTHWISE_WINDOWS, ids=str)
-def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, window: Window) -> None:
+def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, window: ImageWindow) -> None:
     size = (11, 17)
     sizes = ConvSizes("f32", 2, 1, channels, size, window)
     layout, schedule = channels_last(channels, size), choose_depthwise_schedule(sizes, target)
@@ -147,7 +153,7 @@ def test_a_depthwise_convolution_equals_conv2d(target: Target, channels: int, wi
 
 def test_an_input_with_channels_outside_is_read_in_place() -> None:
     target = TARGETS[0]
-    size, window = (8, 9), Window((3, 3), stride=(2, 1))
+    size, window = (8, 9), ImageWindow((3, 3), stride=(2, 1))
     schedule = choose_conv_schedule(ConvSizes("f32", 2, 5, 24, size, window, dense=False), target)
     layout = Images(5 * 72, 9, 1, 72)
     kernel = convolution(target, 2, (5, 24, 1), size, window, input=layout, schedule=schedule)
@@ -156,17 +162,17 @@ def test_an_input_with_channels_outside_is_read_in_place() -> None:
 
 def test_parts_of_the_channels_add_up() -> None:
     target = TARGETS[0]
-    kernel = convolution(target, 1, (40, 24, 1), (6, 5), Window((3, 3), padding=(1, 1)))
+    kernel = convolution(target, 1, (40, 24, 1), (6, 5), ImageWindow((3, 3), padding=(1, 1)))
     kernel = replace(kernel, schedule=replace(kernel.schedule, channel_block=12))
     check(target, kernel, torch.randn(1, 40, 6, 5), torch.randn(24, 40, 3, 3), torch.randn(24))
 
 
 FEW = {
-    "2 channels, bare": (3, (20, 2, 1), (9, 9), Window((5, 5))),
-    "4 channels, padded": (13, (50, 4, 1), (6, 5), Window((5, 5), padding=(4, 4))),
-    "3 channels, stride": (9, (33, 3, 1), (7, 8), Window((3, 3), stride=(2, 2), padding=(1, 1))),
-    "1 channel": (2, (70, 1, 1), (4, 5), Window((1, 1))),
-    "3 channels, whole vectors": (2, (32, 3, 1), (9, 8), Window((3, 2), stride=(1, 2))),
+    "2 channels, bare": (3, (20, 2, 1), (9, 9), ImageWindow((5, 5))),
+    "4 channels, padded": (13, (50, 4, 1), (6, 5), ImageWindow((5, 5), padding=(4, 4))),
+    "3 channels, stride": (9, (33, 3, 1), (7, 8), ImageWindow((3, 3), stride=(2, 2), padding=(1, 1))),
+    "1 channel": (2, (70, 1, 1), (4, 5), ImageWindow((1, 1))),
+    "3 channels, whole vectors": (2, (32, 3, 1), (9, 8), ImageWindow((3, 2), stride=(1, 2))),
 }
 
 
@@ -180,7 +186,7 @@ def test_a_convolution_to_few_channels_may_have_its_vectors_along_the_inputs(tar
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 def test_the_last_few_channels_are_a_part_of_their_own(target: Target) -> None:
-    sizes = ConvSizes("f32", 8, 40, 17, (12, 12), Window((3, 3), padding=(1, 1)))
+    sizes = ConvSizes("f32", 8, 40, 17, (12, 12), ImageWindow((3, 3), padding=(1, 1)))
     whole = convolution(target, 8, (40, 17, 1), (12, 12), sizes.window)
     parts = channel_parts(whole, sizes, target)
     assert [(first, part.out_channels) for first, part in parts] == [(0, 16), (16, 1)]
@@ -196,7 +202,7 @@ def test_the_last_few_channels_are_a_part_of_their_own(target: Target) -> None:
 @pytest.mark.parametrize("pixels_of", ["row", "rows", "images"])
 def test_any_split_of_the_tiles_gives_the_same_bits(pixels_of: str) -> None:
     target = TARGETS[0]
-    kernel = convolution(target, 2, (8, 40, 1), (9, 11), Window((3, 3), padding=(1, 1)))
+    kernel = convolution(target, 2, (8, 40, 1), (9, 11), ImageWindow((3, 3), padding=(1, 1)))
     schedule = replace(kernel.schedule, tile_pixel_blocks=2, tile_panels=1, block_vectors=1, pixels_of=pixels_of)
     kernel = replace(kernel, schedule=schedule)
     x, packed, bias = torch.randn(2, 9, 11, 8), torch.randn(kernel.packed_group), torch.randn(40)
@@ -212,13 +218,13 @@ def test_any_split_of_the_tiles_gives_the_same_bits(pixels_of: str) -> None:
 def test_a_residual_is_added_before_relu_and_the_output_may_have_a_border() -> None:
     target = TARGETS[0]
     size = (6, 7)
-    kernel = convolution(target, 2, (16, 20, 1), size, Window((3, 3), padding=(1, 1)))
+    kernel = convolution(target, 2, (16, 20, 1), size, ImageWindow((3, 3), padding=(1, 1)))
     kernel = replace(
         kernel,
         output=Images(8 * 9 * 20, 9 * 20, 20, 1),
         epilogue=Epilogue(
             bias=BIAS,
-            operands=(Operand((), 20, 1),),
+            operands=(EpilogueOperand((), 20, 1),),
             body=(Instruction("add", (0, 1), "f32"), Instruction("relu", (2,), "f32")),
         ),
     )

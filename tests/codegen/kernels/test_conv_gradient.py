@@ -12,23 +12,27 @@ from weft.codegen.kernels.conv_weight import emit_weight_gradient
 from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.llvm.module import Module
-from weft.plan.fuse.conv_gradient import InputGradient, border_for_few_channels, input_gradient
+from weft.plan.fuse.conv_gradients import InputGradient, border_for_few_channels, input_gradient
 from weft.plan.kernels.conv import ConvSizes
-from weft.plan.kernels.conv_weight import WeightGradientKernel, choose_weight_gradient_schedule
-from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel, choose_depthwise_weight_schedule
-from weft.plan.kernels.images import Images, Window
+from weft.plan.kernels.conv_weight import (
+    DepthwiseWeightKernel,
+    WeightGradientKernel,
+    choose_depthwise_weight_schedule,
+    choose_weight_gradient_schedule,
+)
+from weft.plan.kernels.images import Images, ImageWindow
 from weft.target import Target
 
 TARGETS = targets()
 IDS = [target.name for target in TARGETS]
 WINDOWS = {
-    "3x3 padded": Window((3, 3), padding=(1, 1)),
-    "5x5 bare": Window((5, 5)),
-    "3x3 stride 2 padded": Window((3, 3), (2, 2), (1, 1)),
-    "1x1 stride 2": Window((1, 1), (2, 2)),
-    "dilated": Window((3, 2), (1, 2), (2, 1), (2, 3)),
-    "dilated with a stride": Window((3, 3), (2, 3), (2, 2), (2, 2)),
-    "7x7 stride 2 padded": Window((7, 7), (2, 2), (3, 3)),
+    "3x3 padded": ImageWindow((3, 3), padding=(1, 1)),
+    "5x5 bare": ImageWindow((5, 5)),
+    "3x3 stride 2 padded": ImageWindow((3, 3), (2, 2), (1, 1)),
+    "1x1 stride 2": ImageWindow((1, 1), (2, 2)),
+    "dilated": ImageWindow((3, 2), (1, 2), (2, 1), (2, 3)),
+    "dilated with a stride": ImageWindow((3, 3), (2, 3), (2, 2), (2, 2)),
+    "7x7 stride 2 padded": ImageWindow((7, 7), (2, 2), (3, 3)),
 }
 
 
@@ -39,7 +43,9 @@ def channels_last(channels: int, size: tuple[int, int]) -> Images:
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("channels", [(18, 21, 1), (18, 21, 3), (35, 35, 35), (6, 12, 6), (12, 6, 6)], ids=str)
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
-def test_the_input_gradient_equals_autograd(target: Target, channels: tuple[int, int, int], window: Window) -> None:
+def test_the_input_gradient_equals_autograd(
+    target: Target, channels: tuple[int, int, int], window: ImageWindow
+) -> None:
     (in_channels, out_channels, groups), size = channels, (11, 13)
     conv = ConvSizes("f32", 2, in_channels // groups, out_channels // groups, size, window)
     weight = torch.randn(out_channels, in_channels // groups, *window.size)
@@ -67,16 +73,18 @@ def test_the_input_gradient_equals_autograd(target: Target, channels: tuple[int,
 
 
 FEW = {
-    "4x4 stride 2 padded": Window((4, 4), (2, 2), (1, 1)),
-    "3x3 padded": Window((3, 3), padding=(1, 1)),
-    "5x4 strides": Window((5, 4), (3, 2), (2, 1)),
-    "dilated rows": Window((3, 4), (1, 2), (2, 1), (2, 1)),
+    "4x4 stride 2 padded": ImageWindow((4, 4), (2, 2), (1, 1)),
+    "3x3 padded": ImageWindow((3, 3), padding=(1, 1)),
+    "5x4 strides": ImageWindow((5, 4), (3, 2), (2, 1)),
+    "dilated rows": ImageWindow((3, 4), (1, 2), (2, 1), (2, 1)),
 }
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("window", FEW.values(), ids=FEW)
-def test_the_input_gradient_of_few_channels_goes_along_the_sum_inside_zeros(target: Target, window: Window) -> None:
+def test_the_input_gradient_of_few_channels_goes_along_the_sum_inside_zeros(
+    target: Target, window: ImageWindow
+) -> None:
     size, channels, batch = (27, 22), 1 if target.lanes(32) < 8 else 3, 3
     conv = ConvSizes("f32", batch, channels, 40, size, window)
     border = border_for_few_channels(conv, target)
@@ -130,7 +138,7 @@ def weight_gradient(
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize("images", [1, 2, 9])
 def test_the_weight_gradient_equals_autograd(
-    target: Target, channels: tuple[int, int, int], window: Window, images: int
+    target: Target, channels: tuple[int, int, int], window: ImageWindow, images: int
 ) -> None:
     (in_channels, out_channels, groups), size = channels, (11, 13)
     per_group = in_channels // groups, out_channels // groups
@@ -164,7 +172,7 @@ def depthwise_weight_gradient(
 @pytest.mark.parametrize("channels", [3, 35, 130])
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 def test_the_weight_gradient_of_a_depthwise_convolution_equals_autograd(
-    target: Target, channels: int, window: Window
+    target: Target, channels: int, window: ImageWindow
 ) -> None:
     size = (11, 13)
     conv = ConvSizes("f32", 3, 1, channels, size, window, dense=False)
@@ -177,9 +185,9 @@ def test_the_weight_gradient_of_a_depthwise_convolution_equals_autograd(
 
 
 def test_the_weight_gradient_of_no_image_is_zero() -> None:
-    conv = ConvSizes("f32", 0, 4, 8, (5, 5), Window((3, 3)))
+    conv = ConvSizes("f32", 0, 4, 8, (5, 5), ImageWindow((3, 3)))
     out = weight_gradient(TARGETS[0], conv, 1, (torch.randn(0, 4, 5, 5), torch.randn(0, 8, 3, 3)))
     assert torch.equal(out, torch.zeros(8, 4, 3, 3))
-    conv = ConvSizes("f32", 0, 1, 8, (5, 5), Window((3, 3)), dense=False)
+    conv = ConvSizes("f32", 0, 1, 8, (5, 5), ImageWindow((3, 3)), dense=False)
     out = depthwise_weight_gradient(TARGETS[0], conv, (torch.randn(0, 8, 5, 5), torch.randn(0, 8, 3, 3)))
     assert torch.equal(out, torch.zeros(8, 1, 3, 3))

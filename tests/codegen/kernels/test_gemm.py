@@ -9,11 +9,23 @@ from tests.codegen.kernel_cases import assert_as_exact_as_eager, assert_untouche
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.llvm.module import Module
-from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.gemm import (
+    Epilogue,
+    EpilogueOperand,
+    GemmKernel,
+    GemmSchedule,
+    Matrix,
+    PackedMatrix,
+    choose_dots,
+    choose_schedule,
+    copies_left,
+    packed_size,
+    packs_right,
+    panels,
+    reads_across,
+)
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
 from weft.target import Target
 
 TARGETS = targets()
@@ -22,7 +34,7 @@ SIZES = [
     (1, 1, 1), (1, 17, 5), (2, 16, 16), (3, 15, 33), (5, 31, 17), (8, 64, 48), (13, 7, 65), (17, 33, 50),
     (31, 63, 15), (33, 2, 64), (64, 65, 63), (65, 1, 31), (0, 3, 5), (3, 0, 5), (3, 5, 0),
 ]  # fmt: skip
-BIAS = Operand((), 0, 1)
+BIAS = EpilogueOperand((), 0, 1)
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
@@ -228,7 +240,7 @@ def test_accumulation_adds_to_what_is_there_before_the_epilogue() -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 def test_an_epilogue_reads_residuals_and_columns_with_their_strides(target: Target) -> None:
     epilogue = Epilogue(
-        operands=(Operand((), 45, 1), Operand((), 1, 0), Operand((), 1, 7)),
+        operands=(EpilogueOperand((), 45, 1), EpilogueOperand((), 1, 0), EpilogueOperand((), 1, 7)),
         body=(
             Instruction("add", (0, 1), "f32"),
             Instruction("mul", (4, 2), "f32"),

@@ -8,7 +8,7 @@ from tests.codegen.kernel_cases import assert_untouched, compiled, guarded, targ
 from torch.nn import functional
 
 from weft.codegen.kernels.pool import emit_pool
-from weft.plan.kernels.images import Images, Window
+from weft.plan.kernels.images import Images, ImageWindow
 from weft.plan.kernels.pool import PoolKernel, choose_pool_schedule
 from weft.target import Target
 
@@ -16,11 +16,11 @@ TARGETS = targets()
 IDS = [target.name for target in TARGETS]
 LAYOUTS = ("channels_last", "contiguous")
 WINDOWS = {
-    "2x2": (Window((2, 2), (2, 2)), False),
-    "3x3 stride 2 padded": (Window((3, 3), (2, 2), (1, 1)), False),
-    "3x3 stride 1 padded": (Window((3, 3), (1, 1), (1, 1)), False),
-    "uneven, last window over the end": (Window((3, 2), (2, 3), (1, 0)), True),
-    "5x4 stride 3": (Window((5, 4), (3, 3), (2, 2)), True),
+    "2x2": (ImageWindow((2, 2), (2, 2)), False),
+    "3x3 stride 2 padded": (ImageWindow((3, 3), (2, 2), (1, 1)), False),
+    "3x3 stride 1 padded": (ImageWindow((3, 3), (1, 1), (1, 1)), False),
+    "uneven, last window over the end": (ImageWindow((3, 2), (2, 3), (1, 0)), True),
+    "5x4 stride 3": (ImageWindow((5, 4), (3, 3), (2, 2)), True),
 }
 
 
@@ -31,7 +31,7 @@ def images(channels: int, size: tuple[int, int], layout: str) -> Images:
     return Images(rows * columns * channels, columns * channels, channels, 1)
 
 
-def pooling(target: Target, x: torch.Tensor, expected: torch.Tensor, window: Window, layout: str) -> PoolKernel:
+def pooling(target: Target, x: torch.Tensor, expected: torch.Tensor, window: ImageWindow, layout: str) -> PoolKernel:
     count, channels = x.shape[:2]
     in_size, out_size = (x.shape[2], x.shape[3]), (expected.shape[2], expected.shape[3])
     element = "f32" if x.dtype == torch.float32 else "f64"
@@ -70,7 +70,9 @@ def run(target: Target, kernel: PoolKernel, x: torch.Tensor, layout: str) -> tup
 @pytest.mark.parametrize("target", TARGETS, ids=IDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window, ceil", WINDOWS.values(), ids=WINDOWS)
-def test_maxima_and_their_indices_equal_max_pool2d(target: Target, layout: str, window: Window, ceil: bool) -> None:
+def test_maxima_and_their_indices_equal_max_pool2d(
+    target: Target, layout: str, window: ImageWindow, ceil: bool
+) -> None:
     x = torch.randn(2, 37, 9, 41)
     x[0, :, 3, 5] = torch.nan
     x[1, :, :, 30:] = -torch.inf
@@ -87,7 +89,7 @@ def test_maxima_and_their_indices_equal_max_pool2d(target: Target, layout: str, 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window, ceil", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize("divide_by", ["padding too", "what is seen", "3"])
-def test_means_equal_avg_pool2d(target: Target, layout: str, window: Window, ceil: bool, divide_by: str) -> None:
+def test_means_equal_avg_pool2d(target: Target, layout: str, window: ImageWindow, ceil: bool, divide_by: str) -> None:
     count_padding, divisor = divide_by != "what is seen", 3 if divide_by == "3" else None
     x = torch.randn(1, 35, 9, 41)
     expected = functional.avg_pool2d(x, window.size, window.stride, window.padding, ceil, count_padding, divisor)
@@ -102,7 +104,7 @@ def test_adaptive_means_equal_adaptive_avg_pool2d(layout: str, size: tuple[int, 
     target = TARGETS[0]
     x = torch.randn(2, 70, 9, 20, dtype=torch.float64)
     expected = functional.adaptive_avg_pool2d(x, size)
-    kernel = replace(pooling(target, x, expected, Window((0, 0)), layout), kind="mean", adaptive=True)
+    kernel = replace(pooling(target, x, expected, ImageWindow((0, 0)), layout), kind="mean", adaptive=True)
     torch.testing.assert_close(run(target, kernel, x, layout)[0], expected)
 
 
@@ -110,7 +112,7 @@ def test_adaptive_means_equal_adaptive_avg_pool2d(layout: str, size: tuple[int, 
 def test_a_dilated_window_skips_places(layout: str) -> None:
     target = TARGETS[0]
     x = torch.randn(1, 17, 12, 50)
-    window = Window((3, 3), (2, 1), (1, 1), (2, 3))
+    window = ImageWindow((3, 3), (2, 1), (1, 1), (2, 3))
     expected, places = functional.max_pool2d(x, 3, (2, 1), 1, (2, 3), return_indices=True)
     kernel = replace(pooling(target, x, expected, window, layout), indices=True)
     out, indices = run(target, kernel, x, layout)
@@ -121,6 +123,6 @@ def test_a_dilated_window_skips_places(layout: str) -> None:
 def test_no_image_gives_nothing() -> None:
     target = TARGETS[0]
     x = torch.randn(0, 3, 4, 4)
-    kernel = pooling(target, x, x[:, :, ::2, ::2], Window((2, 2), (2, 2)), "contiguous")
+    kernel = pooling(target, x, x[:, :, ::2, ::2], ImageWindow((2, 2), (2, 2)), "contiguous")
     assert kernel.tile_count == 0
     run(target, kernel, x, "contiguous")

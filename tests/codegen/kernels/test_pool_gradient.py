@@ -9,8 +9,8 @@ from tests.codegen.kernels.test_pool import IDS, LAYOUTS, WINDOWS, images
 from torch.nn import functional
 
 from weft.codegen.kernels.pool_gradient import emit_pool_gradient
-from weft.plan.kernels.images import Window
-from weft.plan.kernels.pool_gradient import PoolGradientKernel, choose_pool_gradient_schedule
+from weft.plan.kernels.images import ImageWindow
+from weft.plan.kernels.pool import PoolGradientKernel, choose_pool_gradient_schedule
 from weft.target import Target
 
 TARGETS = targets()
@@ -20,7 +20,7 @@ BACK = (0, 3, 1, 2)
 
 
 def gradient_of(
-    target: Target, x: torch.Tensor, pooled: torch.Tensor, window: Window, layout: str
+    target: Target, x: torch.Tensor, pooled: torch.Tensor, window: ImageWindow, layout: str
 ) -> PoolGradientKernel:
     count, channels = x.shape[:2]
     in_size, out_size = (x.shape[2], x.shape[3]), (pooled.shape[2], pooled.shape[3])
@@ -52,7 +52,7 @@ def run(target: Target, kernel: PoolGradientKernel, *given: torch.Tensor) -> tor
 @pytest.mark.parametrize("window, ceil", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 def test_what_the_largest_get_equals_pytorchs(
-    target: Target, layout: str, window: Window, ceil: bool, dtype: torch.dtype
+    target: Target, layout: str, window: ImageWindow, ceil: bool, dtype: torch.dtype
 ) -> None:
     x = torch.randn(2, 37, 9, 41, dtype=dtype)
     x[0, :, 3, 5:7] = torch.nan
@@ -71,7 +71,7 @@ def test_what_the_largest_get_equals_pytorchs(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window, ceil", WINDOWS.values(), ids=WINDOWS)
 def test_what_all_get_that_a_window_sees_equals_the_gradient_of_its_sum(
-    target: Target, layout: str, window: Window, ceil: bool
+    target: Target, layout: str, window: ImageWindow, ceil: bool
 ) -> None:
     x = torch.randn(1, 35, 9, 41, requires_grad=True)
     sums = functional.avg_pool2d(x, window.size, window.stride, window.padding, ceil, divisor_override=1)
@@ -84,7 +84,7 @@ def test_what_all_get_that_a_window_sees_equals_the_gradient_of_its_sum(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_dilated_window_gives_nothing_to_what_it_skips(layout: str) -> None:
     target, x = TARGETS[0], torch.randn(1, 17, 12, 50, requires_grad=True)
-    window = Window((3, 3), (2, 1), (1, 1), (2, 3))
+    window = ImageWindow((3, 3), (2, 1), (1, 1), (2, 3))
     pooled, indices = functional.max_pool2d(x, 3, (2, 1), 1, (2, 3), return_indices=True)
     gradient = torch.randn_like(pooled)
     [expected] = torch.autograd.grad(pooled, x, gradient)
@@ -95,7 +95,7 @@ def test_a_dilated_window_gives_nothing_to_what_it_skips(layout: str) -> None:
 def test_a_place_between_windows_gets_zero(layout: str) -> None:
     target, x = TARGETS[0], torch.randn(1, 3, 8, 8, requires_grad=True)
     sums = functional.avg_pool2d(x, 1, 3, divisor_override=1)
-    kernel = replace(gradient_of(target, x, sums, Window((1, 1), (3, 3)), layout), indices=None)
+    kernel = replace(gradient_of(target, x, sums, ImageWindow((1, 1), (3, 3)), layout), indices=None)
     [expected] = torch.autograd.grad(sums.sum(), x)
     assert torch.equal(run(target, kernel, torch.ones_like(sums)), expected)
 
@@ -104,7 +104,7 @@ def test_a_place_between_windows_gets_zero(layout: str) -> None:
 def test_indices_outside_of_the_plane_are_nobodys(layout: str) -> None:
     target, x = TARGETS[0], torch.randn(1, 20, 8, 8)
     pooled = functional.max_pool2d(x, 3, 2)
-    kernel = gradient_of(target, x, pooled, Window((3, 3), (2, 2)), layout)
+    kernel = gradient_of(target, x, pooled, ImageWindow((3, 3), (2, 2)), layout)
     indices = torch.full(pooled.shape, -7, dtype=torch.int64)
     indices[0, 0, 0, 0] = 64
     assert not run(target, kernel, torch.ones_like(pooled), indices).any()
@@ -112,6 +112,6 @@ def test_indices_outside_of_the_plane_are_nobodys(layout: str) -> None:
 
 def test_no_image_gives_nothing() -> None:
     target, x = TARGETS[0], torch.randn(0, 3, 4, 4)
-    kernel = gradient_of(target, x, x[:, :, ::2, ::2], Window((2, 2), (2, 2)), "contiguous")
+    kernel = gradient_of(target, x, x[:, :, ::2, ::2], ImageWindow((2, 2), (2, 2)), "contiguous")
     assert kernel.tile_count == 0
     assert run(target, kernel, x, x.long()).shape == x.shape

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.codegen.kernel_runner import DTYPES, LEVELS, NAMES, call_kernel, compile_kernel, split, target_of
 
 from weft.codegen.kernels.reduce import emit_reduce
-from weft.plan.fuse.split_reduce import plan_reduction
+from weft.plan.fuse.split_reductions import plan_reduction
 from weft.plan.kernels.expression import Instruction, View
-from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store, plan_rows
+from weft.plan.kernels.reduce import Finish, Reduction, RowExpression, RowKernel, RowPass, Stage, Store, plan_rows
 
 NAN, INFINITY = float("nan"), float("inf")
 SIZES = (1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 255, 257, 1023, 1025, 4095, 4096, 4097)
@@ -49,7 +49,7 @@ def reduced(kind: str, x: torch.Tensor, dims: Sequence[int], level: str = "nativ
     short = x.dtype in (torch.float16, torch.bfloat16)
     # Values: the input, the output, then what the pass makes.
     body = (Instruction("cast", (0,), "f32"),) if short else ()
-    stages: list[Stage] = [Pass(body, (Reduction(kind, 2 if short else 0),))]
+    stages: list[Stage] = [RowPass(body, (Reduction(kind, 2 if short else 0),))]
     last = 2
     finish = (Instruction("cast", (2,), NAMES[x.dtype]),) if short and result == x.dtype else ()
     stages.append(Finish(finish, (), (Store(0, 3 if finish else last),)))
@@ -193,15 +193,15 @@ def softmax_stages(*, logarithm: bool) -> list[Stage]:
     shifted = Instruction("sub", (0, 2), "f32")
     if logarithm:
         return [
-            Pass((), (Reduction("max", 0),)),
-            Pass((shifted, Instruction("exp", (3,), "f32")), (Reduction("sum", 4),)),
+            RowPass((), (Reduction("max", 0),)),
+            RowPass((shifted, Instruction("exp", (3,), "f32")), (Reduction("sum", 4),)),
             Finish((Instruction("log", (3,), "f32"),), (4,)),
-            Pass((shifted, Instruction("sub", (5, 4), "f32")), (), (Store(0, 6),)),
+            RowPass((shifted, Instruction("sub", (5, 4), "f32")), (), (Store(0, 6),)),
         ]
     return [
-        Pass((), (Reduction("max", 0),)),
-        Pass((shifted, Instruction("exp", (3,), "f32")), (Reduction("sum", 4),), (Store(0, 4),)),
-        Pass((Instruction("div", (1, 3), "f32"),), (), (Store(0, 4),)),
+        RowPass((), (Reduction("max", 0),)),
+        RowPass((shifted, Instruction("exp", (3,), "f32")), (Reduction("sum", 4),), (Store(0, 4),)),
+        RowPass((Instruction("div", (1, 3), "f32"),), (), (Store(0, 4),)),
     ]
 
 
@@ -236,9 +236,9 @@ def test_softmax_may_write_over_its_input() -> None:
 def layer_norm_stages(size: int) -> list[Stage]:
     # Values: x 0, weight 1, bias 2, output 3, sum 4, mean 5, sum of squares 6, one over the deviation 7.
     return [
-        Pass((), (Reduction("sum", 0),)),
+        RowPass((), (Reduction("sum", 0),)),
         Finish((Instruction("constant", (), "f32", (1 / size,)), Instruction("mul", (4, 5), "f32")), (6,)),
-        Pass((Instruction("sub", (0, 5), "f32"), Instruction("mul", (6, 6), "f32")), (Reduction("sum", 7),)),
+        RowPass((Instruction("sub", (0, 5), "f32"), Instruction("mul", (6, 6), "f32")), (Reduction("sum", 7),)),
         Finish(
             (
                 Instruction("constant", (), "f32", (1 / size,)),
@@ -249,7 +249,7 @@ def layer_norm_stages(size: int) -> list[Stage]:
             ),
             (11,),
         ),
-        Pass(
+        RowPass(
             (
                 Instruction("sub", (0, 5), "f32"),
                 Instruction("mul", (8, 7), "f32"),
@@ -292,7 +292,7 @@ def test_positions_are_known_in_every_pass(level: str) -> None:
         Instruction("constant", (), "f32", (0.0,)),
         Instruction("select", (4, 0, 5), "f32"),
     )
-    stages = [Pass(body, (Reduction("sum", 6),)), Finish((), (), (Store(0, 2),))]
+    stages = [RowPass(body, (Reduction("sum", 6),)), Finish((), (), (Store(0, 2),))]
     for moved, exact in ((x, x.double().tril().sum(1)), (x[:, :37].t(), x[:, :37].double().t().tril().sum(1))):
         output = torch.zeros(37, 1)
         kernel = row_kernel(([output], [moved]), ((37,), (moved.shape[1],)), stages, level)
@@ -303,7 +303,7 @@ def test_positions_are_known_in_every_pass(level: str) -> None:
 def sum_of_squares(rows: tuple[int, ...], columns: tuple[int, ...], x: View, output: View) -> RowExpression:
     body = (Instruction("mul", (0, 0), "f32"),)
     finish = (Instruction("sqrt", (2,), "f32"),)
-    stages = (Pass(body, (Reduction("sum", 2), Reduction("max", 0))), Finish(finish, (), (Store(0, 4),)))
+    stages = (RowPass(body, (Reduction("sum", 2), Reduction("max", 0))), Finish(finish, (), (Store(0, 4),)))
     return RowExpression("norm", rows, columns, (output,), (x,), stages)
 
 

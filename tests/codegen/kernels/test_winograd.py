@@ -12,9 +12,9 @@ from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.winograd import emit_winograd, emit_winograd_stage, emit_winograd_weights
 from weft.codegen.llvm.module import Module
 from weft.plan.kernels.conv import ConvSizes
-from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.images import Images, Window
+from weft.plan.kernels.gemm import Epilogue, EpilogueOperand
+from weft.plan.kernels.images import Images, ImageWindow
 from weft.plan.kernels.winograd import (
     PRODUCTS,
     WinogradKernel,
@@ -96,8 +96,8 @@ def run_stages(call: Callable[..., None], kernel: WinogradKernel, tensors: tuple
 
 def test_stages_give_the_same_bits_as_blocks() -> None:
     target, size = TARGETS[0], (9, 11)
-    sizes = ConvSizes("f32", 2, 40, 24, size, Window((3, 3), padding=(1, 1)))
-    bias = Epilogue(bias=Operand((), 0, 1))
+    sizes = ConvSizes("f32", 2, 40, 24, size, ImageWindow((3, 3), padding=(1, 1)))
+    bias = Epilogue(bias=EpilogueOperand((), 0, 1))
     x, weight, shift = torch.randn(2, *size, 40), torch.randn(24, 40, 3, 3), torch.randn(24)
     in_blocks, in_stages = torch.empty(2, *size, 24), torch.empty(2, *size, 24)
     run(target, winograd(target, sizes, 7, bias), in_blocks, x, weight, shift)
@@ -112,8 +112,8 @@ def test_stages_give_the_same_bits_as_blocks() -> None:
 def test_a_3x3_convolution_equals_conv2d(
     target: Target, padding: int, size: tuple[int, int], channels: tuple[int, int]
 ) -> None:
-    sizes = ConvSizes("f32", 3, *channels, size, Window((3, 3), padding=(padding, padding)))
-    kernel = winograd(target, sizes, 7, Epilogue(bias=Operand((), 0, 1)))
+    sizes = ConvSizes("f32", 3, *channels, size, ImageWindow((3, 3), padding=(padding, padding)))
+    kernel = winograd(target, sizes, 7, Epilogue(bias=EpilogueOperand((), 0, 1)))
     x, weight = torch.randn(3, channels[0], *size), torch.randn(channels[1], channels[0], 3, 3)
     bias = torch.randn(channels[1])
     out, whole = guarded(3, *kernel.out_size, channels[1])
@@ -126,9 +126,9 @@ def test_a_3x3_convolution_equals_conv2d(
 
 def test_a_residual_is_added_before_relu() -> None:
     target, size = TARGETS[0], (7, 9)
-    sizes = ConvSizes("f32", 1, 16, 20, size, Window((3, 3), padding=(1, 1)))
+    sizes = ConvSizes("f32", 1, 16, 20, size, ImageWindow((3, 3), padding=(1, 1)))
     body = (Instruction("add", (0, 1), "f32"), Instruction("relu", (2,), "f32"))
-    kernel = winograd(target, sizes, 6, Epilogue(Operand((), 0, 1), (Operand((), 20, 1),), body))
+    kernel = winograd(target, sizes, 6, Epilogue(EpilogueOperand((), 0, 1), (EpilogueOperand((), 20, 1),), body))
     x, weight, bias = torch.randn(1, *size, 16), torch.randn(20, 16, 3, 3), torch.randn(20)
     residual = torch.randn(1, *size, 20)
     out, _ = guarded(1, *size, 20)
@@ -140,7 +140,7 @@ def test_a_residual_is_added_before_relu() -> None:
 @pytest.mark.parametrize("channels", [64, 128, 256])
 def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
     target = TARGETS[0]
-    sizes = ConvSizes("f32", 1, channels, channels, (8, 8), Window((3, 3), padding=(1, 1)))
+    sizes = ConvSizes("f32", 1, channels, channels, (8, 8), ImageWindow((3, 3), padding=(1, 1)))
     kernel = winograd(target, sizes, choose_winograd(sizes, target)[1], Epilogue())
     x, weight = torch.randn(1, channels, 8, 8).relu(), torch.randn(channels, channels, 3, 3)
     out, _ = guarded(1, 8, 8, channels)
@@ -154,11 +154,11 @@ def test_the_error_is_at_most_twice_that_of_eager(channels: int) -> None:
 @pytest.mark.parametrize(
     "sizes",
     [
-        ConvSizes("f32", 1, 64, 64, (14, 14), Window((3, 3), stride=(2, 2))),
-        ConvSizes("f32", 1, 64, 64, (14, 14), Window((5, 5))),
-        ConvSizes("f32", 1, 3, 64, (14, 14), Window((3, 3))),
-        ConvSizes("f32", 1, 64, 64, (4, 4), Window((3, 3))),
-        ConvSizes("f32", 32, 4096, 256, (7, 7), Window((3, 3), padding=(1, 1))),
+        ConvSizes("f32", 1, 64, 64, (14, 14), ImageWindow((3, 3), stride=(2, 2))),
+        ConvSizes("f32", 1, 64, 64, (14, 14), ImageWindow((5, 5))),
+        ConvSizes("f32", 1, 3, 64, (14, 14), ImageWindow((3, 3))),
+        ConvSizes("f32", 1, 64, 64, (4, 4), ImageWindow((3, 3))),
+        ConvSizes("f32", 32, 4096, 256, (7, 7), ImageWindow((3, 3), padding=(1, 1))),
     ],
     ids=["stride", "window", "few channels", "few pixels", "many windows at edges"],
 )
@@ -168,7 +168,7 @@ def test_it_is_not_chosen_where_it_cannot_pay(sizes: ConvSizes) -> None:
 
 def test_weights_turned_around_give_the_gradient_of_the_input() -> None:
     target, size = TARGETS[0], (8, 9)
-    sizes = ConvSizes("f32", 1, 24, 16, size, Window((3, 3), padding=(1, 1)))
+    sizes = ConvSizes("f32", 1, 24, 16, size, ImageWindow((3, 3), padding=(1, 1)))
     kernel = winograd(target, sizes, 20, Epilogue())
     weight, gradient = torch.randn(24, 16, 3, 3), torch.randn(1, 24, *size)
     turned = winograd_weights(kernel, "prepare", (9, 144, -3, -1), 8)

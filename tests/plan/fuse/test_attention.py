@@ -21,8 +21,8 @@ from weft.plan.kernels.pack import PackKernel
 from weft.plan.memory.arena import place
 from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.region import find_regions
+from weft.plan.schedule.cost import default_model
 from weft.plan.schedule.lanes import schedule
-from weft.plan.schedule.machine_model import default_model
 from weft.runtime.executable import NativeExecutable
 from weft.target import host_target
 from weft.trace.lift.lift import lift

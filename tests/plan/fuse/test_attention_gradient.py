@@ -25,8 +25,8 @@ from weft.plan.kernels.attention_gradient import AttentionGradientKernel
 from weft.plan.memory.arena import place
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions import attention
+from weft.plan.schedule.cost import default_model
 from weft.plan.schedule.lanes import schedule
-from weft.plan.schedule.machine_model import default_model
 from weft.runtime.executable import NativeExecutable
 from weft.target import LEVELS, architecture, host_target
 

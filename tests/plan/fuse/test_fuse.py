@@ -9,8 +9,7 @@ import weft
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.conv_weight import WeightGradientKernel
-from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.gemm import Epilogue, GemmKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.reduce import RowKernel

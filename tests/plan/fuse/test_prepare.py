@@ -13,8 +13,7 @@ from torch import nn
 import weft
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.conv import ConvKernel
-from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.gemm import GemmKernel
+from weft.plan.kernels.gemm import Epilogue, GemmKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.winograd import WinogradKernel

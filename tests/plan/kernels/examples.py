@@ -15,14 +15,12 @@ from weft.plan.kernels.attention import AttentionKernel, AttentionSizes, choose_
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
 from weft.plan.kernels.conv import ConvKernel, ConvSizes
 from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.gemm import GemmKernel, Matrix
-from weft.plan.kernels.images import Window
+from weft.plan.kernels.gemm import GemmKernel, Matrix, choose_schedule
+from weft.plan.kernels.images import ImageWindow
 from weft.plan.kernels.kernel import KINDS, Kernel
 from weft.plan.kernels.loop import LoopKernel
-from weft.plan.kernels.pool import PoolKernel
-from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
 from weft.plan.kernels.reduce import RowKernel
-from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage, winograd_product
 from weft.plan.regions.region import find_regions
 from weft.target import host_target
@@ -139,7 +137,7 @@ def finely(kernel: Kernel) -> Kernel:
     if isinstance(kernel, ConvKernel):
         return replace(kernel, schedule=replace(kernel.schedule, tile_pixel_blocks=1, tile_panels=1))
     if isinstance(kernel, WinogradKernel):
-        window = Window((3, 3), padding=kernel.padding)
+        window = ImageWindow((3, 3), padding=kernel.padding)
         conv = ConvSizes("f32", kernel.images, kernel.in_channels, kernel.out_channels, kernel.in_size, window)
         return replace(kernel, block=7, product=winograd_product(kernel.product.name, conv, 7, HOST))
     if isinstance(kernel, AttentionKernel):

@@ -14,8 +14,7 @@ from weft.codegen.plan_kernels import EMIT
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.fuse import fuse
-from weft.plan.kernels.box import Box, cut_range
-from weft.plan.kernels.kernel import Kernel
+from weft.plan.kernels.kernel import ByteBox, Kernel, cut_range
 from weft.plan.regions.region import find_regions
 from weft.target import host_target
 
@@ -99,7 +98,7 @@ def kernels_of(text: str) -> list[Kernel]:
     return [finely(call.kernel) for call in fuse(region, host_target()).plan.calls]
 
 
-def inside(found: Box | None, size: int) -> NDArray[np.bool_]:
+def inside(found: ByteBox | None, size: int) -> NDArray[np.bool_]:
     """Mark the numbers of a buffer that a box covers."""
     if found is None:
         return np.ones(size, bool)

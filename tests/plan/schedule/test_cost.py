@@ -8,14 +8,18 @@ from tests.plan.schedule.test_lanes import elementwise, product, towers
 from weft.errors import UsageError
 from weft.plan.form.dependencies import Footprints
 from weft.plan.form.plan import Buffer, Location, Plan
-from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.gemm import GemmKernel, Matrix
+from weft.plan.kernels.gemm import Epilogue, GemmKernel, Matrix, choose_schedule
 from weft.plan.kernels.loop import LoopKernel
-from weft.plan.kernels.schedule_gemm import choose_schedule
 from weft.plan.plan_text import plan_text
-from weft.plan.schedule.cost import PlanCosts, computing_seconds, kernel_seconds, tile_seconds
-from weft.plan.schedule.machine_model import default_model, parse_model
+from weft.plan.schedule.cost import (
+    PlanCosts,
+    computing_seconds,
+    default_model,
+    kernel_seconds,
+    parse_model,
+    tile_seconds,
+)
 from weft.target import cross_target
 
 TARGET = cross_target("x86_64")

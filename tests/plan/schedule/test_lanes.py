@@ -5,18 +5,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.plan.memory.test_arena import NEGATE, chain
 from tests.plan.plan_runner import EAGER, TARGET, Machine, random_plan
 
 from weft.plan.check import check_plan
 from weft.plan.form.plan import Buffer, BufferKind, KernelCall, Location, Plan, Run, Wait
-from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.expression import Instruction, View
-from weft.plan.kernels.gemm import GemmKernel, Matrix
+from weft.plan.kernels.gemm import Epilogue, GemmKernel, Matrix, choose_schedule
 from weft.plan.kernels.loop import LoopExpression, plan_loop
-from weft.plan.kernels.schedule_gemm import choose_schedule
-from weft.plan.memory.arena import place
-from weft.plan.schedule.lanes import IN_ORDER, IN_TURN, Pace, Scheduling, schedule
-from weft.plan.schedule.machine_model import MEASURED, default_model
+from weft.plan.memory.arena import live_bytes, place
+from weft.plan.schedule.cost import MEASURED, default_model
+from weft.plan.schedule.lanes import IN_ORDER, IN_TURN, LanePace, Scheduling, frugal_order, schedule
 
 MODEL = default_model(TARGET)
 NEAR = replace(MODEL, wait=0.1e-6, check=0.03e-6, lane=0.5e-6, transfer=80e9)  # cores that share a cache
@@ -115,7 +114,7 @@ def test_small_towers_go_one_to_a_lane_without_waits() -> None:
 @settings(max_examples=60, deadline=None)
 @given(shares=st.lists(st.floats(0.7, 1.3), min_size=len(MEASURED), max_size=len(MEASURED)))
 def test_whatever_exactly_a_machine_measures_towers_stay_whole_and_lanes_end_together(
-    pace: Pace | None, shares: list[float]
+    pace: LanePace | None, shares: list[float]
 ) -> None:
     figures = {name: getattr(NEAR, name) * share for name, share in zip(MEASURED, shares, strict=True)}
     plan = joined(towers(8, 8), 8, 8)
@@ -248,3 +247,40 @@ def test_plans_without_waits_are_wrong_in_some_order(seed: int) -> None:
     wanted = Machine(plan, 0).serially()
     found = {tuple(Machine(replace(plan, lanes=tuple(lanes)), 0).in_any_order(order)) for order in range(10)}
     assert found != {tuple(wanted)}
+
+
+# Another order of calls: less memory in use at once, and the same results.
+
+
+def test_each_branch_is_computed_to_its_end_before_the_next() -> None:
+    branches, levels = 6, 3
+    buffers = [Buffer("input", 0, 256), *(Buffer("arena", number, 256) for number in range(branches * levels))]
+    joined = Location(len(buffers))
+    buffers.append(Buffer("output", 0, 256 * branches))
+    calls = []
+    for level in range(levels):
+        for branch in range(branches):
+            source = 0 if level == 0 else 1 + (level - 1) * branches + branch
+            calls.append(KernelCall(NEGATE, (Location(1 + level * branches + branch),), (Location(source),)))
+    for branch in range(branches):
+        out = Location(joined.buffer, 256 * branch)
+        calls.append(KernelCall(NEGATE, (out,), (Location(1 + (levels - 1) * branches + branch),)))
+    plan = Plan(tuple(buffers), tuple(calls))
+    assert live_bytes(plan) >= branches * 256
+    assert live_bytes(frugal_order(plan)) == 2 * 256
+
+
+def test_an_order_that_is_as_good_is_kept() -> None:
+    plan = chain((1, 0), (2, 1), (3, 2))
+    assert frugal_order(plan) == plan
+
+
+def test_random_plans_compute_the_same_with_no_more_memory() -> None:
+    changed = 0
+    for seed in range(60):
+        plan = random_plan(seed)
+        found = frugal_order(plan)
+        assert live_bytes(found) <= live_bytes(plan)
+        assert Machine(place(found), 1).serially() == Machine(place(plan), 2).serially()
+        changed += found.calls != plan.calls
+    assert changed > 5

@@ -9,13 +9,10 @@ from tests.plan.plan_runner import TARGET
 
 from weft.plan.form.plan import Buffer, KernelCall, Location, Plan, Run
 from weft.plan.kernels.attention import AttentionKernel
-from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.gemm import GemmKernel, Matrix
+from weft.plan.kernels.gemm import Epilogue, GemmKernel, Matrix, choose_schedule
 from weft.plan.kernels.kernel import Kernel
-from weft.plan.kernels.schedule_gemm import choose_schedule
-from weft.plan.schedule.cost import MOST_TILES, work_before
+from weft.plan.schedule.cost import MOST_TILES, default_model, work_before
 from weft.plan.schedule.lanes import Scheduling
-from weft.plan.schedule.machine_model import default_model
 
 GRAPHS = {
     "product": """graph m(%x: f32[37,40], %w: f32[40,96]) {

@@ -38,7 +38,7 @@ from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel
-from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.gemm import Epilogue
 
 Pixel = tuple[Register, Register, Register]  # image, row and column of an output pixel
 Bounds = tuple[Register, Register]  # the first, and the one behind the last

@@ -25,7 +25,7 @@ from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvSizes
 from weft.plan.kernels.conv_weight import WeightGradientKernel
-from weft.plan.kernels.epilogue import Epilogue
+from weft.plan.kernels.gemm import Epilogue
 
 
 def emit_weight_gradient(module: Module, kernel: WeightGradientKernel) -> None:

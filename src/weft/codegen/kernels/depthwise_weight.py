@@ -10,7 +10,7 @@ from weft.codegen.kernels.register_block import BlockShape
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
-from weft.plan.kernels.depthwise_weight import DepthwiseWeightKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel
 
 
 def emit_depthwise_weight(module: Module, kernel: DepthwiseWeightKernel) -> None:

@@ -14,7 +14,7 @@ from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.spans import mask_up_to
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, constants, vector
-from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.pool import PoolGradientKernel
 
 
 def emit_pool_gradient(module: Module, kernel: PoolGradientKernel) -> None:

@@ -22,7 +22,7 @@ from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.expression import Instruction, View
-from weft.plan.kernels.reduce import Finish, Pass, RowKernel, Stage, used_values
+from weft.plan.kernels.reduce import Finish, RowKernel, RowPass, Stage, used_values
 
 State = tuple[Partial, ...]
 Step = Callable[[Register, State], State]
@@ -196,7 +196,7 @@ class _StageWriter:
             found.append([values[number] for number in stage.results])
         return [list(results) for results in zip(*found, strict=True)]
 
-    def _pass_along_rows(self, stage: Pass) -> list[list[Typed]]:
+    def _pass_along_rows(self, stage: RowPass) -> list[list[Typed]]:
         spans = self.place.spans
         slots = self._slots(stage, spans[0].lanes)
         carrier = Carrier(self.f, tuple(slots) * len(spans), self.schedule.group)
@@ -224,7 +224,7 @@ class _StageWriter:
             for which, slot in enumerate(slots)
         ]
 
-    def _pass_along_columns(self, stage: Pass) -> list[list[Typed]]:
+    def _pass_along_columns(self, stage: RowPass) -> list[list[Typed]]:
         f, schedule = self.f, self.schedule
         slots = self._slots(stage, schedule.lanes)
         single = self._slots(stage, 1)
@@ -297,7 +297,7 @@ class _StageWriter:
             count, carrier.start(), lambda o, now: carrier.anew(now, lambda fresh: at_outer(o, fresh))
         )
 
-    def _slots(self, stage: Pass, lanes: int) -> list[AccumulatorType]:
+    def _slots(self, stage: RowPass, lanes: int) -> list[AccumulatorType]:
         dtypes = self._dtypes(stage)
         return [AccumulatorType(REDUCERS[line.kind], dtypes[line.value], lanes) for line in stage.reductions]
 
@@ -311,7 +311,7 @@ class _StageWriter:
 
     def _updated(
         self,
-        stage: Pass,
+        stage: RowPass,
         slots: list[AccumulatorType],
         values: list[Typed],
         spot: tuple[State, Register, Register | None],

@@ -21,9 +21,8 @@ from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
 from weft.errors import InternalError
-from weft.plan.kernels.epilogue import Epilogue
 from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.gemm import ELEMENT_BITS
+from weft.plan.kernels.gemm import ELEMENT_BITS, Epilogue
 
 BYTES_AHEAD = 4096  # of a packed panel that are asked into the nearest cache; past its end comes the next one
 

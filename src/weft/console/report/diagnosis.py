@@ -33,7 +33,7 @@ from weft.errors import MismatchError, UnsupportedError, counted
 from weft.ir.calls import Call
 from weft.ir.graph import Place
 from weft.owners import Owner, owner_of
-from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.schedule.cost import MachineModel
 from weft.runtime.measure import machine_model, measure_machine
 from weft.target import host_target
 from weft.trace.interception.functions import kind_of_refusal

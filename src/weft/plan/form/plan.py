@@ -1,4 +1,4 @@
-"""How a program is computed: kernels over buffers, cut into tiles, tiles given to lanes, buffers given places.
+"""Define a Plan: kernels over buffers, cut into tiles, tiles given to lanes, buffers given places.
 
 A Plan is immutable. Buffers are pieces of memory: tensors handed in or out, constants and packed weights that live as
 long as the program, and intermediates, which share one block of memory per call (the arena). Calls are kernels with

@@ -1,4 +1,4 @@
-"""A plan while it is made: buffers and calls in order, and what is held back in the hope of doing more at once."""
+"""Collect the buffers and calls of a plan while it is made, and what is held back in the hope of doing more at once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, explici
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopExpression, LoopKernel, plan_loop
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.regions.lazy import BodyWriter, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
+from weft.plan.regions.lazy import BodyWriter, Lazy, Leaf, LeafSource, Node, Taken, read_from_memory, walk
 from weft.plan.regions.window import Window, in_order_of, plain
 from weft.target import Target
 
 
-class Owner(Protocol):
+class BufferOwner(Protocol):
     """What writes a buffer that other kernels may want to read, and is not emitted yet."""
 
     def settle(self) -> None:
@@ -36,7 +36,7 @@ class Assembly:
         self.checks: list[KernelCall] = []
         self.packing: list[KernelCall] = []
         self.constants: list[torch.Tensor] = []
-        self.owners: dict[int, tuple[Owner, ...]] = {}
+        self.owners: dict[int, tuple[BufferOwner, ...]] = {}
         self._counts: Counter[str] = Counter()
         self._packed: dict[tuple[PackKernel | LoopKernel, tuple[Location, ...]], Location] = {}
 
@@ -88,7 +88,7 @@ class Assembly:
 
     def leaf_in(self, buffer: int, window: Window, dtype: str) -> Leaf:
         """A leaf that reads a buffer."""
-        return Leaf(Source(buffer), window, dtype)
+        return Leaf(LeafSource(buffer), window, dtype)
 
     def in_memory(self, lazy: Lazy) -> Leaf:
         """The leaf that an expression is, or one that it is computed into."""
@@ -120,7 +120,7 @@ class Assembly:
 
     def prepare(self, lazy: Lazy, window: Window) -> Leaf:
         """Compute an expression of weights by a loop kernel, into this layout, when one of them has changed."""
-        kernel, reads = self._loop(lazy, Leaf(Source(), window, lazy.dtype))
+        kernel, reads = self._loop(lazy, Leaf(LeafSource(), window, lazy.dtype))
         place = self.pack(kernel, reads, window.size, lazy.dtype)
         return self.leaf_in(place.buffer, window, lazy.dtype)
 

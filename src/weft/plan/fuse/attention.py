@@ -9,28 +9,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
-from weft.plan.fuse.assembly import view_of
-from weft.plan.fuse.causal_mask import hides_keys_behind
+from weft.plan.fuse.assembly import Assembly, view_of
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.products import Factors, Product, factors_of, matrix_of, right_operand
 from weft.plan.kernels.attention import AttentionKernel, AttentionSchedule, AttentionSizes, choose_attention
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
-from weft.plan.kernels.epilogue import Epilogue, Operand
 from weft.plan.kernels.expression import SHORT_FLOATS, Instruction
-from weft.plan.kernels.gemm import Matrix, PackedMatrix
-from weft.plan.kernels.schedule_gemm import packs_right
+from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, Matrix, PackedMatrix, packs_right
 from weft.plan.regions.attention import attention_sizes
 from weft.plan.regions.lazy import (
     BodyWriter,
     Computed,
     Counted,
-    Fixed,
+    FixedNumber,
     Lazy,
     Leaf,
+    LeafSource,
     Node,
-    Source,
     Taken,
     read_from_memory,
     walk,
@@ -55,15 +54,15 @@ class Scores:
         """Write an operation on scores."""
         return Computed(op, operands, dtype or self.product.dtype)
 
-    def fixed(self, number: float) -> Fixed:
+    def fixed(self, number: float) -> FixedNumber:
         """Write a number."""
-        return Fixed(number, self.product.dtype)
+        return FixedNumber(number, self.product.dtype)
 
 
 def scores_of(fusion: Fusion, value: Value, masks: Sequence[Value]) -> Scores:
     """Write down what the op says of scores: scaled, then masked."""
     sizes, given = attention_sizes(value), value.attributes
-    own = Leaf(Source(), plain((*sizes.batch, sizes.rows, sizes.keys)), sizes.element)
+    own = Leaf(LeafSource(), plain((*sizes.batch, sizes.rows, sizes.keys)), sizes.element)
     scores = Scores(own, own, causal=given["causal"])
     node: Node = own if given["scale"] == 1 else scores.computed("mul", own, scores.fixed(given["scale"]))
     causal = given["causal"]
@@ -194,11 +193,11 @@ def attend(fusion: Fusion, value: Value) -> tuple[Lazy, Lazy]:
         highest, total = attention.numbers
         logarithm = Computed("add", (Computed("log", (total,), dtype), highest), dtype)
         return attention.product.lazy(), Lazy(rows, logarithm)
-    return attention.product.lazy(), Lazy(rows, Fixed(0.0, dtype))  # nobody reads it
+    return attention.product.lazy(), Lazy(rows, FixedNumber(0.0, dtype))  # nobody reads it
 
 
-def _operand(window: Window) -> Operand | None:
-    return Operand(window.strides[:-2], window.strides[-2], window.strides[-1])
+def _operand(window: Window) -> EpilogueOperand | None:
+    return EpilogueOperand(window.strides[:-2], window.strides[-2], window.strides[-1])
 
 
 def _ends_causal(fusion: Fusion, value: Value, scores: Scores) -> bool:
@@ -207,7 +206,7 @@ def _ends_causal(fusion: Fusion, value: Value, scores: Scores) -> bool:
     if not isinstance(node, Computed) or node.op != "select" or value.attributes["hidden"] != -math.inf:
         return False
     condition, yes, _ = node.operands
-    return hides_keys_behind(condition, fusion.assembly, shown=not isinstance(yes, Fixed))
+    return hides_keys_behind(condition, fusion.assembly, shown=not isinstance(yes, FixedNumber))
 
 
 def _values(
@@ -234,7 +233,7 @@ def attend_backward(fusion: Fusion, value: Value) -> tuple[Lazy, ...]:
     sizes, assembly = attention_sizes(value), fusion.assembly
     scores = scores_of(fusion, value, masks)
     products = _factors(fusion, query, key), _factors(fusion, gradient, values)
-    pull = Leaf(Source(), scores.product.window, sizes.element)
+    pull = Leaf(LeafSource(), scores.product.window, sizes.element)
     causal = scores.causal or any(_adds_causal(fusion, mask) for mask in masks)
     schedule = choose_attention_gradient(
         sizes, products[0].schedule, products[1].schedule, assembly.target, causal=causal
@@ -277,7 +276,7 @@ def _adds_causal(fusion: Fusion, mask: Value) -> bool:
     if not isinstance(node, Computed) or node.op != "select":
         return False
     condition, yes, no = node.operands
-    hidden = [isinstance(one, Fixed) and one.number == -math.inf for one in (yes, no)]
+    hidden = [isinstance(one, FixedNumber) and one.number == -math.inf for one in (yes, no)]
     return any(hidden) and hides_keys_behind(condition, fusion.assembly, shown=hidden[1])
 
 
@@ -304,3 +303,91 @@ def _place(fusion: Fusion, value: Value, index: int) -> Leaf:
         if item.op == "item" and item.operands[0] is value and item.attributes["index"] == index:
             return fusion.place_for(item, plain(kind.shape))
     return fusion.plain_arena(kind.shape, dtype_of(value.operands[1 + index]))
+
+
+# A condition may be proven to hold exactly for the keys after a row: a comparison of positions, or a constant triangle.
+
+# What a comparison with 0 of key - row + start says of key - row + start - 1, and of its opposite.
+STRICT = {"gt": (1, 0), "ge": (1, 1), "lt": (-1, 0), "le": (-1, 1)}
+OPPOSITE = {"gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An integer that is key * keys + row * rows + start."""
+
+    keys: int
+    rows: int
+    start: int
+
+    def minus(self, other: Position) -> Position:
+        """The difference of two."""
+        return Position(self.keys - other.keys, self.rows - other.rows, self.start - other.start)
+
+    def times(self, factor: int) -> Position:
+        """A multiple."""
+        return Position(self.keys * factor, self.rows * factor, self.start * factor)
+
+
+def hides_keys_behind(condition: Node, assembly: Assembly, *, shown: bool) -> bool:
+    """Whether a condition holds exactly for the keys after a row; or exactly for the others, which are `shown`."""
+    while isinstance(condition, Computed):
+        if condition.op in ("logical_not", "bitwise_not") and condition.dtype == "bool":
+            condition, shown = condition.operands[0], not shown
+        elif condition.op == "select" and _is_number(condition.operands[1], 1) and _is_number(condition.operands[2], 0):
+            condition = condition.operands[0]
+        else:
+            break
+    if isinstance(condition, Leaf):
+        return _is_triangle(condition, assembly, shown=shown)
+    if not isinstance(condition, Computed) or condition.op not in STRICT:
+        return False
+    left, right = (_line(operand, assembly) for operand in condition.operands)
+    if left is None or right is None:
+        return False
+    sign, equal = STRICT[OPPOSITE[condition.op] if shown else condition.op]
+    # Now the keys are hidden where this is above 0.
+    found = left.minus(right).times(sign)
+    return (found.keys, found.rows, found.start + equal) == (1, -1, 0)
+
+
+def _line(node: Node, assembly: Assembly) -> Position | None:
+    if isinstance(node, FixedNumber):
+        return Position(0, 0, node.number) if isinstance(node.number, int) else None
+    if isinstance(node, Counted) or (isinstance(node, Leaf) and _counts(node, assembly)):
+        *_, rows, keys = node.window.strides
+        return None if any(node.window.strides[:-2]) else Position(keys, rows, node.window.offset)
+    if not isinstance(node, Computed) or node.op not in ("add", "sub") or node.dtype != "i64":
+        return None
+    left, right = (_line(operand, assembly) for operand in node.operands)
+    if left is None or right is None:
+        return None
+    return left.minus(right if node.op == "sub" else right.times(-1))
+
+
+def _counts(leaf: Leaf, assembly: Assembly) -> bool:
+    """Whether what is read is a constant that holds 0, 1, 2 and so on."""
+    table = _constant(leaf, assembly)
+    return table is not None and leaf.dtype == "i64" and torch.equal(table.reshape(-1), torch.arange(table.numel()))
+
+
+def _constant(leaf: Leaf, assembly: Assembly) -> torch.Tensor | None:
+    buffer = assembly.buffers[leaf.source.buffer]
+    known = leaf.source.pending is None and buffer.kind == "constant"
+    return assembly.constants[buffer.index] if known else None
+
+
+def _is_number(node: Node, number: float) -> bool:
+    return isinstance(node, FixedNumber) and node.number == number
+
+
+def _is_triangle(mask: Leaf, assembly: Assembly, *, shown: bool) -> bool:
+    """Whether a mask is a constant that names the keys after a row, or the others, the same for all of the batch."""
+    table = _constant(mask, assembly)
+    *_, rows, keys = mask.window.shape
+    if table is None or mask.window.offset or table.numel() != rows * keys:
+        return False
+    if any(mask.window.strides[:-2]) or mask.window.strides[-2:] != (keys, 1):
+        return False
+    whole = torch.ones(rows, keys, dtype=table.dtype)
+    return torch.equal(table.reshape(rows, keys), whole.tril() if shown else whole.triu(1))

@@ -25,13 +25,12 @@ from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last_strides
 from weft.plan.fuse.indexing import check, gather, scatter, take
 from weft.plan.fuse.prepare import is_prepared, is_prepared_product, is_repeated, prepare, prepare_product
-from weft.plan.fuse.products import Product
+from weft.plan.fuse.products import Product, multiply_either_way
 from weft.plan.fuse.rows import is_of_rows, reduce_rows, settle_scalars
-from weft.plan.fuse.turned_products import multiply_either_way
 from weft.plan.fuse.windows import pool, pool_back
 from weft.plan.kernels.top import TopKernel
 from weft.plan.regions.indices import SCATTERS, VIEWS, Change, counted
-from weft.plan.regions.lazy import Computed, Fixed, Lazy, Leaf, Node, Taken, walk
+from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, Taken, walk
 from weft.plan.regions.region import REDUCTIONS, Region
 from weft.plan.regions.window import Window, in_order_of, plain, same_layout
 from weft.target import Target
@@ -292,7 +291,7 @@ def pad(fuser: Fusion, value: Value) -> Lazy:
     """A copy inside a border."""
     lazy, shape = fuser.operand(value), tensor_type(value).shape
     out = fuser.place_for(value, _in_layout_of_most(shape, [lazy]))
-    fuser.assembly.store_by_loop(Lazy(shape, Fixed(value.attributes["value"], lazy.dtype)), out)
+    fuser.assembly.store_by_loop(Lazy(shape, FixedNumber(value.attributes["value"], lazy.dtype)), out)
     low = value.attributes["low"]
     stop = tuple(first + extent for first, extent in zip(low, lazy.shape, strict=True))
     inside = out.window.sliced(low, stop, (1,) * len(shape))

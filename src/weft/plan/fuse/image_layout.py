@@ -1,4 +1,4 @@
-"""How images lie in memory: inside of regions with their channels side by side."""
+"""Lay images out in memory: inside of regions with their channels side by side."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from weft.ir.graph import Value
 from weft.plan.fuse.fusion import Fusion
-from weft.plan.kernels.epilogue import Operand
+from weft.plan.kernels.gemm import EpilogueOperand
 from weft.plan.kernels.images import Images
-from weft.plan.regions.lazy import Fixed, Lazy, Leaf
+from weft.plan.regions.lazy import FixedNumber, Lazy, Leaf
 from weft.plan.regions.window import Window, in_order_of
 
 
@@ -61,7 +61,7 @@ def bordered(fusion: Fusion, value: Value, index: int, border: Border) -> Leaf:
     ):
         strip = Leaf(out.source, _part(out.window, first, end), out.dtype)
         if strip.window.size:
-            fusion.assembly.store_by_loop(Lazy(strip.window.shape, Fixed(0.0, lazy.dtype)), strip)
+            fusion.assembly.store_by_loop(Lazy(strip.window.shape, FixedNumber(0.0, lazy.dtype)), strip)
     inside = Leaf(out.source, _part(out.window, (border.top, border.left), (below, behind)), out.dtype)
     fusion.assembly.store(lazy, inside)
     if not isinstance(lazy.node, Leaf) or lazy.node.source.pending is not None:
@@ -92,7 +92,7 @@ def pair(sizes: object) -> tuple[int, int]:
     return (int(sizes[0]), int(sizes[-1]))
 
 
-def pixel_steps(shape: tuple[int, ...], seen: Window) -> Operand | None:
+def pixel_steps(shape: tuple[int, ...], seen: Window) -> EpilogueOperand | None:
     """How a kernel that makes images of this shape reads a window of them: by pixel and channel; None if it cannot."""
     image, channel, row, column = seen.strides
     count, channels, height, width = shape
@@ -100,7 +100,7 @@ def pixel_steps(shape: tuple[int, ...], seen: Window) -> Operand | None:
     uneven = (height > 1 and row != width * per_pixel) or (count > 1 and image != height * width * per_pixel)
     if uneven or (channel not in (0, 1) and channels > 1):
         return None
-    return Operand((), per_pixel, channel)
+    return EpilogueOperand((), per_pixel, channel)
 
 
 def writes_images(window: Window) -> bool:

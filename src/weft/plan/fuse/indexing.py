@@ -1,4 +1,4 @@
-"""Reads and writes at indices -> tables of loops, and scatter kernels; each index that could be wrong is checked first.
+"""Fuse reads at indices into loops and make scatter kernels of writes; each index that could be wrong is checked first.
 
 A read is an expression as any other, fused with what follows it. A write starts from a copy of what is written into,
 in which elements are then replaced or added to, in the order of the source.
@@ -14,7 +14,18 @@ from weft.plan.kernels.expression import View, explicit_rounding
 from weft.plan.kernels.loop import LoopExpression
 from weft.plan.kernels.scatter import ScatterExpression, plan_scatter
 from weft.plan.regions.indices import index_expression, index_of, limit_of
-from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Fixed, Lazy, Leaf, Node, Taken, read_from_memory, walk
+from weft.plan.regions.lazy import (
+    BodyWriter,
+    Computed,
+    Counted,
+    FixedNumber,
+    Lazy,
+    Leaf,
+    Node,
+    Taken,
+    read_from_memory,
+    walk,
+)
 from weft.plan.regions.window import Window, plain
 
 JOINS = {
@@ -54,7 +65,7 @@ def _places(table: Window, index: Lazy, dimension: int) -> tuple[Window, Node]:
     steps = tuple(0 if place == dimension else stride for place, stride in enumerate(table.strides))
     node: Node = index.node if index.dtype == "i64" else Computed("cast", (index.node,), "i64")
     if table.strides[dimension] != 1:
-        node = Computed("mul", (node, Fixed(table.strides[dimension], "i64")), "i64")
+        node = Computed("mul", (node, FixedNumber(table.strides[dimension], "i64")), "i64")
     return Window(index.shape, steps, table.offset), node
 
 
@@ -112,8 +123,8 @@ def check(fusion: Fusion, value: Value) -> None:
     assert lazy is not None, "only what can be checked is part of a region"
     node: Node = lazy.node if lazy.dtype == "i64" else Computed("cast", (lazy.node,), "i64")
     if limit.ignored is not None:
-        counts = Computed("ne", (node, Fixed(limit.ignored, "i64")), "bool")
-        node = Computed("select", (counts, node, Fixed(0, "i64")), "i64")
+        counts = Computed("ne", (node, FixedNumber(limit.ignored, "i64")), "bool")
+        node = Computed("select", (counts, node, FixedNumber(0, "i64")), "i64")
     assembly, leaves = fusion.assembly, lazy.leaves()
     writer = BodyWriter(leaves.index, len(leaves))
     number = writer.write(node)

@@ -1,4 +1,4 @@
-"""A plan without lanes -> the same plan with loops that read the same elements made one, with several outputs.
+"""Merge loops of a plan that read the same elements into one with several outputs.
 
 What an optimizer keeps of a parameter and the parameter itself are then written in one pass over memory. Loops become
 one where they run over the same space, and each element of what either writes is touched at that element alone.

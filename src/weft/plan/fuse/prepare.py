@@ -1,4 +1,4 @@
-"""Expressions of weights alone -> small tensors that are filled when a weight has changed, not at every call.
+"""Compute small expressions of weights alone when a weight has changed, not at every call.
 
 The scale and the shift that batch norm makes of its four tensors are such expressions. Behind a product, what its
 columns are multiplied with and what is added to them go into the product itself: the one into its packed weights, the
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from weft.ir.graph import Value
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.kernels.epilogue import Operand
-from weft.plan.regions.lazy import Computed, Fixed, Lazy, Leaf, Node, walk
+from weft.plan.kernels.gemm import EpilogueOperand
+from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, walk
 from weft.plan.regions.window import Window, in_order_of, plain
 
 MOST_PREPARED = 16 * 1024  # numbers: more are not kept from call to call
 LEAST_REPEATED = 4  # places that read each number; for fewer there is too little to spare
 
-Steps = Callable[[Window], Operand | None]
+Steps = Callable[[Window], EpilogueOperand | None]
 
 
 def is_prepared(fusion: Fusion, lazy: Lazy) -> bool:
@@ -29,7 +29,7 @@ def is_prepared(fusion: Fusion, lazy: Lazy) -> bool:
     for node in walk(lazy.node):
         if isinstance(node, Leaf) and node.source.pending is None and fusion.is_weight(node):
             leaves.append(node)
-        elif not isinstance(node, (Fixed, Computed)):
+        elif not isinstance(node, (FixedNumber, Computed)):
             return False
     return bool(leaves) and 0 < _without_repeats(leaves).size <= MOST_PREPARED
 
@@ -61,7 +61,7 @@ def is_prepared_product(fusion: Fusion, value: Value) -> bool:
     return (
         0 < tensor_type(value).size <= MOST_PREPARED
         and all(tensor_type(operand).size for operand in value.operands)
-        and all(isinstance(node, (Leaf, Fixed, Computed)) for node in nodes)
+        and all(isinstance(node, (Leaf, FixedNumber, Computed)) for node in nodes)
         and any(map(fusion.is_weight, leaves))
         and all(fusion.is_weight(leaf) or fusion.is_constant(leaf) for leaf in leaves)
     )

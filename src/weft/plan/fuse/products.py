@@ -1,4 +1,4 @@
-"""Matrix products -> kernels; each, as convolutions do, waits for the elementwise code that follows it."""
+"""Make kernels of matrix products, each of which waits for the elementwise code that follows it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,28 @@ from weft.ir.graph import Value
 from weft.plan.form.plan import Location
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.prepare import fold, prepare
-from weft.plan.kernels.epilogue import Epilogue, Operand
-from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.gemm import (
+    FEW_ROWS,
+    Epilogue,
+    EpilogueOperand,
+    GemmKernel,
+    GemmSchedule,
+    Matrix,
+    PackedMatrix,
+    choose_dots,
+    choose_schedule,
+    copies_left,
+    packed_size,
+    packs_right,
+    panels,
+    reads_across,
+)
 from weft.plan.kernels.pack import PackKernel
-from weft.plan.kernels.schedule_gemm import choose_dots, choose_schedule, copies_left, packs_right, reads_across
-from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, Node, Source, read_from_memory, walk
+from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, LeafSource, Node, read_from_memory, walk
 from weft.plan.regions.window import Window, plain, same_layout
 
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
-Steps = Callable[[Window], Operand | None]
+Steps = Callable[[Window], EpilogueOperand | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +83,7 @@ class Product:
 
     def lazy(self) -> Lazy:
         """The product as an expression."""
-        return Lazy(self.home.shape, Leaf(Source(pending=self), self.home, self.dtype))
+        return Lazy(self.home.shape, Leaf(LeafSource(pending=self), self.home, self.dtype))
 
     def settle(self) -> None:
         """Emit the product without anything behind it."""
@@ -82,7 +95,7 @@ class Product:
     def as_memory(self, leaf: Leaf) -> Leaf:
         """The leaf, read from memory."""
         self.settle()
-        return Leaf(Source(self.memory), leaf.window, leaf.dtype)
+        return Leaf(LeafSource(self.memory), leaf.window, leaf.dtype)
 
     def take(self, lazy: Lazy, out: Leaf) -> bool:
         """Compute an expression of the product while it is in registers, if that can be."""
@@ -213,11 +226,11 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
         reads = (fusion.assembly.location(factors.left), factors.right_place, *places)
         fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
 
-    def steps(window: Window) -> Operand | None:
+    def steps(window: Window) -> EpilogueOperand | None:
         found = window.reshaped((*matrices, rows, columns))
         if found is None or (found.strides[-1] not in (0, 1) and columns > 1):
             return None
-        return Operand(found.strides[:-2], found.strides[-2], found.strides[-1])
+        return EpilogueOperand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
     return Product(fusion, plain(shape), dtype, emit, steps, columns, factors).lazy()
 
@@ -301,3 +314,58 @@ def _with(lazy: Lazy, node: Node, replacement: Leaf) -> Lazy:
         else:
             changed[id(item)] = item
     return Lazy(lazy.shape, changed[id(lazy.node)])
+
+
+# A product of few rows with a transposed matrix is computed as the product of the transposes, read in place. A linear
+# layer multiplies rows with its transposed weights, the columns of which lie far apart: they would be packed at each
+# call. For few rows it costs less to pack these, and to leave the result with its rows side by side.
+LEAST_LEFT_IN_PLACE = 32 * 1024  # numbers of a matrix that is worth it
+SAVING = 2  # so many times more numbers would be moved to pack the matrix
+
+
+def multiply_either_way(fusion: Fusion, value: Value) -> Lazy:
+    """A product of matrices, or of their transposes where that spares more than it costs."""
+    right = fusion.operand(value, 1).node
+    if isinstance(right, Leaf) and _is_turned(fusion, value, right):
+        return _multiply_turned(fusion, value, right)
+    return multiply(fusion, value)
+
+
+def _is_turned(fusion: Fusion, value: Value, right: Leaf) -> bool:
+    """Whether a right operand lies column by column, is read once, and is large beside the rows and the result."""
+    rows, columns = tensor_type(value).shape[-2:]
+    if right.source.pending is not None or len(tensor_type(value).shape) != 2 or len(right.window.shape) != 2:
+        return False
+    inner = right.window.shape[0]
+    moved = rows * inner + 2 * rows * columns  # the result is turned back, or read across
+    return (
+        right.window.strides[0] == 1
+        and right.window.strides[1] >= inner
+        and fusion.uses[value.operands[1]] == 1
+        and not fusion.is_weight(right)
+        and rows > FEW_ROWS
+        and inner * columns >= max(LEAST_LEFT_IN_PLACE, SAVING * moved)
+    )
+
+
+def _multiply_turned(fusion: Fusion, value: Value, right: Leaf) -> Lazy:
+    left, dtype = fusion.assembly.in_memory(fusion.operand(value)), dtype_of(value)
+    (rows, inner), columns = left.window.shape, right.window.shape[1]
+    sizes = (columns, rows, inner)
+    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
+    panels, place = right_operand(fusion, replace(left, window=left.window.permuted((1, 0))), sizes, dtype)
+
+    def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
+        kernel = GemmKernel(
+            fusion.assembly.name("product"), dtype, (), columns, rows, inner, matrix_of(right.window.permuted((1, 0))),
+            panels, matrix_of(out.window.permuted((1, 0))), epilogue, schedule,
+        )  # fmt: skip
+        reads = (fusion.assembly.location(right), place, *map(fusion.assembly.location, inputs))
+        fusion.assembly.call(kernel, (fusion.assembly.location(out),), reads)
+
+    def steps(window: Window) -> EpilogueOperand | None:
+        across, down = window.strides
+        return EpilogueOperand((), down, across) if across in (0, 1) else None
+
+    home = Window((rows, columns), (1, rows))
+    return Product(fusion, home, dtype, emit, steps, rows).lazy()

@@ -1,4 +1,4 @@
-"""Reductions and the elementwise code around them -> row kernels: all that is done to a row, while it is in the cache.
+"""Collect reductions and the elementwise code around them into row kernels: all of it while a row is in the cache.
 
 A group collects stages over the rows of one space. It stays open as long as what comes next reads its numbers, so that
 a softmax or a norm is one kernel; it is emitted when another kernel reads what it stores.
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
 from weft.plan.fuse.assembly import view_of
-from weft.plan.fuse.divide_reduce import outputs_of, plan_stages
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.split_reductions import outputs_of, plan_stages
 from weft.plan.kernels.expression import SHORT_FLOATS, explicit_rounding, with_strides
-from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, Stage, Store
-from weft.plan.regions.lazy import BodyWriter, Computed, Lazy, Leaf, Node, Source, Taken, read_from_memory, walk
+from weft.plan.kernels.reduce import Finish, Reduction, RowExpression, RowPass, Stage, Store
+from weft.plan.regions.lazy import BodyWriter, Computed, Lazy, Leaf, LeafSource, Node, Taken, read_from_memory, walk
 from weft.plan.regions.window import Window, plain, same_layout
 
 Place = tuple[int, Window]
@@ -47,7 +47,7 @@ class Scalar:
     def as_memory(self, leaf: Leaf) -> Leaf:
         """The leaf, read from memory."""
         self.group.store_scalar(self, leaf)
-        return Leaf(Source(self.memory), leaf.window, leaf.dtype)
+        return Leaf(LeafSource(self.memory), leaf.window, leaf.dtype)
 
     def take(self, lazy: Lazy, out: Leaf) -> bool:
         """Compute an expression of the row's numbers in the group's own kernel, if that can be."""
@@ -110,7 +110,7 @@ class Rows:
         if scalar.memory < 0:
             out = self.fusion.plain_arena(self.rows, scalar.dtype)
             scalar.memory = out.source.buffer
-            node = Leaf(Source(pending=scalar), plain(self.rows), leaf.dtype)
+            node = Leaf(LeafSource(pending=scalar), plain(self.rows), leaf.dtype)
             self._add_output(OpenStage(False), node, out)
 
     def add_store(self, lazy: Lazy, out: Leaf) -> bool:
@@ -243,7 +243,7 @@ def reduce_rows(fusion: Fusion, value: Value) -> Lazy:
     scalar = group.reduce(value.op, node, wide)
     window = plain(group.rows).reshaped(shape)
     assert window is not None
-    leaf: Node = Leaf(Source(pending=scalar), window, wide)
+    leaf: Node = Leaf(LeafSource(pending=scalar), window, wide)
     return Lazy(shape, leaf if wide == dtype else Computed("cast", (leaf,), dtype))
 
 
@@ -296,7 +296,7 @@ def settle_scalars(lazy: Lazy, shape: tuple[int, ...]) -> Lazy:
                 scalar = pending.group.finish(seen)
                 window = plain(pending.group.rows).reshaped(lazy.shape)
                 assert window is not None
-                return Lazy(lazy.shape, Leaf(Source(pending=scalar), window, lazy.dtype))
+                return Lazy(lazy.shape, Leaf(LeafSource(pending=scalar), window, lazy.dtype))
     return lazy
 
 
@@ -348,7 +348,7 @@ def _emit(group: Rows) -> None:
             reductions = tuple(
                 Reduction(kind, number) for (kind, _, _), number in zip(stage.numbers, renumbered[:count], strict=True)
             )
-            stages.append(Pass(body, reductions, stores))
+            stages.append(RowPass(body, reductions, stores))
         else:
             stages.append(Finish(body, renumbered[:count], stores))
         known += count

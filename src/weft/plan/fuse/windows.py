@@ -1,4 +1,4 @@
-"""Pooling of windows, and its gradients -> kernels."""
+"""Make kernels of pooling and of its gradients."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from weft.ir.graph import Value
 from weft.ir.types import TensorType, TupleType
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last, channels_last_strides, images_of, pair, side_by_side
-from weft.plan.kernels.images import Window as PoolWindow
-from weft.plan.kernels.pool import PoolKernel, choose_pool_schedule
-from weft.plan.kernels.pool_gradient import PoolGradientKernel, choose_pool_gradient_schedule
-from weft.plan.regions.lazy import Computed, Fixed, Lazy, Leaf, Node
+from weft.plan.kernels.images import ImageWindow
+from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel, choose_pool_gradient_schedule, choose_pool_schedule
+from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node
 from weft.plan.regions.window import in_order_of, plain
 
 NO_DILATION = (1, 1)
@@ -74,7 +73,7 @@ def _shared_out(fusion: Fusion, value: Value, beside: bool) -> Leaf:
     """What each window of a mean gives to a place that it sees: its gradient divided by what the mean was."""
     lazy, dtype = fusion.operand(value), dtype_of(value)
     counts = _counts(value, lazy.shape)
-    divisor: Node = Fixed(float(counts.reshape(-1)[0]), dtype)
+    divisor: Node = FixedNumber(float(counts.reshape(-1)[0]), dtype)
     if bool((counts != counts.reshape(-1)[0]).any()):
         number = fusion.assembly.buffer("constant", counts.numel(), dtype)
         fusion.assembly.constants.append(counts.to(tensor_type(value).dtype))
@@ -100,10 +99,10 @@ def _counts(value: Value, pooled: tuple[int, ...]) -> torch.Tensor:
     return sizes[0][:, None] * sizes[1]
 
 
-def _window(value: Value) -> PoolWindow:
+def _window(value: Value) -> ImageWindow:
     given = value.attributes
     stride, dilation = given["stride"] or given["kernel_size"], given.get("dilation", NO_DILATION)
-    return PoolWindow(pair(given["kernel_size"]), pair(stride), pair(given["padding"]), pair(dilation))
+    return ImageWindow(pair(given["kernel_size"]), pair(stride), pair(given["padding"]), pair(dilation))
 
 
 def _users(fusion: Fusion, value: Value) -> list[Value]:

@@ -1,4 +1,4 @@
-"""Attention -> the kernel that computes it a block of query rows at a time, with every scheduling choice as a field.
+"""Define the kernel of attention, which computes it a block of query rows at a time.
 
 A tile is one block of rows of one matrix of the batch. It computes the block's scores with all keys that the block can
 see, applies a body to them (scale, mask), makes each row exp(score - highest of the row), multiplies by the values and
@@ -12,13 +12,26 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.box import Box, Range, box, cut_range
-from weft.plan.kernels.cycles import CYCLES_OF_OP, MEMORY_CYCLES, ROW_CYCLES, SIMPLE, body_cycles
-from weft.plan.kernels.epilogue import Epilogue, Operand
-from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
-from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
-from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
-from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.plan.kernels.expression import (
+    CYCLES_OF_OP,
+    DTYPE_BYTES,
+    MEMORY_CYCLES,
+    ROW_CYCLES,
+    SIMPLE,
+    Instruction,
+    View,
+    body_cycles,
+)
+from weft.plan.kernels.gemm import (
+    Epilogue,
+    EpilogueOperand,
+    GemmKernel,
+    GemmSchedule,
+    Matrix,
+    PackedMatrix,
+    choose_schedule,
+)
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, Sizes, box, by, cut_range
 from weft.target import Target
 
 SCORE_BYTES = 256 * 1024  # of a block's scores: they stay in the second cache beside keys and values
@@ -124,7 +137,7 @@ class AttentionKernel(Kernel):
     def values(self, rows: int, keys: int) -> GemmKernel:
         """Describe the product of a block of rows with the values of all keys, or of some that it adds."""
         part = keys < self.sizes.keys or self.schedule.key_block > 0
-        operands = () if part else (Operand((), 1, 0),)
+        operands = () if part else (EpilogueOperand((), 1, 0),)
         body = () if part else (Instruction("mul", (0, 1), self.sizes.element),)
         schedule = replace(self.schedule.values, tile_row_blocks=ALL_TILES, tile_panels=ALL_TILES)
         return GemmKernel(
@@ -173,14 +186,14 @@ class AttentionKernel(Kernel):
             rows = (blocks.start(begin % blocks.count), blocks.start((end - 1) % blocks.count + 1))
         element = DTYPE_BYTES[sizes.element]
 
-        def seen(strides: Sequence[int], spans: Sequence[tuple[int, Range]], item: int = element) -> Box | None:
+        def seen(strides: Sequence[int], spans: Sequence[tuple[int, Range]], item: int = element) -> ByteBox | None:
             offset, steps = cut_range(sizes.batch, strides, first, last + 1) if sizes.batch else (0, [])
             for stride, (start, stop) in spans:
                 offset += start * stride
                 steps = [*steps, (stride, stop - start)]
             return box(offset, steps, item)
 
-        def matrix(where: Matrix | PackedMatrix, down: Range, across: Range) -> Box | None:
+        def matrix(where: Matrix | PackedMatrix, down: Range, across: Range) -> ByteBox | None:
             if isinstance(where, PackedMatrix):
                 return None
             return seen(where.batch, ((where.row, down), (where.column, across)))

@@ -1,4 +1,4 @@
-"""The gradients of attention -> the kernel that computes all three of a matrix, a block of query rows at a time.
+"""Define the kernel of attention's gradients, which computes all three of a matrix a block of query rows at a time.
 
 A tile is one matrix of the batch: what its keys and values get is added up over the blocks of rows, in order. For each
 block it computes the scores with all keys that the block can see and the products of the result's gradient with the
@@ -22,13 +22,9 @@ from weft.plan.kernels.attention import (
     attention_summary,
 )
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.box import Box, box, cut_range
-from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, body_cycles
-from weft.plan.kernels.epilogue import Epilogue
-from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
-from weft.plan.kernels.gemm import GemmKernel, GemmSchedule, Matrix, PackedMatrix
-from weft.plan.kernels.kernel import Boxes, Kernel
-from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.plan.kernels.expression import DTYPE_BYTES, MEMORY_CYCLES, ROW_CYCLES, Instruction, View, body_cycles
+from weft.plan.kernels.gemm import Epilogue, GemmKernel, GemmSchedule, Matrix, PackedMatrix, choose_schedule
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
 from weft.target import Target
 
 SCORE_BYTES = 192 * 1024  # of a block's scores, and of its pull as much: both stay in the second cache
@@ -207,11 +203,11 @@ class AttentionGradientKernel(Kernel):
         """Give whole matrices of the batch."""
         sizes, operands, element = self.sizes, self.operands, DTYPE_BYTES[self.sizes.element]
 
-        def seen(strides: Sequence[int], sides: Sequence[tuple[int, int]], item: int = element) -> Box | None:
+        def seen(strides: Sequence[int], sides: Sequence[tuple[int, int]], item: int = element) -> ByteBox | None:
             offset, steps = cut_range(sizes.batch, strides, begin, end) if sizes.batch else (0, [])
             return box(offset, [*steps, *sides], item)
 
-        def matrix(where: Matrix | PackedMatrix, rows: int, columns: int) -> Box | None:
+        def matrix(where: Matrix | PackedMatrix, rows: int, columns: int) -> ByteBox | None:
             if isinstance(where, PackedMatrix):
                 return None
             return seen(where.batch, [(where.row, rows), (where.column, columns)])

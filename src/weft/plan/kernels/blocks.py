@@ -1,4 +1,4 @@
-"""A length -> blocks as even as possible, so that no block at the edge is much smaller than the others."""
+"""Cut a length into blocks as even as possible, so that none at the edge is much smaller than the others."""
 
 from dataclasses import dataclass
 

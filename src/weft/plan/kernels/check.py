@@ -1,4 +1,4 @@
-"""Indices that must name a place -> check kernels, which run before all others of a call and stop it.
+"""Define check kernels: indices must name a place, or nothing else of the call runs.
 
 What reads or writes at an index relies on it: a call whose indices are out of range must not begin.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, body_cycles, vectors_of
-from weft.plan.kernels.expression import Instruction, View
+from weft.plan.kernels.expression import MEMORY_CYCLES, ROW_CYCLES, Instruction, View, body_cycles, vectors_of
 from weft.plan.kernels.kernel import Boxes, Kernel, by
 from weft.plan.kernels.loop import WIDEST_MASKED_VECTOR, LoopExpression, Space, simplified
 from weft.target import Target

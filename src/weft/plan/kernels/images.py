@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
-from weft.plan.kernels.box import Box, Range, box, cut_range
-from weft.plan.kernels.epilogue import Operand
+from weft.plan.kernels.gemm import EpilogueOperand
+from weft.plan.kernels.kernel import ByteBox, Range, box, cut_range
 
 
 @dataclass(frozen=True)
@@ -17,20 +17,20 @@ class Images:
     channel: int
     offset: int = 0
 
-    def pixels(self, sizes: tuple[int, int, int], pixels: Range, channels: Range, item: int) -> Box | None:
+    def pixels(self, sizes: tuple[int, int, int], pixels: Range, channels: Range, item: int) -> ByteBox | None:
         """Give the box of some pixels, counted through all images of these numbers of images, rows and columns."""
         offset, steps = cut_range(sizes, (self.image, self.row, self.column), *pixels)
         offset += self.offset + channels[0] * self.channel
         return box(offset, [*steps, (self.channel, channels[1] - channels[0])], item)
 
-    def part(self, ranges: tuple[Range, Range, Range], channels: Range, item: int) -> Box | None:
+    def part(self, ranges: tuple[Range, Range, Range], channels: Range, item: int) -> ByteBox | None:
         """Give the box of ranges of images, rows, columns and channels."""
         strides = (self.image, self.row, self.column, self.channel)
         spans = list(zip(strides, (*ranges, channels), strict=True))
         offset = self.offset + sum(stride * first for stride, (first, _) in spans)
         return box(offset, [(stride, last - first) for stride, (first, last) in spans], item)
 
-    def has_pixels_of(self, operand: Operand, sizes: tuple[int, int, int]) -> bool:
+    def has_pixels_of(self, operand: EpilogueOperand, sizes: tuple[int, int, int]) -> bool:
         """Tell whether an operand's rows, counted through all images, are where the pixels of these images are."""
         strides = (self.image, self.row, self.column)
         counted = (operand.row * prod(sizes[place + 1 :]) for place in range(len(sizes)))
@@ -39,7 +39,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Window:
+class ImageWindow:
     """What a convolution or pooling sees of an image, as (vertical, horizontal)."""
 
     size: tuple[int, int]
@@ -48,7 +48,7 @@ class Window:
     dilation: tuple[int, int] = (1, 1)
 
 
-def out_size(in_size: tuple[int, int], window: Window) -> tuple[int, int]:
+def out_size(in_size: tuple[int, int], window: ImageWindow) -> tuple[int, int]:
     """Give the rows and columns of what a window makes of an image."""
     rows, columns = (
         max(0, (length + 2 * padding - dilation * (size - 1) - 1) // stride + 1)
@@ -59,7 +59,7 @@ def out_size(in_size: tuple[int, int], window: Window) -> tuple[int, int]:
     return rows, columns
 
 
-def seen_places(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> float:
+def seen_places(in_size: tuple[int, int], out: tuple[int, int], window: ImageWindow) -> float:
     """Count the places of a window that are inside the image, on average over the output pixels."""
     seen = 1.0
     for length, count, size, stride, padding, dilation in zip(
@@ -71,7 +71,7 @@ def seen_places(in_size: tuple[int, int], out: tuple[int, int], window: Window) 
     return seen
 
 
-def window_sees_outside(in_size: tuple[int, int], out: tuple[int, int], window: Window) -> bool:
+def window_sees_outside(in_size: tuple[int, int], out: tuple[int, int], window: ImageWindow) -> bool:
     """Tell whether a window at some output pixel reaches over an edge of the image."""
     return any(
         padding > 0 or (count - 1) * stride + (size - 1) * dilation - padding >= length

@@ -1,4 +1,4 @@
-"""Elementwise expressions over views of buffers -> loop kernels with their tiles, vectors and order of dimensions."""
+"""Define loop kernels: elementwise expressions over views of buffers, in tiles, vectors and an order of dimensions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from weft.plan.kernels.blocks import whole_cut
-from weft.plan.kernels.box import Box, box, cut_range
-from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, STRIDED, body_cycles, vectors_of
-from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of, value_dtypes, with_strides
-from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
+from weft.plan.kernels.expression import (
+    DTYPE_BYTES,
+    MEMORY_CYCLES,
+    ROW_CYCLES,
+    STRIDED,
+    Instruction,
+    View,
+    body_cycles,
+    strides_of,
+    value_dtypes,
+    vectors_of,
+    with_strides,
+)
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Sizes, box, by, cut_range
 from weft.target import Target
 
 # A tile is large enough that its start costs nothing, small enough that a processor's cores share any real work.
@@ -130,7 +140,7 @@ class LoopKernel(Space, Kernel):
         top = first // down * self.line + first % down * schedule.row_tile
         bottom = last // down * self.line + min((last % down + 1) * schedule.row_tile, self.line)
 
-        def seen(view: View) -> Box | None:
+        def seen(view: View) -> ByteBox | None:
             offset, steps = cut_range(self.sizes[:-1], view.strides[:-1], top, bottom)
             offset += view.offset + columns[0] * view.strides[-1]
             return box(offset, [*steps, (view.strides[-1], columns[1] - columns[0])], DTYPE_BYTES[view.dtype])

@@ -1,8 +1,9 @@
-"""Reductions with what feeds and follows them -> row kernels: stages over each row of a space, and how they run.
+"""Define row kernels: reductions with what feeds and follows them, in stages over each row of a space.
 
 A row kernel's space has kept dimensions (rows) and reduced ones (columns). For every row it runs its stages in order.
-A `Pass` goes over the columns: it computes a body for each element, stores some values, and reduces others to one
-number a row. A `Finish` computes with a row's numbers, once. Softmax is Pass(max), Pass(exp, sum, store), Pass(store).
+A `RowPass` goes over the columns: it computes a body for each element, stores some values, and reduces others to one
+number a row. A `Finish` computes with a row's numbers, once. Softmax is RowPass(max), RowPass(exp, sum, store) and
+RowPass(store).
 
 Values in a stage are numbered: the kernel's inputs, its outputs (what an earlier stage stored), the rows' numbers that
 earlier stages gave, in order, then the stage's own instructions. A Finish reads inputs and outputs at the first column.
@@ -15,10 +16,19 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from weft.plan.kernels.blocks import whole_cut
-from weft.plan.kernels.box import Box, box, cut_range
-from weft.plan.kernels.cycles import MEMORY_CYCLES, ROW_CYCLES, SIMPLE, body_cycles, vectors_of
-from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of, with_strides
-from weft.plan.kernels.kernel import Boxes, Kernel, Sizes, by
+from weft.plan.kernels.expression import (
+    DTYPE_BYTES,
+    MEMORY_CYCLES,
+    ROW_CYCLES,
+    SIMPLE,
+    Instruction,
+    View,
+    body_cycles,
+    strides_of,
+    vectors_of,
+    with_strides,
+)
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Sizes, box, by, cut_range
 from weft.plan.kernels.loop import vector_bits
 from weft.target import Target
 
@@ -46,7 +56,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class RowPass:
     """One way over the columns of a row; gives a number of the row for each reduction."""
 
     body: tuple[Instruction, ...]
@@ -63,14 +73,14 @@ class Finish:
     stores: tuple[Store, ...] = ()
 
 
-Stage = Pass | Finish
+Stage = RowPass | Finish
 
 
 def used_values(stage: Stage) -> set[int]:
     """Give the numbers of all values that a stage reads, stores or reduces."""
     used = {number for line in stage.body for number in line.operands}
     used |= {store.value for store in stage.stores}
-    return used | ({line.value for line in stage.reductions} if isinstance(stage, Pass) else set(stage.results))
+    return used | ({line.value for line in stage.reductions} if isinstance(stage, RowPass) else set(stage.results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +163,7 @@ class RowKernel(Kernel):
         rows, columns = prod(expression.rows), prod(expression.columns)
         per_vector = per_row = 0.0
         for stage in expression.stages:
-            if isinstance(stage, Pass):
+            if isinstance(stage, RowPass):
                 reads = sum(number < len(expression.inputs) for line in stage.body for number in line.operands)
                 work = body_cycles(stage.body) + SIMPLE * len(stage.reductions)
                 per_vector += work + MEMORY_CYCLES * (max(reads, 1) + len(stage.stores))
@@ -181,7 +191,7 @@ class RowKernel(Kernel):
             lanes = (begin % across * width, min(((end - 1) % across + 1) * width, self.lane_rows))
         top, bottom = first * schedule.row_tile, min((last + 1) * schedule.row_tile, prod(outer))
 
-        def seen(view: View) -> Box | None:
+        def seen(view: View) -> ByteBox | None:
             offset, steps = cut_range(outer, view.strides[: len(outer)], top, bottom)
             if schedule.along_rows:
                 stride = view.strides[kept - 1]
@@ -272,7 +282,7 @@ def choose_reduce_schedule(expression: RowExpression, target: Target) -> ReduceS
 
 
 def _has_places(expression: RowExpression) -> bool:
-    passes = [stage for stage in expression.stages if isinstance(stage, Pass)]
+    passes = [stage for stage in expression.stages if isinstance(stage, RowPass)]
     return any(reduction.kind in PLACES for stage in passes for reduction in stage.reductions)
 
 

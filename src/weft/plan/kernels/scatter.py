@@ -1,12 +1,11 @@
-"""Elements that go to numbered places of an output -> scatter kernels with their tiles and vectors."""
+"""Define scatter kernels: elements go to numbered places of an output."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from weft.plan.kernels.cycles import body_cycles, vectors_of
-from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, body_cycles, vectors_of
 from weft.plan.kernels.kernel import Boxes, Kernel, by
 from weft.plan.kernels.loop import steady_values, vector_bits
 from weft.target import Target

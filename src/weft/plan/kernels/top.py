@@ -1,4 +1,4 @@
-"""Where the largest or smallest numbers of rows are -> kernels with their tiles."""
+"""Define the kernel that finds where the largest or smallest numbers of rows are."""
 
 from __future__ import annotations
 

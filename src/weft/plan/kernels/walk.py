@@ -1,10 +1,10 @@
-"""Register blocks of a product or convolution -> tiles, and the order in which a tile visits its blocks."""
+"""Order the register blocks of a product or convolution: which tile has them, and when it visits each."""
 
 from dataclasses import dataclass
 
 from weft.plan.kernels.blocks import Blocks
-from weft.plan.kernels.box import Range
-from weft.plan.kernels.cycles import BLOCK_CYCLES, block_step_cycles
+from weft.plan.kernels.expression import BLOCK_CYCLES, block_step_cycles
+from weft.plan.kernels.kernel import Range
 
 
 @dataclass(frozen=True, slots=True)

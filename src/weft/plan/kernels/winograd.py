@@ -1,4 +1,4 @@
-"""A 3x3 convolution of stride 1 -> Winograd's way of computing it, F(2x2, 3x3), every scheduling choice a field.
+"""Define the kernels of Winograd's convolution F(2x2, 3x3), and choose how they run.
 
 Each square of 2x2 output pixels comes from a patch of 4x4 input pixels by 16 multiplications a channel instead of 36.
 Patches and weights are transformed, multiplied as 16 matrix products, and the products are transformed back. Larger
@@ -12,15 +12,21 @@ from math import prod
 from typing import Literal
 
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.box import Box, box
-from weft.plan.kernels.conv import ConvSizes
-from weft.plan.kernels.epilogue import Epilogue, Operand
+from weft.plan.kernels.conv import LEAST_IMAGES, ConvSizes
 from weft.plan.kernels.expression import DTYPE_BYTES
-from weft.plan.kernels.gemm import ELEMENT_BITS, GemmKernel, Matrix, PackedMatrix, packed_size, panels
+from weft.plan.kernels.gemm import (
+    ELEMENT_BITS,
+    Epilogue,
+    EpilogueOperand,
+    GemmKernel,
+    Matrix,
+    PackedMatrix,
+    choose_schedule,
+    packed_size,
+    panels,
+)
 from weft.plan.kernels.images import Images, seen_places
-from weft.plan.kernels.kernel import Boxes, Kernel, by
-from weft.plan.kernels.schedule_conv import LEAST_IMAGES
-from weft.plan.kernels.schedule_gemm import choose_schedule
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, by
 from weft.target import Target
 
 PRODUCTS = 16  # the places of a transformed patch
@@ -113,13 +119,13 @@ class WinogradKernel(Kernel):
         out, image, *inputs = self.boxes_of_patches(self.blocks.start(begin), self.blocks.start(end))
         return out, image, None, *inputs
 
-    def boxes_of_patches(self, first: int, last: int) -> list[Box | None]:
+    def boxes_of_patches(self, first: int, last: int) -> list[ByteBox | None]:
         """Give the images that patches are of: of the output, of the input, and of the epilogue's operands."""
         patches, (height, width), element = prod(self.squares), self.out_size, DTYPE_BYTES[self.element]
         images = first // patches, -(-last // patches)
         pixels = images[0] * height * width, images[1] * height * width
 
-        def operand(where: Operand) -> Box | None:
+        def operand(where: EpilogueOperand) -> ByteBox | None:
             steps = [(where.row, pixels[1] - pixels[0]), (where.column, self.out_channels)]
             return box(pixels[0] * where.row, steps, element)
 

@@ -1,1 +1,1 @@
-"""A plan with lanes -> a place for each intermediate: in the arena, in outputs, or where it already is."""
+"""Give each intermediate of a plan with lanes a place: in the arena, in outputs, or where it already is."""

@@ -1,4 +1,4 @@
-"""A plan with lanes -> the same plan with intermediates in the memory of outputs that are not written yet.
+"""Put intermediates of a plan with lanes into the memory of outputs that are not written yet.
 
 An output is memory that a call has anyway, from its start. Until the first kernel touches it, what is done with by then
 may lie there; as everywhere, the waits must order the uses, however fast or slow the lanes are.
@@ -12,7 +12,7 @@ from operator import le
 
 import numpy as np
 
-from weft.plan.form.order import Early
+from weft.plan.form.dependencies import Early
 from weft.plan.form.plan import KernelCall, Location, Plan
 from weft.plan.memory.arena import Lifetimes, aligned, bytes_in_use, lifetimes
 

@@ -1,4 +1,4 @@
-"""A plan with lanes and times -> waits that are over when they come, and let intermediates share bytes.
+"""Add waits to a plan with lanes, which are over when they come, so that intermediates may share bytes.
 
 By the times that lanes are planned with, much is done before a run starts that nothing makes sure of. If memory is to
 be shared, the run waits for it: mostly that costs one look at a word. Only what shares bytes in the end waits.
@@ -14,7 +14,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from weft.plan.form.order import Early, Order, lanes_of, order_of
+from weft.plan.form.dependencies import Early, Order, lanes_of, order_of
 from weft.plan.form.plan import Lane, Location, Plan, Run, Wait
 from weft.plan.memory.arena import aligned, lifetimes, live_bytes
 

@@ -1,4 +1,4 @@
-"""Elementwise expressions that are not computed yet: a small graph over windows of memory, as one kernel will take it.
+"""Hold elementwise expressions that are not computed yet: a small graph over windows of memory, as one kernel takes it.
 
 All leaves of an expression have its shape: a leaf that repeats has steps of 0. A view of an expression is the same
 expression over views of its leaves.
@@ -31,7 +31,7 @@ class Pending(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class LeafSource:
     """What a leaf reads: a buffer of the plan (`buffer`), or something not in memory yet (`pending`)."""
 
     buffer: int = -1
@@ -42,13 +42,13 @@ class Source:
 class Leaf:
     """Elements that are read."""
 
-    source: Source
+    source: LeafSource
     window: Window
     dtype: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fixed:
+class FixedNumber:
     """One number everywhere."""
 
     number: Number
@@ -85,7 +85,7 @@ class Taken:
     dtype: str
 
 
-Node = Leaf | Fixed | Counted | Computed | Taken
+Node = Leaf | FixedNumber | Counted | Computed | Taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ class Lazy:
 def _viewed(node: Node, change: Change, changed: dict[int, Node]) -> Node | None:
     if isinstance(node, Computed):
         return Computed(node.op, tuple(changed[id(operand)] for operand in node.operands), node.dtype)
-    if isinstance(node, Fixed):
+    if isinstance(node, FixedNumber):
         return node
     window = change(node.window)
     if window is None:
@@ -194,7 +194,7 @@ class BodyWriter:
     def _write(self, node: Node) -> int:
         if isinstance(node, Leaf):
             return self._number_of(node)
-        if isinstance(node, Fixed):
+        if isinstance(node, FixedNumber):
             instruction = Instruction("constant", (), node.dtype, (node.number,))
         elif isinstance(node, Counted):
             instruction = Instruction("iota", (), node.dtype, (*node.window.strides, node.window.offset))

@@ -1,4 +1,4 @@
-"""A lifted Graph of a whole step -> the same with cheap values computed once more where the backward reads them.
+"""Compute cheap values of a whole step's forward once more where its backward reads them.
 
 A value that the forward makes and the backward reads takes memory in between. Where it can be made again, element by
 element, of values that stay in any case, the backward gets a copy of its own, computed next to where it is read, and
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.ops import OPS
-from weft.plan.regions.sink import size_of
+from weft.plan.regions.region import size_of
 
 VIEWS = frozenset({"reshape", "permute", "expand", "slice", "reverse", "iota"})
 CHEAP = VIEWS | {name for name, op in OPS.items() if op.elementwise}

@@ -1,18 +1,23 @@
-"""A part of a Graph that kernels of Weft's own compute, between library calls: its inputs, values and outputs."""
+"""Cut a Graph into regions that kernels of Weft's own compute, between library calls, each with one value in its place.
+
+A value that stands for a region has the op `native`, its region as attribute, the region's inputs as operands and its
+outputs as a tuple. It exists between fusing and planning only; no printed or saved Graph holds one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
+from weft.errors import InternalError
 from weft.ir.graph import Graph, Value
 from weft.ir.ops import OPS
-from weft.ir.types import CPU, DTYPE_NAMES, TensorType, TupleType, Type
+from weft.ir.types import CPU, DTYPE_NAMES, NothingType, TensorType, TupleType, Type
 from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.regions.indices import INDEXED, SCATTERS, can_check, limit_of
-from weft.plan.regions.sink import sink
 from weft.trace.lift.reductions import is_selected
 
 FLOATS = frozenset({"f32", "f64"})
@@ -179,3 +184,140 @@ def _finds(value: Value) -> bool:
 
 def _crops(value: Value) -> bool:
     return any(extent < 0 for name in ("low", "high") for extent in value.attributes[name])
+
+
+# A value that is computed before a library call and read behind it has to be stored in between. Where it costs no more
+# to hand over what it is made of (a number before it is spread out, a tensor that is handed over anyway), it is made
+# behind the call, in the kernel that reads it.
+CHEAP_MOVES = frozenset({"reshape", "permute", "expand", "slice", "pad", "reverse", "iota"})
+Levels = dict[Value, tuple[bool, int]]
+
+
+def sink(graph: Graph, levels: Levels) -> None:
+    """Move cheap values to the first level that reads them; `levels` says for each whether it is native, and where."""
+    users = graph.users()
+    wanted = set(graph.roots())
+    for value in reversed(graph.values):
+        native, level = levels[value]
+        readers = users[value]
+        if not native or value in wanted or not readers or not _is_cheap(value):
+            continue
+        first = min(levels[reader][1] for reader in readers)
+        if first <= level or not all(levels[reader][0] for reader in readers):
+            continue
+        handed_over = sum(
+            size_of(operand)
+            for operand in dict.fromkeys(value.operands)
+            if levels[operand][0]
+            and operand.op != "constant"
+            and operand not in wanted
+            and all(levels[reader][1] < first for reader in users[operand] if reader is not value)
+        )
+        if handed_over <= size_of(value):
+            levels[value] = (True, first)
+
+
+def _is_cheap(value: Value) -> bool:
+    return value.op in CHEAP_MOVES or OPS[value.op].elementwise
+
+
+def size_of(value: Value) -> int:
+    """How many bytes a value takes."""
+    kind = value.type
+    return kind.size * kind.dtype.itemsize if isinstance(kind, TensorType) else 0
+
+
+NATIVE = "native"
+
+
+def with_regions(graph: Graph, regions: Sequence[Region]) -> Graph:
+    """Put one value in the place of each region's values."""
+    inside = {
+        value: number for number, region in enumerate(regions) for value in region.values if value.op != "constant"
+    }
+    arrangement = _Arrangement(graph, regions)
+    waiting = list(graph.values)
+    while waiting:
+        left = arrangement.place_ready(arrangement.place_checks(waiting, inside), inside)
+        if len(left) == len(waiting):
+            raise InternalError("regions and library calls wait for each other", why="a region was cut wrongly")
+        waiting = left
+    now = arrangement.now
+    results = tuple(replace(result, value=now.get(result.value, result.value)) for result in graph.results)
+    writes = tuple(replace(write, value=now.get(write.value, write.value)) for write in graph.writes)
+    # A region holds the constants that it reads: outside only those stay that somebody there reads.
+    read = {operand for value in arrangement.values for operand in value.operands}
+    read.update(result.value for result in results)
+    read.update(write.value for write in writes)
+    values = tuple(value for value in arrangement.values if value.op != "constant" or value in read)
+    return replace(graph, values=values, results=results, writes=writes)
+
+
+def _is_check(value: Value) -> bool:
+    return value.op == "library" and isinstance(value.type, NothingType)
+
+
+class _Arrangement:
+    """Values in an order in which they can be computed; library calls keep theirs."""
+
+    def __init__(self, graph: Graph, regions: Sequence[Region]) -> None:
+        self.regions = regions
+        self.now: dict[Value, Value] = {}
+        self.values: list[Value] = []
+        self.known = set(graph.inputs)
+        self.placed: set[int] = set()
+
+    def place_checks(self, waiting: list[Value], inside: dict[Value, int]) -> list[Value]:
+        """Place the checks of data that can run now, with the calls before them: before any kernel that could wait."""
+        checks = [position for position, value in enumerate(waiting) if _is_check(value)]
+        left: list[Value] = []
+        blocked = False
+        for position, value in enumerate(waiting):
+            ready = self.known.issuperset(value.operands) and not (blocked and keeps_order(value))
+            if value in inside or not ready or not checks or position > checks[-1]:
+                blocked = blocked or (value not in inside and keeps_order(value))
+                left.append(value)
+            else:
+                self._place(value)
+        return left
+
+    def place_ready(self, waiting: list[Value], inside: dict[Value, int]) -> list[Value]:
+        """Place what has all its operands; gives what is left."""
+        left: list[Value] = []
+        blocked = False
+        for value in waiting:
+            number = inside.get(value)
+            if number is not None:
+                self._place_region(number)
+            if number is None:
+                ready = self.known.issuperset(value.operands) and not (blocked and keeps_order(value))
+                blocked = blocked or (not ready and keeps_order(value))
+                if ready:
+                    self._place(value)
+                else:
+                    left.append(value)
+            elif number not in self.placed:
+                left.append(value)
+        return left
+
+    def _place(self, value: Value) -> None:
+        operands = tuple(self.now.get(operand, operand) for operand in value.operands)
+        current = value if operands == value.operands else replace(value, operands=operands)
+        self.now[value] = current
+        self.values.append(current)
+        self.known.add(value)
+
+    def _place_region(self, number: int) -> None:
+        region = self.regions[number]
+        if number in self.placed or not self.known.issuperset(region.inputs):
+            return
+        self.placed.add(number)
+        operands = tuple(self.now.get(operand, operand) for operand in region.inputs)
+        kinds = tuple(output.type for output in region.outputs)
+        whole = Value(NATIVE, operands, TupleType(kinds), MappingProxyType({"region": number}), region.outputs[0].place)
+        self.values.append(whole)
+        for index, output in enumerate(region.outputs):
+            item = Value("item", (whole,), output.type, MappingProxyType({"index": index}), output.place)
+            self.values.append(item)
+            self.now[output] = item
+        self.known.update(region.values)

@@ -1,4 +1,4 @@
-"""Where the elements of a value lie: sizes, steps and a start in some memory, and how views change them."""
+"""Describe where the elements of a value lie: sizes, steps and a start in some memory, and how views change them."""
 
 from __future__ import annotations
 

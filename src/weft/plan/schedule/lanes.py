@@ -1,4 +1,4 @@
-"""A plan without lanes -> the same plan with its tiles given to lanes, so that it is done soonest.
+"""List-schedule the tiles of a plan onto lanes, so that it is done soonest.
 
 One list scheduler for all: of the calls that could start, the one that most depends on goes first, to the lane where
 it is done first, or shared out over several. Whether other calls could keep the lanes busy instead decides which: so a
@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, pairwise
 from math import inf
 
-from weft.plan.form.dependencies import Footprints, predecessors
-from weft.plan.form.order import lanes_of
+from weft.plan.form.dependencies import Footprints, lanes_of, predecessors
 from weft.plan.form.plan import Plan
-from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.memory.arena import live_bytes
+from weft.plan.schedule.cost import MachineModel
 from weft.plan.schedule.timetable import CallCosts, Share, Timetable
 
 LEAST_GAIN = 0.1  # of the time on one lane; estimates are not better than that
@@ -45,7 +45,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LanePace:
     """How far lanes may go ahead: of each other, in calls, and of their turn, in calls for each lane; 0 is any.
 
     With `in_turn`, of the calls that could start the first one is taken, not the one that most depends on.
@@ -56,9 +56,9 @@ class Pace:
     in_turn: bool = False
 
 
-FASTEST = Pace(0, 0)
-IN_ORDER = Pace(MOST_AHEAD, 1)
-IN_TURN = Pace(0, 0, in_turn=True)
+FASTEST = LanePace(0, 0)
+IN_ORDER = LanePace(MOST_AHEAD, 1)
+IN_TURN = LanePace(0, 0, in_turn=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class Scheduled:
     seconds: float
 
 
-def schedule(plan: Plan, lane_count: int, model: MachineModel, pace: Pace | None = None) -> Plan:
+def schedule(plan: Plan, lane_count: int, model: MachineModel, pace: LanePace | None = None) -> Plan:
     """Give the tiles of all calls to lanes, at most so many; to one if more would not be faster.
 
     The calls come in an order that the lanes follow too: memory placed for the lanes serves the calls one by one.
@@ -86,11 +86,11 @@ class Scheduling:
         self.lane_count = lane_count
         self._costs = CallCosts(Footprints(plan), model)
         self._serial = sum(self._costs.whole)
-        self._graph: Graph | None = None
+        self._graph: CallGraph | None = None
         if lane_count > 1 and (1 - 1 / lane_count) * self._serial > model.lane + model.wait:
-            self._graph = Graph.of(self._costs.footprints, self._costs)
+            self._graph = CallGraph.of(self._costs.footprints, self._costs)
 
-    def schedule(self, pace: Pace | None = None) -> Scheduled:
+    def schedule(self, pace: LanePace | None = None) -> Scheduled:
         """Give the calls to lanes; without a pace, to be done soonest while memory is not large.
 
         What is computed later takes memory later: so a pace lowers the memory in use, though a lane may have to wait.
@@ -103,12 +103,12 @@ class Scheduling:
         times = [0.0, *accumulate(self._costs.whole)]
         return Scheduled(plan, [list(pairwise(times))], self._serial)
 
-    def _fastest(self) -> Pace:
+    def _fastest(self) -> LanePace:
         frugal = sum(buffer.bytes for _, buffer in self.plan.of_kind("arena")) > FRUGAL_BYTES
-        return Pace(MOST_AHEAD, WINDOW) if frugal else FASTEST
+        return LanePace(MOST_AHEAD, WINDOW) if frugal else FASTEST
 
 
-def _best(graph: Graph, costs: CallCosts, lane_count: int, pace: Pace) -> Timetable:
+def _best(graph: CallGraph, costs: CallCosts, lane_count: int, pace: LanePace) -> Timetable:
     """Fill lanes in several ways, and give the one that is done first."""
     tried = (
         _Scheduler(graph, Timetable(costs.footprints, costs, way.lane_count, pace.ahead), way, pace).run()
@@ -130,7 +130,7 @@ def _ways(lane_count: int, calls: int) -> Iterator[Way]:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class CallGraph:
     """Which calls follow which, how many come before each, and the seconds from its start to the end of all."""
 
     followers: tuple[tuple[int, ...], ...]
@@ -138,7 +138,7 @@ class Graph:
     urgency: tuple[float, ...]
 
     @staticmethod
-    def of(footprints: Footprints, costs: CallCosts) -> Graph:
+    def of(footprints: Footprints, costs: CallCosts) -> CallGraph:
         """Find the order that the bytes of a plan's buffers ask for."""
         before = _late_fills(footprints.plan, predecessors(footprints))
         followers: list[list[int]] = [[] for _ in before]
@@ -148,7 +148,7 @@ class Graph:
         urgency = [0.0] * len(before)
         for number in reversed(range(len(before))):
             urgency[number] = costs.whole[number] + max((urgency[later] for later in followers[number]), default=0.0)
-        return Graph(tuple(map(tuple, followers)), tuple(map(len, before)), tuple(urgency))
+        return CallGraph(tuple(map(tuple, followers)), tuple(map(len, before)), tuple(urgency))
 
 
 def _late_fills(plan: Plan, before: list[list[int]]) -> list[list[int]]:
@@ -169,7 +169,7 @@ def _late_fills(plan: Plan, before: list[list[int]]) -> list[list[int]]:
 class _Scheduler:
     """Fills a timetable."""
 
-    def __init__(self, graph: Graph, table: Timetable, way: Way, pace: Pace) -> None:
+    def __init__(self, graph: CallGraph, table: Timetable, way: Way, pace: LanePace) -> None:
         self.graph = graph
         self.table = table
         self.costs = table.costs
@@ -274,3 +274,47 @@ def _levelled(free: list[float], seconds: float) -> list[float]:
         level, count = level - latest, count - 1
     end = (level + seconds) / count
     return [max(0.0, end - time) / seconds for time in free]
+
+
+def frugal_order(plan: Plan) -> Plan:
+    """Put calls into the order found that has least memory in use at once; into their own if that is as good.
+
+    An order goes back from each result: what a call needs is computed just before it, one operand's whole past after
+    the other's, so that little of one waits in memory while another is made. Which operand is first decides the rest; a
+    few ways are tried.
+    """
+    before = predecessors(Footprints(plan))
+    return min((plan, *(_ordered(plan, order) for order in _orders(before))), key=live_bytes)
+
+
+def _ordered(plan: Plan, order: Sequence[int]) -> Plan:
+    return replace(plan, calls=tuple(plan.calls[number] for number in order))
+
+
+def _orders(before: list[list[int]]) -> Iterator[list[int]]:
+    """Give orders in which what a call needs comes before it: operands as they come, and those of long pasts first."""
+    depth = [0] * len(before)
+    for number, needed in enumerate(before):
+        depth[number] = 1 + max((depth[one] for one in needed), default=0)
+    yield _backwards(before)
+    yield _backwards([sorted(needed, key=lambda one: (-depth[one], one)) for needed in before])
+
+
+def _backwards(before: list[list[int]]) -> list[int]:
+    """Follow what calls need, from those that nobody needs, and give each call after all that it needs."""
+    needed = {one for those in before for one in those}
+    order: list[int] = []
+    met = [False] * len(before)
+    for last in (number for number in range(len(before)) if number not in needed):
+        met[last] = True
+        path = [(last, iter(before[last]))]
+        while path:
+            number, rest = path[-1]
+            following = next((one for one in rest if not met[one]), None)
+            if following is None:
+                order.append(number)
+                path.pop()
+            else:
+                met[following] = True
+                path.append((following, iter(before[following])))
+    return order

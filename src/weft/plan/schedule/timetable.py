@@ -1,4 +1,4 @@
-"""Calls given to lanes one after the other -> what each lane does, when, and where it must wait.
+"""Keep the timetable of lanes while calls are given to them: what each does, when, and where it must wait.
 
 Times are estimates. Waits are exact: a run waits for whatever touched its bytes before, unless its lane knows already
 that it is done.
@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from weft.plan.form.dependencies import Footprints, History, Touch
+from weft.plan.form.dependencies import Footprints, Touch, TouchHistory
 from weft.plan.form.plan import Plan, Run, Wait
-from weft.plan.schedule.cost import PlanCosts, work_before
-from weft.plan.schedule.machine_model import MachineModel
+from weft.plan.schedule.cost import MachineModel, PlanCosts, work_before
 
 LANES_PER_PERIOD = 4  # many lanes look at each other less often: each looks at all others
 
@@ -94,7 +93,7 @@ class Timetable:
         # As things stand: what a run needs changes only when somebody touches a buffer that it touches.
         self._needs: dict[Tiles, Needs] = {}
         self._askers: dict[int, list[Tiles]] = {}  # by buffer
-        self._history: History[tuple[int, int]] = History()
+        self._history: TouchHistory[tuple[int, int]] = TouchHistory()
 
     @property
     def end(self) -> float:

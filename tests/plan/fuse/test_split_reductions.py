@@ -9,11 +9,11 @@ import weft
 from weft.config import overrides
 from weft.ir.graph import Graph
 from weft.passes.pipeline import run_pipeline
-from weft.plan.fuse.divide_reduce import plan_stages
 from weft.plan.fuse.fuse import fuse
+from weft.plan.fuse.split_reductions import plan_stages
 from weft.plan.kernels.expression import Instruction, View
 from weft.plan.kernels.loop import LoopKernel
-from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, RowKernel, Stage, Store
+from weft.plan.kernels.reduce import Finish, Reduction, RowExpression, RowKernel, RowPass, Stage, Store
 from weft.plan.regions.region import find_regions
 from weft.target import host_target
 from weft.trace.lift.lift import lift
@@ -28,9 +28,9 @@ def centred(*stages: Stage, inputs: int = 1) -> RowExpression:
     return RowExpression("centred", (CHANNELS,), (PIXELS,), views, (image,) * inputs, stages)
 
 
-SUM = Pass((), (Reduction("sum", 0),))
+SUM = RowPass((), (Reduction("sum", 0),))
 MEAN = Finish((Instruction("constant", (), "f32", (float(PIXELS),)), Instruction("div", (3, 4), "f32")), (5,))
-CENTRE = Pass((Instruction("sub", (0, 4), "f32"),), (), (Store(0, 5),))
+CENTRE = RowPass((Instruction("sub", (0, 4), "f32"),), (), (Store(0, 5),))
 KEEP = Finish((), (), (Store(1, 3),))
 
 
@@ -48,13 +48,13 @@ def test_sums_are_cut_and_what_follows_is_a_loop(stages: tuple[Stage, ...]) -> N
 
 
 def test_a_loop_may_read_what_another_one_stored() -> None:
-    twice = Pass((Instruction("add", (1, 1), "f32"),), (), (Store(0, 5),))
+    twice = RowPass((Instruction("add", (1, 1), "f32"),), (), (Store(0, 5),))
     plan = plan_stages(centred(SUM, MEAN, CENTRE, KEEP, twice), host_target())
     assert plan.calls[-1].buffers == (0, 0)
 
 
 def test_a_second_reduction_behind_the_first_keeps_all_in_one_kernel() -> None:
-    squares = Pass((Instruction("mul", (0, 4), "f32"),), (Reduction("sum", 5),), (Store(0, 5),))
+    squares = RowPass((Instruction("mul", (0, 4), "f32"),), (Reduction("sum", 5),), (Store(0, 5),))
     assert kinds(centred(SUM, MEAN, squares, KEEP)) == ["centred"]
 
 

@@ -17,8 +17,8 @@ from weft.plan.fuse.fuse import fuse
 from weft.plan.memory.arena import place
 from weft.plan.regions.indices import INDEXED
 from weft.plan.regions.region import find_regions
+from weft.plan.schedule.cost import default_model
 from weft.plan.schedule.lanes import schedule
-from weft.plan.schedule.machine_model import default_model
 from weft.runtime.executable import NativeExecutable
 from weft.runtime.lanes import start_crew
 from weft.target import host_target

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from weft.plan.fuse.split_reduce import plan_reduction
+from weft.plan.fuse.split_reductions import plan_reduction
 from weft.plan.kernels.expression import View
-from weft.plan.kernels.reduce import Finish, Pass, Reduction, RowExpression, Store, plan_rows, simplified_rows
+from weft.plan.kernels.reduce import Finish, Reduction, RowExpression, RowPass, Store, plan_rows, simplified_rows
 from weft.target import host_target
 
 Sizes = tuple[int, ...]
 
 
 def total(rows: Sizes, columns: Sizes, x: Sizes, output: Sizes, kind: str = "sum") -> RowExpression:
-    stages = (Pass((), (Reduction(kind, 0),)), Finish((), (), (Store(0, 2),)))
+    stages = (RowPass((), (Reduction(kind, 0),)), Finish((), (), (Store(0, 2),)))
     result = "i64" if kind.startswith("arg") else "f32"
     padded = (*output, *(0 for _ in columns))
     return RowExpression("total", rows, columns, (View(result, padded),), (View("f32", x),), stages)
@@ -43,7 +43,7 @@ def test_vectors_run_along_what_is_contiguous() -> None:
 def test_vectors_run_along_what_is_contiguous_beside_numbers_of_each_column() -> None:
     alone = total((64,), (64,), (1, 64), (1,))
     beside = (*alone.inputs, View("f32", (0, 1)), View("f32", (0, 1)))
-    stages = (Pass((), (Reduction("sum", 0),)), Finish((), (), (Store(0, 4),)))
+    stages = (RowPass((), (Reduction("sum", 0),)), Finish((), (), (Store(0, 4),)))
     assert plan_rows(replace(alone, inputs=beside, stages=stages), host_target()).schedule.along_rows
 
 

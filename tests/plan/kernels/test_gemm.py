@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.plan.kernels.schedule_gemm import choose_schedule, vector_registers
+from weft.plan.kernels.gemm import choose_schedule, vector_registers
 from weft.target import cross_target
 
 TARGETS = [cross_target("x86_64", level) for level in ("avx512", "avx2", "generic")] + [cross_target("aarch64")]

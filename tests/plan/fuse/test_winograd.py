@@ -10,9 +10,9 @@ from torch import nn
 
 import weft
 from weft.config import overrides
-from weft.plan.fuse.winograd import winograd_way
+from weft.plan.fuse.convolutions import winograd_way
 from weft.plan.kernels.conv import ConvSizes
-from weft.plan.kernels.images import Window
+from weft.plan.kernels.images import ImageWindow
 from weft.target import host_target
 
 CHANNELS = 32
@@ -85,18 +85,18 @@ def test_weights_that_are_computed_are_transformed_in_the_call() -> None:
 
 def test_it_is_taken_for_windows_of_three_by_three_and_float32_alone() -> None:
     target, size = host_target(), (28, 28)
-    assert winograd_way(ConvSizes("f32", 8, 64, 64, size, Window((3, 3), padding=(1, 1))), target)[0] == "blocks"
+    assert winograd_way(ConvSizes("f32", 8, 64, 64, size, ImageWindow((3, 3), padding=(1, 1))), target)[0] == "blocks"
     for element, window in (
-        ("f64", Window((3, 3), padding=(1, 1))),
-        ("f32", Window((5, 5), padding=(2, 2))),
-        ("f32", Window((3, 3), stride=(2, 2))),
-        ("f32", Window((3, 3), dilation=(2, 2))),
+        ("f64", ImageWindow((3, 3), padding=(1, 1))),
+        ("f32", ImageWindow((5, 5), padding=(2, 2))),
+        ("f32", ImageWindow((3, 3), stride=(2, 2))),
+        ("f32", ImageWindow((3, 3), dilation=(2, 2))),
     ):
         assert winograd_way(ConvSizes(element, 8, 64, 64, size, window), target) == ("direct", 0)
 
 
 def test_few_channels_on_either_side_are_worth_the_transforms_and_fewer_are_not() -> None:
-    target, window = host_target(), Window((3, 3), padding=(1, 1))
+    target, window = host_target(), ImageWindow((3, 3), padding=(1, 1))
     for channels, ways in (
         ((12, 48), {"blocks"}),
         ((48, 16), {"blocks"}),
@@ -111,7 +111,7 @@ def test_products_that_no_block_holds_go_through_memory_and_give_the_same_bits_o
     channels, x = 320, torch.randn(1, 320, 8, 7).relu()
     net = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU())
     target = replace(host_target(), cores=2, l2_bytes=2 << 20)
-    sizes = ConvSizes("f32", 1, channels, channels, (8, 7), Window((3, 3), padding=(1, 1)))
+    sizes = ConvSizes("f32", 1, channels, channels, (8, 7), ImageWindow((3, 3), padding=(1, 1)))
     assert winograd_way(sizes, target) == ("stages", 16)
     found = []
     for threads in (1, 2, 4):

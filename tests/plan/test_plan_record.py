@@ -12,10 +12,10 @@ from torch import nn
 import weft
 from weft.errors import UsageError
 from weft.plan.form.plan import Plan
-from weft.plan.form.plan_record import plan_classes, read_plan, write_plan
 from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.kernel import KINDS
 from weft.plan.kernels.loop import LoopKernel
+from weft.plan.plan_record import plan_classes, read_plan, write_plan
 
 NUMBERS = (0, 0.0, -0.0, 1, 1.0, True, float("inf"), -float("inf"), 2**40)
 

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.plan.memory.test_memory import NEGATE
+from tests.plan.memory.test_arena import NEGATE
 from tests.plan.plan_runner import EAGER, Machine, random_plan
 
 from weft.plan.check import check_plan

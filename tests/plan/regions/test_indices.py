@@ -10,7 +10,7 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.interpreter import interpret
 from weft.ir.parser import parse_graph
 from weft.ir.types import TensorType
-from weft.plan.regions.ranges import Range, range_of
+from weft.plan.regions.indices import Range, range_of
 
 WHOLE = Range(-(2**63), 2**63 - 1)
 CASES = {
