@@ -141,12 +141,13 @@ def eager_loop(thing: Callable[..., Any]) -> Callable[..., Any]:
     """PyTorch's usual training loop."""
     net = Trained(thing)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    trained = [one for group in optimizer.param_groups for one in group["params"]]
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         with torch.enable_grad():
             optimizer.zero_grad()
             loss = net(*arguments, **keywords)
-            loss.backward(inputs=[*net.parameters()])  # as a step does: of nothing else
+            loss.backward(inputs=[one for one in trained if one.requires_grad])  # as a step does: of nothing else
             optimizer.step()
         return loss.detach()
 

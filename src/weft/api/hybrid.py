@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from weft.api.checks.check import Check, Work
+from weft.api.checks.check import Check, Work, call_and_undo
 from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong
 from weft.api.numbers import FreeNumbers
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
@@ -303,7 +303,8 @@ class Hybrid:
 
     def _raise_as_eager(self, error: Exception, call: Call) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively."""
-        self.function(*call.arguments, **call.keywords)
+        roots = dict(enumerate((self.root, *call.arguments, *call.keywords.values())))
+        call_and_undo(partial(self.function, *call.arguments, **call.keywords), roots)
         raise trace_failure(self.name, error) from error
 
     def _note_miss(self, key: Key, leaves: list[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from weft.api.checks.check import Work
+from weft.api.checks.check import Work, call_and_undo
 from weft.api.hybrid import Call, Hybrid
 from weft.api.hybrid_errors import refuse_check
 from weft.api.optimizers.library import Snapshot, all_or_nothing, by_library, needs_closure
@@ -40,6 +40,7 @@ from weft.guards.guarded import Guarded
 from weft.guards.known_calls import inputs_entry
 from weft.ir.graph import Graph
 from weft.programs.program import Program
+from weft.programs.results import is_spent
 from weft.runtime.interrupts import interrupts_after
 from weft.trace.interception.capture import (
     has_gradient_hooks,
@@ -70,6 +71,7 @@ class _Round:
     updates: bool
     numbers: dict[torch.dtype, torch.Tensor]
     form: str
+    spent: list[torch.Tensor] = field(default_factory=list)  # kept by earlier steps, with graphs that they have used up
 
 
 class Step(Hybrid):
@@ -377,7 +379,7 @@ class Step(Hybrid):
     def _learn(self, losses: Any, current: _Round, numbers: Mapping[torch.dtype, torch.Tensor]) -> Gradients:
         """Differentiate the losses and, where a rule covers the optimizer, update."""
         with torch.autocast("cpu", enabled=False):
-            gradients = total_gradients(self.task, losses, current.prepared.parameters)
+            gradients = total_gradients(self.task, losses, current.prepared.parameters, current.spent)
             with torch.no_grad():
                 self._gradients_there = tuple(gradient is not None for gradient in gradients)
                 gradients = added_up(gradients, current.before)
@@ -394,8 +396,11 @@ class Step(Hybrid):
         state = find_state(*roots, self.task.loss)
         if current is None:
             return state  # before the first call
+        current.spent[:] = [tensor for place in state.slots.values() if is_spent(tensor := place.get())]
         for index, (parameter, gradient) in enumerate(zip(current.prepared.parameters, current.before, strict=True)):
-            state.slots.setdefault(id(parameter), Location([parameter], 0, f"parameter {index}"))
+            held = Location([parameter], 0, f"parameter {index}")
+            state.slots.setdefault(id(parameter), held)
+            state.places[id(parameter)].append(held)  # another one in the net's place is not the optimizer's
             state.slots[id(parameter)] = replace(state.slots[id(parameter)], registered=True)
             if gradient is not None:
                 state.slots[id(gradient)] = Location(
@@ -412,9 +417,14 @@ class Step(Hybrid):
         arguments = call.arguments[: len(call.arguments) - 1 - len(current.numbers)]
         before = Snapshot()
         before.take(self._buffers(), {})
-        try:
+
+        def gradients() -> object:
             losses = losses_of(self.task, arguments, call.keywords)
-            total_gradients(self.task, losses, current.prepared.parameters)
+            return total_gradients(self.task, losses, current.prepared.parameters)
+
+        roots = dict(enumerate((self.task.net, self.task.loss, *arguments, *call.keywords.values())))
+        try:
+            call_and_undo(gradients, roots)
         finally:
             before.restore()
         raise trace_failure(self.name, error) from error

@@ -11,6 +11,7 @@ import torch
 from weft.api.optimizers.rules import Tensors, UpdateRule
 from weft.api.optimizers.state import NARROW, Prepared
 from weft.errors import UsageError
+from weft.programs.results import SECOND_TIME
 from weft.trace.backward import refuse_reentrant
 from weft.trace.interception.capture import real_stand_in, storage_key, tree_flatten, without_functions
 
@@ -55,8 +56,13 @@ def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any])
     return task.loss(task.net(*inputs, **keywords), target)
 
 
-def total_gradients(task: Task, losses: Any, parameters: Sequence[torch.Tensor]) -> Gradients:
-    """The gradients of the sum of all losses, each laid out as its parameter, in memory of its own."""
+def total_gradients(
+    task: Task, losses: Any, parameters: Sequence[torch.Tensor], spent: Sequence[torch.Tensor] = ()
+) -> Gradients:
+    """The gradients of the sum of all losses, each laid out as its parameter, in memory of its own.
+
+    A gradient of a `spent` tensor would have to go on into the graph of an earlier step.
+    """
     roots = [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
     if not roots:
         raise UsageError(
@@ -66,11 +72,13 @@ def total_gradients(task: Task, losses: Any, parameters: Sequence[torch.Tensor])
     weights = None
     if task.accumulate > 1:
         weights = [torch.full_like(root, 1 / task.accumulate) for root in carrying]
-    found = _differentiated(carrying, parameters, weights)
+    found = _differentiated(carrying, [*parameters, *spent], weights)
+    if any(gradient is not None for gradient in found[len(parameters) :]):
+        raise RuntimeError(SECOND_TIME)
     seen: set[int] = set()
     return [
         None if gradient is None else _own(gradient, parameter, seen)
-        for gradient, parameter in zip(found, parameters, strict=True)
+        for gradient, parameter in zip(found, parameters, strict=False)
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,6 +22,8 @@ from weft.trace.traced import Traced
 
 Build = Callable[[Sequence[Any]], Any]
 FLAT = (list, tuple)
+
+SECOND_TIME = "Trying to backward through the graph a second time: a step has kept this tensor, and used its graph up"
 
 
 def flat_kind(structure: TreeSpec) -> type | None:
@@ -149,10 +151,19 @@ class RunModes:
         self._marked = () if self._all_inference or inside == new else tuple(sorted(inside))
         # What carries a gradient to nothing but tensors that were made inside: autograd has to see that it carries one.
         alone = traced.gradient is not None and not traced.gradient.wanted
+        made = new | {index for index, result in enumerate(graph.results) if result.path}
+        self._spent = tuple(sorted(traced.spent & made))
         self._tied = tuple(sorted(carrying & new)) if alone and not around.inference else ()
 
     def __bool__(self) -> bool:
-        return bool(self._enables_grad or self._all_inference or self._leaves_inference or self._marked or self._tied)
+        return bool(
+            self._enables_grad
+            or self._all_inference
+            or self._leaves_inference
+            or self._marked
+            or self._tied
+            or self._spent
+        )
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -175,7 +186,30 @@ class RunModes:
                 found[index] = found[index].clone()
         for index in self._tied:
             found[index] = _Tied.apply(found[index], torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+        for index in self._spent:
+            with torch.enable_grad():
+                found[index] = _Spent.apply(found[index].data, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
         return found
+
+
+def is_spent(tensor: torch.Tensor) -> bool:
+    """Whether a step has kept a tensor whose graph its own backward has used up."""
+    return tensor.grad_fn is not None and tensor.grad_fn.name() == f"{_Spent.__name__}Backward"
+
+
+class _Spent(torch.autograd.Function):
+    """A tensor that carries a gradient to a graph that is gone, as after a backward in eager."""
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        del leaf
+        context.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(context: Any, *tangents: torch.Tensor) -> NoReturn:
+        del context, tangents
+        raise RuntimeError(SECOND_TIME)
 
 
 class _Tied(torch.autograd.Function):

@@ -13,7 +13,7 @@ from weft.ir.calls import HOLE, Argument, Call, Operand, ViewStep, WrittenArgume
 from weft.ir.graph import Place, Value
 from weft.ir.library import name_of, written_arguments
 from weft.ir.types import NOTHING, NumberType, TupleType, Type, UnsizedType, type_of
-from weft.trace.interception.capture import Operator, is_stand_in, storage_key
+from weft.trace.interception.capture import Operator, dress_result, is_stand_in, storage_key
 from weft.trace.interception.refusals import refusal, refuse
 from weft.trace.memory import PathEntry, TensorState, TensorTable, TracedMemory, fill
 
@@ -261,6 +261,7 @@ class Recorder(TensorTable):
         for index, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor) or id(leaf) in self.states:
                 continue  # no tensor, or an operator that hands back its argument
+            dress_result(leaf)
             value = whole if single else self.emit("item", (whole,), kinds[index], index=index)
             if storage_key(leaf) not in self.memories:
                 self.add_result(leaf, value)

@@ -22,11 +22,18 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.containers import Touched, identity
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
-from weft.trace.python_state.effects import Kept, OwnNumber, Rebound
+from weft.trace.python_state.effects import Kept, KeptConstant, OwnNumber, Rebound
 from weft.trace.python_state.facts import content
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.python_state.reachable import Location, find_state
-from weft.trace.python_state.retracing import Noting, NotingQueue, may_only_grow, only_grown, refuse_restless
+from weft.trace.python_state.retracing import (
+    Effects,
+    Noting,
+    NotingQueue,
+    may_only_grow,
+    only_grown,
+    refuse_restless,
+)
 from weft.trace.python_state.tensor_facts import Asked
 from weft.trace.python_state.trees import GivenLeaf, TakenApart, TensorLeaf
 from weft.trace.tracer import Around, Request, TracedInput, TracedNumber, Tracer
@@ -58,6 +65,8 @@ class Traced:
     asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
     around: Around = field(default_factory=Around)
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
+    constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
+    spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
 
     @property
     def needs_containers(self) -> bool:
@@ -156,23 +165,27 @@ def trace_program(request: Request) -> Traced:
     Numbers that may change are traced as such only if the program is the same for today's values as when they are
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
-    trace = partial(_with_numbers, request)
-    if not request.draws:
-        return trace()
-    state = request.state
-    traced = without_impure_calls(state, partial(without_draws, state.sources, trace))
-    if traced.kept:
-        numbers = [entry.number for entry in traced.numbers]
-        refuse_restless(
-            (traced.kept, numbers), traced.touched, request.state, partial(_next, request), partial(_next, request)
-        )
+    traced = _drawing_nothing(request) if request.draws else _with_numbers(request)
+    for constant in traced.constants:
+        constant.put()
     return traced
 
 
-def _next(request: Request) -> tuple[tuple[Rebound, ...], tuple[Any, ...]]:
+def _drawing_nothing(request: Request) -> Traced:
+    """Refuse programs that no other call could run: what they ask for, or count, is another thing each time."""
+    state = request.state
+    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_numbers, request)))
+    if traced.kept:
+        numbers = [entry.number for entry in traced.numbers]
+        effects = Effects(traced.kept, numbers, traced.constants)
+        refuse_restless(effects, traced.touched, request.state, partial(_next, request), partial(_next, request))
+    return traced
+
+
+def _next(request: Request) -> Effects:
     """What a call would leave in Python now, where everything is as it would be then."""
     found = _traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
-    return found.kept, ()
+    return Effects(found.kept, (), found.constants)
 
 
 def _with_numbers(request: Request) -> Traced:
@@ -285,11 +298,13 @@ def _traced_once(request: Request) -> Traced:
         for entry in trace.numbers
         if entry.slot is not None
     }
-    left.settle(real, tracer.constant)
+    constants = left.constants(real, tracer.constant)
     changes += tracer.copies.changes()
     apart = TakenApart([tracer.result, *(change.after for change in changes)], request.state, tracer.copies.numbers)
     tracer.give(apart)
-    rebound = [found for change in changes if (found := change.settled(real, tracer.constant, apart)) is not None]
+    settled = [change.settled(real, tracer.constant, apart) for change in changes]
+    rebound = [found for found in settled if isinstance(found, Rebound)]
+    constants += [found for found in settled if isinstance(found, KeptConstant)]
     touched = kept.touched()
     for slot in request.places:
         touched.give(slot.container, frozenset({slot.key}))
@@ -335,6 +350,8 @@ def _traced_once(request: Request) -> Traced:
         tracer.facts.asked,
         request.around,
         _of_inference(leaves, everything),
+        tuple(constants),
+        _spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
@@ -360,6 +377,14 @@ def _of_inference(leaves: Sequence[Any], tensors: Sequence[Any]) -> frozenset[in
     """The numbers of results that eager would mark as inference tensors."""
     pairs = zip(leaves, tensors, strict=True)
     return frozenset(leaf.index for leaf, tensor in pairs if isinstance(leaf, TensorLeaf) and tensor.is_inference())
+
+
+def _spent(request: Request, leaves: Sequence[Any], tensors: Sequence[Any]) -> frozenset[int]:
+    """The numbers of kept results that carry a gradient to a graph that would be used up in eager."""
+    if request.keeps_gradients:
+        return frozenset()
+    pairs = zip(leaves, tensors, strict=True)
+    return frozenset(leaf.index for leaf, tensor in pairs if isinstance(leaf, TensorLeaf) and tensor.requires_grad)
 
 
 def _without_gradient(leaf: Any) -> Any:

@@ -16,6 +16,7 @@ from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
 from weft.trace.answers import TraceConstants, find_answer
 from weft.trace.gradient_sums import SUM, GradientSums
+from weft.trace.interception.builtin_names import builtin_names
 from weft.trace.interception.capture import (
     DATA_DEPENDENT,
     NO_SHAPE_RULE,
@@ -24,6 +25,7 @@ from weft.trace.interception.capture import (
     Interception,
     Operator,
     dress,
+    dress_result,
     function_of,
     is_stand_in,
     is_transformed,
@@ -187,7 +189,7 @@ class Tracer:
         self._generators = OwnGenerators((*self.request.state.generators, *drawn))
         settings = left_settings()
         try:
-            with self.interception:
+            with self.interception, builtin_names(self.request.state.namespaces.values()):
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
         finally:
@@ -542,6 +544,7 @@ class Tracer:
         with outside_tracing():
             data = tensor.detach().clone()
         stand_in, _ = self.interception.stand_in(data)
+        dress_result(stand_in)
         constant = self.recorder.emit("constant", (), type_of(stand_in), tensor=data)
         fresh = self.recorder.copy(constant)
         self.recorder.add_result(stand_in, fresh)

@@ -121,6 +121,14 @@ class Check:
         return left.result
 
 
+def call_and_undo(call: Callable[[], object], roots: Mapping[Any, Any]) -> None:
+    """Make a call; if it raises, so does this, and else all that it changed is put back, random streams too."""
+    before, streams = Snapshot({str(key): root for key, root in roots.items()}), Streams()
+    call()
+    before.put_back()
+    streams.put_back()
+
+
 def _compared(work: Work) -> Left:
     streams, before = Streams(), Snapshot(work.roots)
     leaves = _differentiable(before)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import array
 import builtins
 import collections
+import contextvars
 import dis
 import functools
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -231,6 +233,15 @@ def _put_bytes(thing: Any, held: Any) -> None:
     thing[:] = held
 
 
+def _put_local(thing: threading.local, held: dict[str, Any]) -> None:
+    _put_dict(vars(thing), held)
+
+
+def _put_context(variable: contextvars.ContextVar[Any], held: Any) -> None:
+    if held is not MISSING:  # a variable that was set cannot be unset
+        variable.set(held)
+
+
 def _put_generator(generator: torch.Generator, held: torch.Tensor) -> None:
     generator.set_state(held)
 
@@ -246,6 +257,8 @@ KINDS: dict[type, Kind] = {
     types.CellType: Kind(_content, _put_cell, lambda held: [("", held)] if held is not MISSING else []),
     types.FunctionType: Kind(_take_function, _put_function, _names),
     types.MethodType: Kind(lambda method: {"__self__": method.__self__}, _unchanging, _names),
+    threading.local: Kind(lambda thing: {**vars(thing)}, _put_local, _names),
+    contextvars.ContextVar: Kind(lambda variable: variable.get(MISSING), _put_context, lambda held: [(".get()", held)]),
     torch.Generator: Kind(torch.Generator.get_state, _put_generator, _nothing),
     random.Random: Kind(random.Random.getstate, random.Random.setstate, _nothing),
 }

@@ -137,6 +137,14 @@ STAND_IN_ATTRIBUTES = frozenset(
 )
 
 
+class ResultStandIn(FakeTensor):
+    """A stand-in for what an operator gave, which is an ordinary tensor."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return torch.Tensor
+
+
 class ArgumentStandIn(FakeTensor):
     """A stand-in for an argument: it has the attributes that Python put on the real tensor, and tells what is asked."""
 
@@ -166,6 +174,12 @@ def dress(stand_in: torch.Tensor, real: torch.Tensor, missing: Any, put: Any) ->
     own = {name: value for name, value in vars(real).items() if name not in vars(stand_in)}
     vars(stand_in).update(own, real_class=type(real), missing=missing, put=put)
     object.__setattr__(stand_in, "__class__", ArgumentStandIn)
+
+
+def dress_result(stand_in: torch.Tensor) -> None:
+    """Let a stand-in for what an operator gave be of the class of tensors for Python."""
+    if type(stand_in) is FakeTensor:
+        object.__setattr__(stand_in, "__class__", ResultStandIn)
 
 
 class Interception:
@@ -351,6 +365,12 @@ def is_plain_stand_in(tensor: torch.Tensor) -> bool:
         and not tensor.is_neg()
         and not tensor._has_symbolic_sizes_strides
     )
+
+
+def has_own_attributes(stand_in: torch.Tensor) -> bool:
+    """Whether Python has put attributes on what a stand-in stands for, or on the stand-in."""
+    known = {*STAND_IN_ATTRIBUTES, "real_class", "missing", "put"}
+    return any(name not in known and not name.startswith("_") for name in vars(stand_in))
 
 
 def is_listing() -> bool:

@@ -17,7 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from weft.trace.interception.capture import is_listing, is_plain_stand_in, is_stand_in, outside_tracing
+from weft.trace.interception.capture import (
+    has_own_attributes,
+    is_listing,
+    is_plain_stand_in,
+    is_stand_in,
+    outside_tracing,
+)
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import MACHINERY, user_place
 
@@ -83,7 +89,17 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = NOT_GIVEN) -> torch.Tensor
     return functional.one_hot(tensor, num_classes)
 
 
-CHECKED: Mapping[Any, Callable[..., Any]] = MappingProxyType({functional.one_hot: _one_hot})
+def _deepcopied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """Copy as `copy.deepcopy` does: a leaf of its own in memory of its own, with the same strides."""
+    is_dense = tensor.is_leaf and is_plain_stand_in(tensor) and torch.empty_like(tensor).stride() == tensor.stride()
+    if not is_dense or has_own_attributes(tensor):
+        return torch.Tensor.__deepcopy__(tensor, memo)  # type: ignore[no-any-return,no-untyped-call]
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+CHECKED: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {functional.one_hot: _one_hot, torch.Tensor.__deepcopy__: _deepcopied}
+)
 
 
 def with_check(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -73,6 +73,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "print after the call, or print the tensor without a format: that shows its type and sizes, once; or "
             + KEEP_EAGER,
         ),
+        "identity": (
+            "the program keeps the identity of a tensor",
+            "each call is given, or makes, other tensors, and while Python is traced there are none yet",
+            "keep the tensor itself, or compare tensors with `is`; or " + KEEP_EAGER,
+        ),
         "address": (
             "the program reads the address of a tensor's memory",
             "while Python is traced there is no memory yet, and each call uses other memory",

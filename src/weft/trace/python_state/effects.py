@@ -12,7 +12,7 @@ that place in its own call.
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.trace.interception.builtin_names import is_builtin_name
 from weft.trace.interception.capture import TreeSpec, is_stand_in, tree_flatten
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import (
@@ -38,7 +39,15 @@ from weft.trace.python_state.containers import (
 )
 from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of
 from weft.trace.python_state.reachable import Location, PythonState
-from weft.trace.python_state.trees import TakenApart, can_be_changed, children_of, has_stand_in, opened, with_items
+from weft.trace.python_state.trees import (
+    TakenApart,
+    can_be_changed,
+    children_of,
+    has_stand_in,
+    opened,
+    refuse_text_of_stand_in,
+    with_items,
+)
 
 REFILLED = (list, deque)
 LEAF = tree_flatten(None)[1]
@@ -110,6 +119,18 @@ class Rebound:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class KeptConstant:
+    """A tensor that is the same at every run: it is put in its place once, when nothing can refuse its program."""
+
+    slot: Location
+    tensor: torch.Tensor
+
+    def put(self) -> None:
+        """Put it there."""
+        self.slot.put(self.tensor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """What traced code left in a place, and what was there before; of a list or a queue all that is in it."""
 
@@ -130,8 +151,8 @@ class Change:
         """Whether it is about all of a container, and not about one place in it."""
         return self.slot.key is None and isinstance(self.slot.container, (dict, *REFILLED, set, *BUFFERS))
 
-    def settled(self, real: Real, constant: Constant, apart: TakenApart) -> Rebound | None:
-        """What each run puts there; None where that is what was there, or what is put there now, once and for all.
+    def settled(self, real: Real, constant: Constant, apart: TakenApart) -> Rebound | KeptConstant | None:
+        """What each run puts there, or what is put there once and for all; None where that is what was there.
 
         `real` gives the tensor that a stand-in stands for: `self.count += 1` leaves the tensor that was there, and that
         is no change; of a number's stand-in it is an OwnNumber. `constant` computes one that depends on no input:
@@ -139,6 +160,7 @@ class Change:
         """
         if isinstance(self.slot.key, torch.Tensor):
             refuse("kept tensor", None, detail="as a key")
+        refuse_text_of_stand_in(self.slot.key)
         if self.is_whole and isinstance(self.slot.container, REFILLED):
             return self._refilled(real, apart)
         if self.is_whole:
@@ -147,8 +169,7 @@ class Change:
             return None
         computed = constant(self.after) if self.may_be_constant and is_stand_in(self.after) else None
         if computed is not None:
-            put(self.slot.container, self.slot.key, computed)
-            return None
+            return KeptConstant(self.slot, computed)
         leaves, structure = apart.flatten(self.after)
         return Rebound(self.slot, self.before, tuple(leaves), structure)
 
@@ -235,14 +256,14 @@ class Left:
     entries: tuple[tuple[Location, Any, Any], ...]
     nested: tuple[str, ...] = ()  # containers that were given things with stand-ins in them
 
-    def settle(self, real: Real, constant: Constant) -> None:
-        """Put tensors that are the same at every run where they were kept; refuse a program that keeps another.
+    def constants(self, real: Real, constant: Constant) -> list[KeptConstant]:
+        """The tensors that are the same at every run, where they were kept; refuse a program that keeps another.
 
         See `Change.settled` for what `real` and `constant` are.
         """
         for path in self.nested:
             refuse("kept tensor", None, detail=path)
-        found: list[tuple[Location, torch.Tensor]] = []
+        found: list[KeptConstant] = []
         for slot, stand_in, before in self.entries:
             given = real.get(id(stand_in))
             if given is not None and given is before:
@@ -250,9 +271,8 @@ class Left:
             computed = constant(stand_in)
             if computed is None:
                 refuse("kept tensor", None, detail=slot.path)
-            found.append((slot, computed))
-        for slot, computed in found:
-            slot.put(computed)
+            found.append(KeptConstant(slot, computed))
+        return found
 
 
 class Kept:
@@ -277,6 +297,8 @@ class Kept:
             for change in _changes(place, before, kind):
                 found.append(change)
                 change.take_back()
+            if isinstance(container, dict) and id(container) not in owners:
+                _put_in_order(container, before)
         return found
 
     def touched(self) -> Touched:
@@ -304,6 +326,14 @@ class Kept:
         return before
 
 
+def _put_in_order(container: dict[Any, Any], before: Mapping[Any, Any]) -> None:
+    """Let a dictionary that holds what it held before hold it in the same order."""
+    if list(dict.keys(container)) != list(before) and dict.keys(container) == before.keys():
+        kind = OrderedDict if isinstance(container, OrderedDict) else dict
+        for key in before:
+            kind.__setitem__(container, key, kind.pop(container, key))
+
+
 def _place(state: PythonState, container: Any, owner: type | None, key: Any) -> Location:
     return replace(state.inside(container, key), owner=owner)
 
@@ -324,6 +354,8 @@ def _changes(place: Callable[[Any], Location], before: Any, kind: str) -> Iterat
         now, earlier = look(container, key), look(before, key)
         if (kind == "module" and key in APART) or key in OF_PYTHON or isinstance(now, Iterator):
             continue
+        if is_builtin_name(now) or is_builtin_name(earlier):
+            continue  # another thread traces code of the same module
         if kind == "class" and (_holds_tensor(now) or _holds_tensor(earlier)):
             continue  # these are refused
         yield Change(place(key), earlier, now, may_be_constant=not kind)

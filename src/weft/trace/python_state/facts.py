@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -289,6 +289,30 @@ def name_fact(place: tuple[Any, Any, str, Any], *, of_class: bool = False) -> Na
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TensorTies:
+    """Which places held the very same tensor: code told by `is`, or took each parameter once."""
+
+    held: Sequence[Callable[[], Any]]
+    firsts: Sequence[int]
+
+    @classmethod
+    def of(cls, held: Sequence[Callable[[], Any]]) -> TensorTies:
+        """Remember them as they are now."""
+        return cls(held, _firsts(held))
+
+    def change(self) -> str | None:
+        """A sentence on what is different now, or nothing."""
+        same = _firsts(self.held) == self.firsts
+        return None if same else "other places hold the very same tensor"
+
+
+def _firsts(held: Sequence[Callable[[], Any]]) -> list[int]:
+    """For each place the number of the first one that holds the same."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(get()), number) for number, get in enumerate(held)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ModuleFacts:
     """What a module looked like: its plain attributes, submodules, hooks, and which parameters it has."""
 
@@ -302,9 +326,12 @@ class ModuleFacts:
     touched: Touched
     moves: bool  # each run changes attributes, or what is in them
     mentioned: AbstractSet[str]
+    ties: TensorTies | None = None  # of all modules, in the facts of one
 
     def change(self) -> str | None:
         """A sentence on what is different now, or nothing."""
+        if self.ties is not None and (sentence := self.ties.change()):
+            return sentence
         now = self.module.__dict__
         if len(now) != len(self.attributes) or not all(map(is_, now.values(), self.attributes)):
             found = self._difference(

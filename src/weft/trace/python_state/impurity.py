@@ -146,7 +146,12 @@ def without_draws(sources: Sequence[Any], trace: Callable[[], Found]) -> Found:
     """Give what tracing gives, or refuse if it draws, also from generators of its own that it reaches: `sources`."""
     before = _states()
     own = [(source, _state_of(source)) for source in sources if not isinstance(source, random.SystemRandom)]
-    found = trace()
+    try:
+        found = trace()
+    except Exception:
+        # Whoever made the call may run the code again, which draws these numbers then.
+        _put_back(before, own)
+        raise
     if any(pickle.dumps(_state_of(source)) != pickle.dumps(state) for source, state in own):
         _refuse_own(own, trace)
     if _same(before, _states()):
@@ -159,10 +164,16 @@ def without_draws(sources: Sequence[Any], trace: Callable[[], Found]) -> Found:
     finally:
         sys.setprofile(profiler)
     if look.places:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+        _put_back(before, ())
         refuse("python draw", look.places[0])
     return found
+
+
+def _put_back(states: tuple[Any, Any], own: Sequence[tuple[Any, Any]]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    for source, state in own:
+        _set_state(source, state)
 
 
 def _refuse_own(own: Sequence[tuple[Any, Any]], trace: Callable[[], object]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from weft.trace.interception.builtin_names import NAMES
 from weft.trace.interception.capture import is_stand_in
 from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.containers import (
@@ -47,6 +48,7 @@ from weft.trace.python_state.facts import (
     ModuleFacts,
     NameFact,
     SettingFact,
+    TensorTies,
     can_change,
     container_kind,
     join,
@@ -59,6 +61,7 @@ from weft.trace.python_state.names import (
     binds_globals,
     compares_identity,
     given,
+    global_names,
     is_installed,
     is_library,
     mentioned,
@@ -81,6 +84,9 @@ IMPLICIT = frozenset(f"__{name}__" for name in UNMENTIONED.split())
 SOURCES = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 OF_CONTAINERS = (types.BuiltinMethodType, types.MethodWrapperType)  # features.__setitem__, rows.append
 CACHED = type(lru_cache(lambda: None))
+TELLS_APART = frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers", "id"}
+)
 ATTRIBUTE_QUESTIONS = frozenset({"getattr", "hasattr"})
 HOOKED = torch.nn.modules.module
 GLOBAL_HOOKS = (
@@ -170,16 +176,24 @@ class PythonState:
     asks_identity: bool = False  # code compares things by `is`, which may be a tensor that it is given and its own
     objects: list[tuple[Any, str, Location | None]] = field(default_factory=list)
     classes: dict[type, None] = field(default_factory=dict)
+    namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)  # global names of code that asks for classes
     visited: dict[int, Any] = field(default_factory=dict)
     looked_into: dict[int, Any] = field(default_factory=dict)
     homes: dict[int, tuple[Location, bool]] = field(default_factory=dict)  # of a container, where it or its object is
 
     def facts(self, touched: Touched = UNTOUCHED) -> list[Fact]:
         """The facts as they are now; of what is `touched` none, or the outline alone."""
-        modules = (module_facts(module, path, touched, self.mentioned) for module, path in self.modules.items())
+        modules = [module_facts(module, path, touched, self.mentioned) for module, path in self.modules.items()]
+        if modules and self.tells_tensors_apart():
+            places = [place for places in self.places.values() for place in places if place.registered]
+            modules[0] = replace(modules[0], ties=TensorTies.of([place.get for place in places]))
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
         given = (fact.without(touched) for fact in (*names, *self._of_given(touched)))
         return [*modules, *given, *setting_facts(self.mentioned)]
+
+    def tells_tensors_apart(self) -> bool:
+        """Whether code may ask which of the tensors that it reaches are the very same one."""
+        return self.asks_identity or not TELLS_APART.isdisjoint(self.mentioned)
 
     def _of_given(self, touched: Touched) -> Iterator[NameFact]:
         """Places that runs put tensors in, and that no name has led to: nothing was there yet."""
@@ -472,6 +486,8 @@ def _visit_items(state: PythonState, slot: Location, value: Any, depth: int) -> 
 
 def _visit_function(state: PythonState, function: types.FunctionType, depth: int) -> None:
     state.mentioned.update(mentioned(function.__code__))
+    if not NAMES.keys().isdisjoint(global_names(function.__code__)):
+        state.namespaces[id(function.__globals__)] = function.__globals__
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
     state.asks_identity = state.asks_identity or compares_identity(function.__code__)

@@ -24,7 +24,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import is_of_user
 from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.counters import NumberLeaf
-from weft.trace.python_state.effects import Kept, Rebound
+from weft.trace.python_state.effects import Kept, KeptConstant, Rebound
 from weft.trace.python_state.facts import content
 from weft.trace.python_state.reachable import Location, PythonState
 from weft.trace.python_state.trees import REFERENCES, TensorLeaf
@@ -103,7 +103,15 @@ MOST_NUMBERS = 24  # calls ahead, until a number that is counted has come again
 MOST_GROWN = 3  # the same of what gets longer
 NUMBERS = (int, float)
 TEXTS = (str, bytes)
-Effects = tuple[Sequence[Rebound], Sequence[Any]]  # of one trace: what it leaves, the numbers that went in
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Effects:
+    """What one trace leaves in Python at each run and once, and the numbers that went in."""
+
+    kept: Sequence[Rebound]
+    numbers: Sequence[Any]
+    constants: Sequence[KeptConstant]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +134,7 @@ def refuse_restless(
     effects: Effects, touched: Touched, state: PythonState, again: Callable[[], Effects], run: Callable[[], object]
 ) -> None:
     """Refuse what would never settle; `again` traces the next call, `run` runs the function for its user's line."""
-    waiting = [_Restless(entry, [_shown(entry)]) for entry in effects[0] if _may_go_on(entry, touched)]
+    waiting = [_Restless(entry, [_shown(entry)]) for entry in effects.kept if _may_go_on(entry, touched)]
     if not waiting:
         return
     kept = Kept(state)
@@ -174,9 +182,10 @@ def _shown(entry: Rebound) -> Any:
 
 def _apply(effects: Effects) -> None:
     """Do what a run would do, apart from its tensors."""
-    kept, numbers = effects
-    for entry in kept:
-        leaves = [leaf.value(numbers) if isinstance(leaf, NumberLeaf) else leaf for leaf in entry.leaves]
+    for constant in effects.constants:
+        constant.put()
+    for entry in effects.kept:
+        leaves = [leaf.value(effects.numbers) if isinstance(leaf, NumberLeaf) else leaf for leaf in entry.leaves]
         if entry.slot.given is None and not any(isinstance(leaf, (TensorLeaf, *REFERENCES)) for leaf in leaves):
             entry.put(entry.slot.holder(), tree_unflatten(leaves, entry.structure))
 

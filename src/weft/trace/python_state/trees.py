@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
+from weakref import ReferenceType
 
 import torch
 
+from weft.trace.interception.builtin_names import StandInIdentity
 from weft.trace.interception.capture import TreeSpec, is_stand_in, register_node, tree_flatten, tree_unflatten
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import attributes, has_attributes, look, slots
@@ -97,6 +99,7 @@ NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a num
 ENTIRE = (*SIMPLE, *NUMBERS, *WHOLE, torch.Tensor, torch.Size)  # what is never taken apart
 LATER = (Iterator, types.FunctionType)  # what still has to run
 DEEPEST = 8
+STAND_IN_TEXTS = ("FakeTensor(..., size=", "StandIn(..., size=")  # how PyTorch writes a tensor without elements
 PROTOCOL = 4  # of pickle, whose way to take objects apart this is
 
 
@@ -175,6 +178,8 @@ def _holds_stand_in(thing: Any, depth: int, seen: set[int]) -> bool:
     """Whether a stand-in can be reached by attributes and items."""
     if is_stand_in(thing) or isinstance(thing, Iterator):
         return True  # what an iterator will give is not known
+    if isinstance(thing, ReferenceType):
+        return is_stand_in(thing())
     if _is_whole(thing) or depth > DEEPEST or id(thing) in seen:
         return False
     seen.add(id(thing))
@@ -203,6 +208,14 @@ def _set_state(thing: Any, state: Any) -> None:
         thing.__dict__.update(plain)
     for name, value in (slots or {}).items():
         setattr(thing, name, value)
+
+
+def refuse_text_of_stand_in(leaf: Any) -> None:
+    """Refuse to leave behind what was made of a stand-in, and should have been made of its tensor."""
+    if isinstance(leaf, StandInIdentity):
+        refuse("identity", None)
+    if type(leaf) is str and any(text in leaf for text in STAND_IN_TEXTS):
+        refuse("text", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +293,7 @@ class TakenApart:
         return id(node) in self._given or id(node) in self._state.homes or id(node) in self._state.visited
 
     def _leaf(self, leaf: Any) -> Any:
+        refuse_text_of_stand_in(leaf)
         key = id(leaf)
         if key in self._given:
             return GivenLeaf(self._given[key])
@@ -304,6 +318,8 @@ class TakenApart:
             if callable(thing) or not has_attributes(thing) or not has_stand_in([thing]):
                 return
             children = list(attributes(thing).values())
+        for key in thing if isinstance(thing, dict) else ():
+            refuse_text_of_stand_in(key)
         counts[id(thing)] += 1
         if counts[id(thing)] == 1:
             for child in children:

@@ -1,0 +1,113 @@
+"""Let traced code find, under the name of a builtin, one that knows of stand-ins.
+
+`type(x)` and `id(x)` ask nobody: of a stand-in they tell of the stand-in itself. In the modules of traced functions
+that mention such a name, another object stands under it while they are traced: of what is no stand-in it says what the
+builtin says, so that other threads that run the same module do not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.trace.interception.capture import is_stand_in
+
+CLASSES: Mapping[type, type] = MappingProxyType({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
+
+
+class ClassOf:
+    """The builtin `type`, which gives the class of what a stand-in stands for."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The class of a thing, or a new class."""
+        if len(arguments) == 1 and not keywords:
+            return class_of(arguments[0])
+        return type(*arguments, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(type, name)
+
+    def __instancecheck__(self, thing: object) -> bool:
+        return isinstance(thing, type)
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return issubclass(kind, type)
+
+    def __mro_entries__(self, _: tuple[Any, ...]) -> tuple[type, ...]:
+        return (type,)
+
+    def __getitem__(self, kind: Any) -> Any:
+        return type[kind]
+
+    def __or__(self, other: Any) -> Any:
+        return type | other
+
+    __ror__ = __or__
+
+    def __eq__(self, other: object) -> bool:
+        return other is type or isinstance(other, ClassOf)
+
+    def __hash__(self) -> int:
+        return hash(type)
+
+    def __repr__(self) -> str:
+        return repr(type)
+
+
+def class_of(thing: Any) -> type:
+    """The class of a thing as eager code sees it."""
+    if is_stand_in(thing):
+        return vars(thing).get("real_class", torch.Tensor)  # type: ignore[no-any-return]
+    kind = type(thing)
+    return CLASSES.get(kind, kind)
+
+
+class StandInIdentity(int):
+    """The identity of a stand-in, which tells it from others while code is traced, and means nothing later."""
+
+
+def identity_of(thing: Any) -> int:
+    """The builtin `id`, which marks identities that must not be kept."""
+    found = id(thing)
+    return StandInIdentity(found) if is_stand_in(thing) else found
+
+
+NAMES: Mapping[str, Any] = MappingProxyType({"type": ClassOf(), "id": identity_of})
+_lock = Lock()
+_in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
+
+
+def is_builtin_name(thing: Any) -> bool:
+    """Whether a thing stands under the name of a builtin while code is traced."""
+    return type(thing) is ClassOf or thing is identity_of
+
+
+@contextmanager
+def builtin_names(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """While entered, global names of these namespaces that would be builtins know of stand-ins."""
+    spaces = list(namespaces)
+    with _lock:
+        for space in spaces:
+            _in_use[id(space)] = _in_use.get(id(space), 0) + 1
+            for name, known in NAMES.items():
+                space.setdefault(name, known)
+    try:
+        yield
+    finally:
+        with _lock:
+            for space in spaces:
+                _in_use[id(space)] -= 1
+                if not _in_use[id(space)]:
+                    del _in_use[id(space)]
+                    _take_away(space)
+
+
+def _take_away(space: dict[str, Any]) -> None:
+    for name, known in NAMES.items():
+        if space.get(name) is known:
+            del space[name]
