@@ -10,7 +10,7 @@ from weft.errors import UsageError
 from weft.mx import base, d2l, gluon
 from weft.mx.arrays import autograd, nd, queue
 from weft.mx.base import context
-from weft.mx.gluon import block, loss, nn, parameter, splitting, trainer
+from weft.mx.gluon import block, loss, nn, parameter, splitting, trainer, vision_models
 from weft.mx.symbols import names, sym
 from weft.mx.training import initializer, optimizer
 
@@ -23,6 +23,10 @@ MODULES: dict[str, Any] = {
     "mxnet.gluon": gluon,
     "mxnet.gluon.block": block,
     "mxnet.gluon.loss": loss,
+    "mxnet.gluon.contrib": gluon.contrib,
+    "mxnet.gluon.contrib.nn": nn,
+    "mxnet.gluon.model_zoo": gluon.model_zoo,
+    "mxnet.gluon.model_zoo.vision": vision_models,
     "mxnet.gluon.nn": nn,
     "mxnet.gluon.parameter": parameter,
     "mxnet.gluon.trainer": trainer,

@@ -1,10 +1,15 @@
 """Build and train networks as Gluon does."""
 
-from weft.mx.gluon import block, loss, nn, parameter
+from types import SimpleNamespace
+
+from weft.mx.gluon import block, loss, nn, parameter, vision_models
 from weft.mx.gluon import splitting as utils
 from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock
 from weft.mx.gluon.parameter import Constant, Parameter, ParameterDict
 from weft.mx.gluon.trainer import Trainer
+
+contrib = SimpleNamespace(nn=nn)
+model_zoo = SimpleNamespace(vision=vision_models, get_model=vision_models.get_model)
 
 __all__ = [
     "Block",
@@ -15,7 +20,9 @@ __all__ = [
     "SymbolBlock",
     "Trainer",
     "block",
+    "contrib",
     "loss",
+    "model_zoo",
     "nn",
     "parameter",
     "utils",

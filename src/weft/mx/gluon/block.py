@@ -37,8 +37,9 @@ _current = _Current()
 class _BlockScope:
     """The `with` block in which children and operators get names that begin with a block's."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, is_own: bool) -> None:
         self.block = block
+        self._is_own = is_own  # a block whose own prefix is empty names its children as the block around it would
         self._counts: dict[str, int] = {}
         self._before: list[tuple[_BlockScope | None, Prefix]] = []
 
@@ -63,14 +64,14 @@ class _BlockScope:
 
     def __enter__(self) -> Self:
         names = Prefix(self.block.prefix)
-        if self.block.prefix:
+        if self._is_own:
             self._before.append((_current.scope, names))
             _current.scope = self
             names.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self.block.prefix:
+        if self._is_own:
             _current.scope, names = self._before.pop()
             names.__exit__(kind, error, tb)
 
@@ -82,9 +83,9 @@ class Block:
         self._children: OrderedDict[str, Block] = OrderedDict()
         self._reg_params: dict[str, Parameter] = {}
         self._hooks: tuple[list[Callable[..., Any]], list[Callable[..., Any]]] = ([], [])
-        self._prefix, self._params = _BlockScope.create(prefix, params, type(self).__name__.lower())
+        self._prefix, self._params = _BlockScope.create(prefix, params, self._alias())
         self._name = self._prefix.removesuffix("_")
-        self._scope = _BlockScope(self)
+        self._scope = _BlockScope(self, prefix != "")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Block):
@@ -96,6 +97,10 @@ class Block:
     def __repr__(self) -> str:
         lines = "\n".join(f"  ({key}): {_indented(block)}" for key, block in self._children.items())
         return f"{type(self).__name__}(\n{lines}\n)"
+
+    def _alias(self) -> str:
+        """What a prefix is made of where none is given."""
+        return type(self).__name__.lower()
 
     @property
     def prefix(self) -> str:

@@ -426,6 +426,9 @@ class _Conv(HybridBlock):
     dims = 0
     transposed = False
 
+    def _alias(self) -> str:
+        return "conv"
+
     def __init__(
         self,
         channels: int,
@@ -503,6 +506,9 @@ class _Pool(HybridBlock):
     dims = 0
     kind = "max"
     whole = False
+
+    def _alias(self) -> str:
+        return "pool"
 
     def __init__(
         self,
