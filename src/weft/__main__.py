@@ -1,4 +1,4 @@
-"""`python -m weft` -> the command line, as `weft` starts it."""
+"""Start the command line, as `weft` does: `python -m weft`."""
 
 from weft.console import main
 

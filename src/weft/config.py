@@ -1,4 +1,4 @@
-"""The environment -> one frozen table of options, read once.
+"""Read the environment, once, into one frozen table of options.
 
 No other module of Weft reads the environment. Every option is one row of OPTIONS; a `WEFT_*` name that has no row is
 an error, because a misspelt option that does nothing costs an afternoon.

@@ -1,4 +1,4 @@
-"""The name of a file, as frames and tracebacks give it -> whose code is in it: the user's or a library's."""
+"""Tell from the name of a file, as frames and tracebacks give it, whose code is in it: the user's or a library's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine, or another one -> what its processor can do: vector width, caches, cores.
+"""Describe what the processor of this machine, or another one, can do: vector width, caches, cores.
 
 Whatever depends on the processor asks here; code generators never look at feature names or widths of their own.
 """

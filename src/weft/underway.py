@@ -1,4 +1,4 @@
-"""What long work is at -> whoever tells it to a person, such as the command line."""
+"""Tell what long work is at to whoever shows it to a person, such as the command line."""
 
 from __future__ import annotations
 

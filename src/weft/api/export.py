@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from weft.codegen.c_library import C_TYPES, CLibrary, Interface, Port, c_library
+from weft.codegen.c_library import C_TYPES, CLibrary, CParameter, Interface, c_library
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import given_path, write_atomically
 from weft.ir.graph import Graph, Value
@@ -199,7 +199,7 @@ def _interface(parts: ProgramParts, native: _Native, name: str) -> Interface:
     state = {entry.input for entry in parts.state}
     numbers = {value: index for index, value in enumerate(native.graph.inputs)}
     names = iter(_unique(_identifier(value.name or "x") for value in native.region.inputs))
-    arguments: dict[int, Port] = {}
+    arguments: dict[int, CParameter] = {}
     data = []
     for index, (value, unique) in enumerate(zip(native.region.inputs, names, strict=True)):
         if numbers[value] in state:
@@ -211,13 +211,13 @@ def _interface(parts: ProgramParts, native: _Native, name: str) -> Interface:
     return Interface(name, f"Program {parts.graph.name}", arguments, tuple(data), tuple(results))
 
 
-def _port(name: str, value: Value) -> Port:
+def _port(name: str, value: Value) -> CParameter:
     kind = value.type
     assert isinstance(kind, TensorType)
     dtype = DTYPE_NAMES[kind.dtype]
     extent = 1 + sum((size - 1) * step for size, step in zip(kind.shape, kind.strides, strict=True)) if kind.size else 0
     layout = f"{C_TYPES[dtype]}[{']['.join(map(str, kind.shape))}]" if kind.shape else C_TYPES[dtype]
-    return Port(name, dtype, extent * kind.dtype.itemsize, f"{layout}, strides {list(kind.strides)}")
+    return CParameter(name, dtype, extent * kind.dtype.itemsize, f"{layout}, strides {list(kind.strides)}")
 
 
 def _tensors(parts: ProgramParts, native: _Native) -> list[torch.Tensor | None]:

@@ -28,7 +28,7 @@ ENTRIES = re.compile(rf"{SERIAL}|pack_\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class CParameter:
     """An argument or a result of the C function: its name, the dtype of its elements, its bytes, and how it lies."""
 
     name: str
@@ -46,9 +46,9 @@ class Interface:
 
     name: str
     title: str
-    arguments: dict[int, Port]
+    arguments: dict[int, CParameter]
     data: tuple[int, ...]
-    results: tuple[Port, ...]
+    results: tuple[CParameter, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _named(module: PlanModule, name: str) -> str:
     return FUNCTION.sub(rename, module.text)
 
 
-def _ports(interface: Interface) -> list[Port]:
+def _ports(interface: Interface) -> list[CParameter]:
     return [*interface.arguments.values(), *interface.results]
 
 

@@ -3,12 +3,14 @@
 import pytest
 
 from weft.codegen.kernels.elementwise import EMIT, Typed, emit_op
+from weft.codegen.kernels.reducers import REDUCERS
 from weft.codegen.llvm.module import Module
 from weft.codegen.llvm.register import Register, constant, vector
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.objects.object_file import read_object_file
+from weft.codegen.vecmath.functions import FUNCTIONS
 from weft.errors import InternalError
-from weft.ir.ops import OPS
+from weft.ir.ops import OPS, PLACE, SPREAD
 from weft.target import Target, cross_target, host_target
 
 TERNARY = ("select",)
@@ -48,7 +50,22 @@ def emitted(target: Target, dtype: str, element: str, lanes: int) -> bytes:
 
 def test_every_elementwise_op_of_the_graph_has_a_rule() -> None:
     missing = {name for name, op in OPS.items() if op.elementwise} - set(EMIT)
-    assert not missing
+    assert not missing, f"src/weft/codegen/kernels/elementwise.py: EMIT has no row for {missing}"
+
+
+def test_every_rule_is_of_an_op_of_the_graph() -> None:
+    unknown = set(EMIT) - set(OPS)
+    assert not unknown, f"src/weft/ir/ops.py: OPS has no row for {unknown}"
+
+
+def test_every_function_has_a_rule_for_both_floats() -> None:
+    lacking = {name for name, rules in FUNCTIONS.items() if set(rules) != {"float", "double"}}
+    assert not lacking, f"src/weft/codegen/vecmath/functions.py: FUNCTIONS lacks a type of {lacking}"
+
+
+def test_every_reduction_of_the_graph_has_a_reducer() -> None:
+    missing = {name for name, op in OPS.items() if op.attributes in (SPREAD, PLACE)} - set(REDUCERS)
+    assert not missing, f"src/weft/codegen/kernels/reducers.py: REDUCERS has no row for {missing}"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Functions and intervals -> the coefficients in weft.codegen.vecmath.tables, by the Remez exchange in many digits.
+"""Derive the coefficients in weft.codegen.vecmath.tables by the Remez exchange in many digits.
 
 Run as a program, it writes the table module's text; test_vecmath_tables.py compares that with the file.
 """
@@ -17,7 +17,7 @@ ROUNDS = 14
 Function = Callable[[mpf], mpf]
 NEAR_ZERO = mpf(10) ** -25
 
-HEADER = '''"""Numbers for vecmath: coefficients of minimax polynomials, lowest power first, by function and element type.
+HEADER = '''"""Hold the coefficients of minimax polynomials, lowest power first, by function and element type.
 
 Each row was computed by the Remez exchange in 110 digits for the expression and interval its comment names, then
 rounded to the element type; tests/codegen/vecmath/test_vecmath.py measures what the functions built on them reach.
@@ -25,7 +25,6 @@ rounded to the element type; tests/codegen/vecmath/test_vecmath.py measures what
 
 # fmt: off
 POLYNOMIALS: dict[tuple[str, str], tuple[float, ...]] = {'''
-TURNS = "# For an integer times 2^e, the factor (2^e 2/pi) mod 4 in three parts: bits down to 2^-27, down to 2^-56, the rest."
 
 
 @dataclass(frozen=True)
@@ -206,6 +205,7 @@ def wrapped(values: Sequence[float], indent: str, width: int) -> list[str]:
 
 
 def turns() -> dict[str, list[float]]:
+    """Give the tables of weft.codegen.vecmath.trigonometry: (2^e 2/pi) mod 4 in three parts."""
     parts: dict[str, list[float]] = {"HIGH": [], "MIDDLE": [], "LOW": []}
     for exponent in range(-3, 105):
         rest = (mpf(2) ** exponent * 2 / mpmath.pi) % 4
@@ -229,9 +229,7 @@ def text() -> str:
                 *wrapped(values, " " * 7, 110),
                 "    ),",
             ]
-        lines += ["}", "", TURNS, "TURN_FIRST_EXPONENT = -3"]
-        for name, values in turns().items():
-            lines += [f"TURN_{name} = (", *wrapped(values, "   ", 116), ")"]
+        lines.append("}")
     return "\n".join(lines) + "\n"
 
 

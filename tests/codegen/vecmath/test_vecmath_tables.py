@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+import mpmath
 import pytest
-from tests.codegen.vecmath.derive_vecmath_tables import text
+from tests.codegen.vecmath.derive_vecmath_tables import DIGITS, text, turns
 
 from weft.codegen.vecmath import tables as vecmath_tables
+from weft.codegen.vecmath.trigonometry import TURN_HIGH, TURN_LOW, TURN_MIDDLE
 
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
 
@@ -18,3 +20,9 @@ def test_the_tables_are_what_the_derivation_gives() -> None:
     assert NUMBER.sub("#", written) == NUMBER.sub("#", derived)
     for kept, found in zip(NUMBER.findall(written), NUMBER.findall(derived), strict=True):
         assert float(kept) == pytest.approx(float(found), rel=1e-7)
+
+
+def test_the_parts_of_two_over_pi_are_exact() -> None:
+    with mpmath.workdps(DIGITS):
+        parts = turns()
+    assert [list(part) for part in (TURN_HIGH, TURN_MIDDLE, TURN_LOW)] == list(parts.values())

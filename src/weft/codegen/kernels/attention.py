@@ -25,10 +25,9 @@ from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body, emit_op
 from weft.codegen.kernels.gemm import emit_gemm
-from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.reducers import REDUCERS, Reducer, joined
-from weft.codegen.kernels.spans import ColumnSpan, linear, mask_up_to, row_coordinates
 from weft.codegen.kernels.tiles import choose_size, first_of
+from weft.codegen.kernels.vectors import ColumnSpan, Vectors, linear, mask_up_to, row_coordinates
 from weft.codegen.llvm.dtypes import HELD, dtype_constant
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, vector

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from weft.codegen.kernels.panel_vectors import ELEMENTS, Vectors, all_lanes
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
@@ -33,8 +32,8 @@ from weft.codegen.kernels.register_block import (
     RegisterBlock,
     SetAside,
 )
-from weft.codegen.kernels.spans import mask_up_to
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
+from weft.codegen.kernels.vectors import ELEMENTS, Vectors, all_lanes, mask_up_to
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel

@@ -9,7 +9,6 @@ output pixels whose window has that place inside the image (`seen_pixels`), imag
 
 from functools import partial
 
-from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
@@ -21,6 +20,7 @@ from weft.codegen.kernels.register_block import (
     RegisterBlock,
 )
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvSizes

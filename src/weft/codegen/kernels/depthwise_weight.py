@@ -5,9 +5,9 @@ overlaps no input. Nothing outside the tensors is read or written. Sizes are con
 """
 
 from weft.codegen.kernels.conv_weight import seen_pixels
-from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv_weight import DepthwiseWeightKernel

@@ -36,10 +36,9 @@ class BodyContext:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a rule writes: the function, the dtypes of operands and result, and the instruction's name."""
+    """Where a rule writes: the function, and the dtypes of operands and result."""
 
     f: FunctionWriter
-    op: str
     operand_dtypes: tuple[str, ...]
     dtype: str
 
@@ -72,20 +71,12 @@ Rule = Callable[..., Register]
 
 def arithmetic(of_floats: str, of_integers: str) -> Rule:
     """Make the rule of an operation that is one LLVM instruction on floats and one on integers."""
-
-    def rule(site: Site, x: Register, y: Register) -> Register:
-        return site.f.binary(of_floats if site.is_float else of_integers, x, y)
-
-    return rule
+    return lambda site, x, y: site.f.binary(of_floats if site.is_float else of_integers, x, y)
 
 
-def bitwise(opcode: str) -> Rule:
-    """Make the rule of an operation on bits."""
-
-    def rule(site: Site, x: Register, y: Register) -> Register:
-        return site.f.binary(opcode, x, y)
-
-    return rule
+def binary(opcode: str) -> Rule:
+    """Make the rule of an operation that is one LLVM instruction."""
+    return lambda site, x, y: site.f.binary(opcode, x, y)
 
 
 def comparison(of_floats: str, of_signed: str, of_unsigned: str) -> Rule:
@@ -108,18 +99,14 @@ def on_truth(opcode: str) -> Rule:
     return rule
 
 
-def function(site: Site, *operands: Register) -> Register:
-    """Compute a function of vecmath."""
-    return emit_function(site.f, site.op, operands)
-
-
 def rounding(mode: str) -> Rule:
     """Make the rule of a rounding; integers are whole already."""
+    return lambda site, x: rounded(mode)(site.f, x) if site.is_float else x
 
-    def rule(site: Site, x: Register) -> Register:
-        return rounded(mode)(site.f, x) if site.is_float else x
 
-    return rule
+def function(name: str) -> Rule:
+    """Make the rule of a function of vecmath."""
+    return lambda site, *operands: emit_function(site.f, name, operands)
 
 
 def negate(site: Site, x: Register) -> Register:
@@ -146,26 +133,6 @@ def sign(site: Site, x: Register) -> Register:
     return site.f.select(positive, site.one(x), site.f.select(negative, minus, site.zero(x)))
 
 
-def divide(site: Site, x: Register, y: Register) -> Register:
-    """Give x / y of floats."""
-    return site.f.binary("fdiv", x, y)
-
-
-def reciprocal(site: Site, x: Register) -> Register:
-    """Give 1 / x."""
-    return site.f.binary("fdiv", site.one(x), x)
-
-
-def root(site: Site, x: Register) -> Register:
-    """Give the square root."""
-    return square_root(site.f, x)
-
-
-def reciprocal_root(site: Site, x: Register) -> Register:
-    """Give 1 / sqrt(x)."""
-    return reciprocal(site, square_root(site.f, x))
-
-
 def extreme(compare: Rule) -> Rule:
     """Make the rule of minimum or maximum; of equal numbers it gives the second, and NaN if there is one."""
 
@@ -176,30 +143,10 @@ def extreme(compare: Rule) -> Rule:
     return rule
 
 
-def relu(site: Site, x: Register) -> Register:
-    """Give x where it is not below 0, else 0; -0 stays -0."""
-    return site.f.select(less(site, x, site.zero(x)), site.zero(x), x)
-
-
-def is_nan(site: Site, x: Register) -> Register:
-    """Tell whether x is not a number."""
-    return site.f.compare("fcmp uno", x, x)
-
-
-def is_infinite(site: Site, x: Register) -> Register:
-    """Tell whether x is infinite."""
-    return site.f.compare("fcmp oeq", absolute(site.f, x), constant(x.kind, INFINITY))
-
-
 def logical_not(site: Site, x: Register) -> Register:
     """Tell whether x is zero."""
     truth = cast(site.f, x, site.operand_dtypes[0], "bool")
     return site.f.binary("xor", truth, site.one(truth))
-
-
-def bitwise_not(site: Site, x: Register) -> Register:
-    """Flip every bit."""
-    return site.f.binary("xor", x, constant(x.kind, 1 if site.held.kind == "truth" else -1))
 
 
 def shift(opcode: str) -> Rule:
@@ -217,20 +164,10 @@ def shift(opcode: str) -> Rule:
     return rule
 
 
-def choose(site: Site, condition: Register, x: Register, y: Register) -> Register:
-    """Give x where the condition holds, else y."""
-    return site.f.select(condition, x, y)
-
-
-def convert(site: Site, x: Register) -> Register:
-    """Convert to the result's dtype."""
-    return cast(site.f, x, site.operand_dtypes[0], site.dtype)
-
-
 def fmod(site: Site, x: Register, y: Register) -> Register:
     """Give x - y * trunc(x / y)."""
     if site.is_float:
-        return function(site, x, y)
+        return emit_function(site.f, "fmod", (x, y))
     return division.integer_quotient(site.f, x, y, signed=site.is_signed)[1]
 
 
@@ -251,7 +188,7 @@ def floor_divide(site: Site, x: Register, y: Register) -> Register:
 def power(site: Site, x: Register, y: Register) -> Register:
     """Give x^y; of integers by squaring, and 0 for a negative exponent unless x is 1 or -1."""
     if site.is_float:
-        return function(site, x, y)
+        return emit_function(site.f, "pow", (x, y))
     f, one, zero = site.f, site.one(x), site.zero(x)
     result, square = one, x
     for place in range(bits_of(x.kind) - site.is_signed):
@@ -274,7 +211,7 @@ EMIT: dict[str, Rule] = {
     "add": arithmetic("fadd", "add"),
     "sub": arithmetic("fsub", "sub"),
     "mul": arithmetic("fmul", "mul"),
-    "div": divide,
+    "div": binary("fdiv"),
     "floor_div": floor_divide,
     "remainder": remainder,
     "fmod": fmod,
@@ -282,10 +219,11 @@ EMIT: dict[str, Rule] = {
     "neg": negate,
     "abs": absolute_value,
     "sign": sign,
-    "relu": relu,
-    "sqrt": root,
-    "rsqrt": reciprocal_root,
-    "reciprocal": reciprocal,
+    # x where it is not below 0, else 0: -0 and NaN stay as they are.
+    "relu": lambda site, x: site.f.select(less(site, x, site.zero(x)), site.zero(x), x),
+    "sqrt": lambda site, x: square_root(site.f, x),
+    "rsqrt": lambda site, x: site.f.binary("fdiv", site.one(x), square_root(site.f, x)),
+    "reciprocal": lambda site, x: site.f.binary("fdiv", site.one(x), x),
     "floor": rounding("floor"),
     "ceil": rounding("ceil"),
     "trunc": rounding("trunc"),
@@ -298,21 +236,21 @@ EMIT: dict[str, Rule] = {
     "le": comparison("ole", "sle", "ule"),
     "gt": greater,
     "ge": comparison("oge", "sge", "uge"),
-    "isnan": is_nan,
-    "isinf": is_infinite,
+    "isnan": lambda site, x: site.f.compare("fcmp uno", x, x),
+    "isinf": lambda site, x: site.f.compare("fcmp oeq", absolute(site.f, x), constant(x.kind, INFINITY)),
     "logical_not": logical_not,
     "logical_and": on_truth("and"),
     "logical_or": on_truth("or"),
     "logical_xor": on_truth("xor"),
-    "bitwise_not": bitwise_not,
-    "bitwise_and": bitwise("and"),
-    "bitwise_or": bitwise("or"),
-    "bitwise_xor": bitwise("xor"),
+    "bitwise_not": lambda site, x: site.f.binary("xor", x, constant(x.kind, 1 if site.held.kind == "truth" else -1)),
+    "bitwise_and": binary("and"),
+    "bitwise_or": binary("or"),
+    "bitwise_xor": binary("xor"),
     "shift_left": shift("shl"),
     "shift_right": shift("shr"),
-    "select": choose,
-    "cast": convert,
-    **dict.fromkeys([name for name in FUNCTIONS if name not in ("fmod", "pow")], function),
+    "select": lambda site, condition, x, y: site.f.select(condition, x, y),
+    "cast": lambda site, x: cast(site.f, x, site.operand_dtypes[0], site.dtype),
+    **{name: function(name) for name in FUNCTIONS if name not in ("fmod", "pow")},
 }
 
 
@@ -324,7 +262,7 @@ def emit_op(f: FunctionWriter, op: str, operands: Sequence[Typed], dtype: str) -
     dtypes = tuple(operand.dtype for operand in operands)
     if op not in EXACT_ON_SHORT_FLOATS and any(HELD[short].kind == "short" for short in dtypes):
         raise InternalError(f"{op} computes on {', '.join(dtypes)}", why="f16 and bf16 must be cast to f32 before")
-    site = Site(f, op, dtypes, dtype)
+    site = Site(f, dtypes, dtype)
     return rule(site, *(operand.register for operand in operands))
 
 

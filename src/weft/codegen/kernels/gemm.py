@@ -11,7 +11,6 @@ column, with vectors along the sum (`DotSums`).
 from dataclasses import replace
 from functools import partial
 
-from weft.codegen.kernels.panel_vectors import Vectors, all_lanes
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
@@ -23,6 +22,7 @@ from weft.codegen.kernels.register_block import (
     RegisterBlock,
 )
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, first_of, matrix_pointers
+from weft.codegen.kernels.vectors import Vectors, all_lanes
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.errors import InternalError

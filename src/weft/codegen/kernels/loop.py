@@ -10,8 +10,8 @@ An input that runs across the output (its columns are not side by side) is trans
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import Typed, emit_body
-from weft.codegen.kernels.spans import ColumnSpan, linear, load_scalar, mask_up_to, row_context, row_coordinates
 from weft.codegen.kernels.transpose import Patch, TransposedPatch
+from weft.codegen.kernels.vectors import ColumnSpan, linear, load_scalar, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register

@@ -10,9 +10,9 @@ Contract of the emitted function: void name(packed*, source*, [scale*,] begin, e
 
 from math import prod
 
-from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.codegen.kernels.transpose import transpose_square
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.pack import PackKernel

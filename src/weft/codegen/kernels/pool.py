@@ -7,14 +7,15 @@ Vectors run along channels, where all lanes have the same window, or along colum
 further right: then columns whose windows see less than others, at the edges, are computed one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.codegen.kernels.panel_vectors import Vectors
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, constants
 from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.pool_gradient import PoolGradientKernel
 
 INFINITY = float("inf")
 
@@ -187,14 +188,14 @@ class PoolEmitter:
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        writer, kernel = self.writer, self.kernel
-        begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in writer.parameters[-2:])
-        with writer.loop(begin, writer.minimum(end, writer.integer(kernel.lines))) as loop:
-            rest, row = writer.divide(loop.index, kernel.out_size[0])
-            if kernel.schedule.along == "channels":
-                self._channels(self._line(row, rest, writer.integer(0)))
-            else:
-                self._columns(self._line(row, *writer.divide(rest, kernel.channels)))
+        each_line(self.writer, self.kernel, self.kernel.out_size[0], self._emit_line)
+
+    def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
+        line = self._line(row, image, channel)
+        if self.kernel.schedule.along == "channels":
+            self._channels(line)
+        else:
+            self._columns(line)
 
     def _line(self, row: Register, image: Register, channel: Register) -> PoolLine:
         kernel, output = self.kernel, self.kernel.output
@@ -209,19 +210,15 @@ class PoolEmitter:
 
     def _channels(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along the channels."""
-        kernel, lanes = self.kernel, self.kernel.schedule.lanes
-        group = lanes * kernel.schedule.vectors
-        emitter = WindowEmitter(self.wide, kernel)
-        with self.writer.loop(0, kernel.out_size[1]) as columns:
-            axis = seen_along(self.writer, kernel, 1, columns.index)
-            place = self._moved(line, (columns.index, kernel.output.column))
-            with self.writer.loop(0, kernel.channels // group) as groups:
-                channel = self.writer.multiply(groups.index, group)
-                self._outputs(emitter, self._along(place, channel), axis, (lanes,) * kernel.schedule.vectors)
-            if rest := kernel.channels % group:
-                counts = (*[lanes] * (rest // lanes), *([rest % lanes] if rest % lanes else []))
-                channel = self.writer.integer(kernel.channels - rest)
-                self._outputs(emitter, self._along(place, channel), axis, counts)
+        emitter = WindowEmitter(self.wide, self.kernel)
+        with self.writer.loop(0, self.kernel.out_size[1]) as columns:
+            axis = seen_along(self.writer, self.kernel, 1, columns.index)
+            place = self._moved(line, (columns.index, self.kernel.output.column))
+
+            def group(channel: Register, counts: Sequence[int]) -> None:
+                self._outputs(emitter, self._along(place, channel), axis, tuple(counts))
+
+            each_channel_group(self.writer, self.kernel, group)
 
     def _columns(self, line: PoolLine) -> None:
         """Emit a line whose vectors run along columns: one by one at the edges, where windows see less."""
@@ -266,3 +263,34 @@ def inner_columns(kernel: PoolKernel) -> tuple[int, int]:
     first = min(-(-padding // stride), kernel.out_size[1])
     last = (width + padding - reach) // stride if width + padding >= reach else -1
     return first, max(first, min(last + 1, kernel.out_size[1]))
+
+
+def each_line(
+    writer: FunctionWriter,
+    kernel: PoolKernel | PoolGradientKernel,
+    height: int,
+    emit: Callable[[Register, Register, Register], None],
+) -> None:
+    """Emit what is done for each line of the tiles: its row, image and channel, which is 0 where lines have all."""
+    begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in writer.parameters[-2:])
+    with writer.loop(begin, writer.minimum(end, writer.integer(kernel.lines))) as loop:
+        rest, row = writer.divide(loop.index, height)
+        if kernel.schedule.along == "channels":
+            emit(row, rest, writer.integer(0))
+        else:
+            emit(row, *writer.divide(rest, kernel.channels))
+
+
+def each_channel_group(
+    writer: FunctionWriter,
+    kernel: PoolKernel | PoolGradientKernel,
+    emit: Callable[[Register, Sequence[int]], None],
+) -> None:
+    """Emit what is done for some vectors of channels at once: the first channel, and how many each vector has."""
+    lanes = kernel.schedule.lanes
+    group = lanes * kernel.schedule.vectors
+    with writer.loop(0, kernel.channels // group) as groups:
+        emit(writer.multiply(groups.index, group), (lanes,) * kernel.schedule.vectors)
+    if rest := kernel.channels % group:
+        counts = (*[lanes] * (rest // lanes), *([rest % lanes] if rest % lanes else []))
+        emit(writer.integer(kernel.channels - rest), counts)

@@ -10,8 +10,8 @@ Gathered from the windows, and not scattered by them: places are written once, i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.kernels.panel_vectors import Vectors
-from weft.codegen.kernels.spans import mask_up_to
+from weft.codegen.kernels.pool import each_channel_group, each_line
+from weft.codegen.kernels.vectors import Vectors, mask_up_to
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, constants, vector
 from weft.plan.kernels.pool import PoolGradientKernel
@@ -55,14 +55,14 @@ class PoolGradientEmitter:
 
     def emit(self) -> None:
         """Emit the loop over the lines of all tiles."""
-        writer, kernel = self.writer, self.kernel
-        begin, end = (writer.multiply(tile, kernel.schedule.tile_lines) for tile in writer.parameters[-2:])
-        with writer.loop(begin, writer.minimum(end, writer.integer(kernel.lines))) as loop:
-            rest, row = writer.divide(loop.index, kernel.in_size[0])
-            if kernel.schedule.along == "channels":
-                self._channels(self._line(row, rest, writer.integer(0)))
-            else:
-                self._columns(self._line(row, *writer.divide(rest, kernel.channels)))
+        each_line(self.writer, self.kernel, self.kernel.in_size[0], self._emit_line)
+
+    def _emit_line(self, row: Register, image: Register, channel: Register) -> None:
+        line = self._line(row, image, channel)
+        if self.kernel.schedule.along == "channels":
+            self._channels(line)
+        else:
+            self._columns(line)
 
     def _line(self, row: Register, image: Register, channel: Register) -> GradientLine:
         kernel, output = self.kernel, self.kernel.output
@@ -99,7 +99,6 @@ class PoolGradientEmitter:
 
     def _channels(self, line: GradientLine) -> None:
         kernel, lanes, writer = self.kernel, self.kernel.schedule.lanes, self.writer
-        group = lanes * kernel.schedule.vectors
         with writer.loop(0, kernel.in_size[1]) as columns:
             column = columns.index
             windows = self._seeing(1, column)
@@ -114,11 +113,7 @@ class PoolGradientEmitter:
                 for number, (total, count) in enumerate(zip(totals, counts, strict=True)):
                     self.vectors.store(total, self.vectors.address(begin, number * lanes), count)
 
-            with writer.loop(0, kernel.channels // group) as groups:
-                outputs(writer.multiply(groups.index, group), (lanes,) * kernel.schedule.vectors)
-            if rest := kernel.channels % group:
-                counts = (*[lanes] * (rest // lanes), *([rest % lanes] if rest % lanes else []))
-                outputs(writer.integer(kernel.channels - rest), counts)
+            each_channel_group(writer, kernel, outputs)
 
     def _taken_back(
         self,

@@ -17,7 +17,7 @@ from math import prod
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
 from weft.codegen.kernels.reducers import REDUCERS, Partial, Reducer, joined, masked_partial
-from weft.codegen.kernels.spans import ColumnSpan, linear, mask_up_to, row_coordinates
+from weft.codegen.kernels.vectors import ColumnSpan, linear, mask_up_to, row_coordinates
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
-from weft.codegen.kernels.panel_vectors import Vectors
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
 from weft.errors import InternalError

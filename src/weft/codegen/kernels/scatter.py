@@ -6,7 +6,7 @@ element: several rows may go to one place.
 """
 
 from weft.codegen.kernels.elementwise import Typed, emit_body, emit_op
-from weft.codegen.kernels.spans import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
+from weft.codegen.kernels.vectors import ColumnSpan, load_inputs, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.dtypes import HELD, cast
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register

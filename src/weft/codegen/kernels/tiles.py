@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import BlockShape
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.blocks import Blocks

@@ -17,7 +17,7 @@ places.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.codegen.kernels.panel_vectors import Vectors
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, bits_of, lanes_of, vector

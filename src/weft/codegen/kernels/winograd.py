@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.codegen.kernels.gemm import emit_gemm
-from weft.codegen.kernels.panel_vectors import Vectors
 from weft.codegen.kernels.register_block import EpilogueEmitter
 from weft.codegen.kernels.tiles import first_of
+from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.winograd import (

@@ -22,7 +22,6 @@ from weft.codegen.vecmath.core import (
     square_root,
     with_sign,
 )
-from weft.codegen.vecmath.tables import TURN_FIRST_EXPONENT, TURN_HIGH, TURN_LOW, TURN_MIDDLE
 
 LARGE = 2.0**20
 HALF_PI = math.pi / 2
@@ -30,6 +29,29 @@ HALF_PI = math.pi / 2
 HALF_PI_HIGH, HALF_PI_LOW = 1.5707963267341256, 6.077100506506192e-11
 # The rest again as a number of 33 bits and what is left, for arguments that are double themselves.
 HALF_PI_MIDDLE, HALF_PI_LAST = 6.077100506303966e-11, 2.0222662487959506e-21
+# 2/pi in binary, so many bits of it behind the point.
+TWO_OVER_PI, BITS = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E0, 320
+# An integer of 24 bits times 2^e, where e is the exponent of a float from LARGE on: so many rows of a table.
+TURN_FIRST_EXPONENT, TURN_LAST_EXPONENT = -3, 104
+HIGH_BITS, MIDDLE_BITS = 27, 56
+
+
+def turn_parts(exponent: int) -> tuple[float, float, float]:
+    """Give (2^exponent 2/pi) mod 4 in three parts: its bits down to 2^-27, those down to 2^-56, and the rest.
+
+    Products of the first two with integers of 24 bits are exact in double.
+    """
+    point = BITS - TURN_FIRST_EXPONENT
+    whole = (TWO_OVER_PI << (exponent - TURN_FIRST_EXPONENT)) % (4 << point)
+    high = whole >> (point - HIGH_BITS)
+    middle = (whole >> (point - MIDDLE_BITS)) - (high << (MIDDLE_BITS - HIGH_BITS))
+    rest = whole % (1 << (point - MIDDLE_BITS))
+    return high / (1 << HIGH_BITS), middle / (1 << MIDDLE_BITS), rest / (1 << point)
+
+
+TURN_HIGH, TURN_MIDDLE, TURN_LOW = zip(
+    *map(turn_parts, range(TURN_FIRST_EXPONENT, TURN_LAST_EXPONENT + 1)), strict=True
+)
 
 
 def sin_double(f: FunctionWriter, x: Register) -> Register:
