@@ -14,8 +14,7 @@ from typing import NamedTuple
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant, constants
-from weft.plan.kernels.pool import PoolKernel
-from weft.plan.kernels.pool_gradient import PoolGradientKernel
+from weft.plan.kernels.pool import PoolGradientKernel, PoolKernel
 
 INFINITY = float("inf")
 
