@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 import weft
 from weft.errors import ExecutionError
-from weft.runtime.lazy_calls import native_strangers
+from weft.lazy_tensors.native_calls import native_strangers
 
 pytestmark = pytest.mark.usefixtures("own_engine")
 

@@ -96,7 +96,7 @@ def test_the_generator_is_set_and_read_where_the_graph_says() -> None:
 @given(graph=graphs())
 def test_random_graphs_give_what_the_interpreter_gives(graph: Any) -> None:
     if graph.writes or any(result.path for result in graph.results):
-        return  # the edge of a program is applied outside: tests/runtime/test_boundary.py
+        return  # the edge of a program is applied outside: tests/programs/test_boundary.py
     made = random_inputs(graph)
     outputs = LibraryExecutable(plan_library(graph))(copy.deepcopy(made))
     roots = dict(zip(dict.fromkeys(graph.roots()), outputs, strict=True))

@@ -39,7 +39,7 @@ AREAS = {
     ),
     "lazy": Area(
         ("lazy_tensors/*.py",),
-        ("lazy_tensors/test_*.py", "runtime/test_lazy_calls.py", "api/test_threads.py"),
+        ("lazy_tensors/test_*.py", "api/test_threads.py"),
     ),
     "check": Area(
         ("plan/check.py", "plan/kernels/check.py", "ir/verifier.py"),
@@ -66,6 +66,10 @@ AREAS = {
     "facts": Area(
         ("trace/python_state/facts.py", "trace/signature.py"),
         ("trace/python_state/*.py", "trace/test_signature*.py", "api/test_guards.py"),
+    ),
+    "guards": Area(
+        ("guards/*.py", "codegen/calls/entry.py", "codegen/calls/native_call.py"),
+        ("guards/test_*.py", "api/test_guards.py", "api/test_step_steady.py", "programs/test_loaded.py"),
     ),
     "kernels": Area(
         ("codegen/kernels/*.py", "plan/kernels/*.py"),

@@ -18,10 +18,10 @@ from weft.api.optimizers.rules import UpdateRule
 from weft.api.optimizers.state import KeptTensors, Prepared
 from weft.guards.entry import MISSED, Entry, Ways, make_entry
 from weft.guards.guarded import Guarded
-from weft.guards.likeness import Items, Likeness, likeness_of
+from weft.guards.likeness import CallItems, Likeness, likeness_of
 from weft.guards.words import Settled, Told, Words, can_watch
+from weft.interrupts import interrupts_after
 from weft.programs.program import Program
-from weft.runtime.interrupts import interrupts_after
 from weft.trace.interception.capture import count_up, has_gradient_hooks, step_hooks
 
 
@@ -146,7 +146,7 @@ def steady_step(ran: Ran, given: tuple[Any, ...]) -> SteadyStep | None:
         and all(isinstance(leaf, torch.Tensor) for leaf in given)
         and can_watch(ran.prepared.parameters)
     )
-    likeness = likeness_of(Items(given, {})) if is_steady else None
+    likeness = likeness_of(CallItems(given, {})) if is_steady else None
     if likeness is None or settled is None:
         return None
     again = _Again(ran, settled, likeness)

@@ -38,10 +38,10 @@ from weft.errors import UnsupportedError, UsageError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import inputs_entry
+from weft.interrupts import interrupts_after
 from weft.ir.graph import Graph
 from weft.programs.program import Program
 from weft.programs.results import is_spent
-from weft.runtime.interrupts import interrupts_after
 from weft.trace.interception.capture import (
     has_gradient_hooks,
     has_own_step,

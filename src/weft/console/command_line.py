@@ -30,7 +30,7 @@ from weft.console.terminal import OutputError, Progress, forget_output, open_str
 from weft.document.blocks import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
 from weft.files import check_writable, given_path
-from weft.runtime.interrupts import interrupts_after
+from weft.interrupts import interrupts_after
 
 HELP, VERSION = ("--help", "-h", "help"), ("--version", "-V")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.codegen.calls.native_call import CallWord
 from weft.codegen.torch_functions import tensor_functions
-from weft.guards.guarded import NewResults, Taken
+from weft.guards.guarded import NewResults, TakenLeaves
 from weft.guards.likeness import Likeness
 from weft.guards.words import Told, agree
 from weft.runtime.binding import BoundProgram
@@ -56,7 +56,7 @@ class Ways:
     takes_containers: bool = False
 
 
-def make_entry(likeness: Likeness, taken: Taken, ways: Ways, bound: list[Any]) -> Entry:
+def make_entry(likeness: Likeness, taken: TakenLeaves, ways: Ways, bound: list[Any]) -> Entry:
     """Make the entry of calls of a likeness; what is put into `bound`, a list of one, it runs from then on."""
     leaves = likeness.leaves
     arguments, numbers, apart = (

@@ -34,7 +34,7 @@ class NewResults:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenLeaves:
     """What a program takes of a call, as places among its leaves: tensors, numbers, and what may share no memory."""
 
     arguments: Sequence[int]
@@ -113,7 +113,7 @@ class Guarded(Generic[Runs]):
         memory = [tensor.untyped_storage().data_ptr() for tensor in tensors] if relies_on_memory else []
         given = memory[: len(self.arguments)]
         self._are_apart = all(memory.count(address) == 1 for address in given)
-        self.taken = Taken(self.arguments, self.numbers, self.arguments if relies_on_memory else ())
+        self.taken = TakenLeaves(self.arguments, self.numbers, self.arguments if relies_on_memory else ())
         self.offsets_matter = traced.depends_on_offsets  # where in their memory arguments start
 
     def run(self, inputs: Sequence[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from weft.guards.back_off import BackOff
 from weft.guards.entry import MISSED, BoundRun, Entry, Ways, bound_run, make_entry, refuse_all
 from weft.guards.guarded import Guarded
-from weft.guards.likeness import Items, Likeness, likeness_of
+from weft.guards.likeness import CallItems, Likeness, likeness_of
 
 MOST_KNOWN_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a fraction of a microsecond
 
@@ -93,13 +93,13 @@ class KnownCalls:
 
 def known_call(guarded: Guarded[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> KnownCall | None:
     """The kind of a call, if native code can tell calls like it."""
-    found = _likeness(guarded, Items(arguments, keywords))
+    found = _likeness(guarded, CallItems(arguments, keywords))
     return None if found is None else KnownCall(guarded, *found)
 
 
 def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | None:
     """An entry that gives the inputs of a program for calls like this one, and runs nothing."""
-    found = _likeness(guarded, Items(arguments, {}))
+    found = _likeness(guarded, CallItems(arguments, {}))
     if found is None:
         return None
     likeness, told = found
@@ -111,7 +111,7 @@ def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | Non
     return make_entry(likeness, guarded.taken, Ways(told, list, check), [None])
 
 
-def _likeness(guarded: Guarded[Any], items: Items) -> tuple[Likeness, list[Any]] | None:
+def _likeness(guarded: Guarded[Any], items: CallItems) -> tuple[Likeness, list[Any]] | None:
     """What a call looks like, and the list of what words tell of facts: of nothing where Python has to look."""
     likeness = likeness_of(items, offsets=guarded.offsets_matter)
     if likeness is None:

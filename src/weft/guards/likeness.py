@@ -42,7 +42,7 @@ class Likeness:
     `leaves` and `containers` are places among the items; `tensors` are places among the leaves.
     """
 
-    def __init__(self, items: Items, *, offsets: bool) -> None:
+    def __init__(self, items: CallItems, *, offsets: bool) -> None:
         """`offsets` says that it matters where in their memory tensors start."""
         self.leaves, self.containers = items.leaves, tuple(items.containers)
         leaves = [items.things[place] for place in self.leaves]
@@ -101,7 +101,7 @@ class Likeness:
         return same and not forward_levels()
 
 
-class Items:
+class CallItems:
     """The items of a call while its words are found."""
 
     def __init__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
@@ -149,7 +149,7 @@ class Items:
         return len({*changeable}) == len(changeable) and all(type(name) in CONSTANTS for name in names)
 
 
-def likeness_of(items: Items, *, offsets: bool = False) -> Likeness | None:
+def likeness_of(items: CallItems, *, offsets: bool = False) -> Likeness | None:
     """Say what a call looks like, in the modes of now; None where native code cannot tell calls like it."""
     if has_function_modes() or not _is_known() or not items.have_words():
         return None

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import get_default_dtype, is_autocast_enabled, is_grad_enabled, is_inference_mode_enabled
 
+from weft.lazy_tensors.native_calls import ONE_FUNCTION_MODE, STACK_PLACE, Modes, native_modes
 from weft.lazy_tensors.tasks import in_task
 from weft.lazy_tensors.trie import use_trie_of
-from weft.runtime.lazy_calls import ONE_FUNCTION_MODE, STACK_PLACE, Modes, native_modes
 from weft.trace.interception.capture import traced_elsewhere
 from weft.trace.interception.modes import (
     BLOCKS,

@@ -12,8 +12,8 @@ import torch
 
 from weft.codegen.torch_functions import dispatch_keys
 from weft.engine import Var
+from weft.lazy_tensors.native_calls import native_keys, native_strangers, placeholder_maker, usual_keys
 from weft.lazy_tensors.operators import METADATA_QUERIES
-from weft.runtime.lazy_calls import native_keys, native_strangers, placeholder_maker, usual_keys
 from weft.trace.interception.capture import (
     has_gradient_hooks,
     make_placeholder,

@@ -27,13 +27,13 @@ from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, type_
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library
 from weft.plan.regions.indices import INDEXED
+from weft.programs.boundary import Boundary
 from weft.programs.drawing import draw
 from weft.programs.parts import SPACES, ProgramParts, calls
 from weft.programs.plan import ProgramPlan
 from weft.programs.shortcut import Shortcut
 from weft.programs.structure import build, take_apart
 from weft.runtime.binding import BoundProgram
-from weft.runtime.boundary import Boundary
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
 from weft.trace.interception.capture import PLAIN_TYPES, traced_elsewhere

@@ -19,6 +19,7 @@ from weft.files import given_file
 from weft.guards.guarded import NewResults
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
+from weft.programs.boundary import Boundary
 from weft.programs.description import Example, describe_program, named_graph, state_names
 from weft.programs.drawing import draw
 from weft.programs.file import save_program
@@ -28,7 +29,6 @@ from weft.programs.plan import ProgramPlan
 from weft.programs.results import Returned, RunModes, flat_kind, keep, places
 from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
-from weft.runtime.boundary import Boundary
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay
 from weft.trace.interception.capture import tree_flatten

@@ -10,8 +10,8 @@ from typing import Any
 
 from weft.guards.back_off import BackOff
 from weft.guards.entry import Entry, Ways, bound_run, make_entry, refuse_all
-from weft.guards.guarded import NewResults, Taken
-from weft.guards.likeness import Items, likeness_of
+from weft.guards.guarded import NewResults, TakenLeaves
+from weft.guards.likeness import CallItems, likeness_of
 from weft.guards.words import Words, can_watch
 from weft.programs.parts import ProgramParts
 from weft.programs.structure import LeafPort
@@ -45,14 +45,14 @@ class Shortcut:
         if self._count != len(arguments) or keywords or self._words is None or not self._attempts.is_due():
             return None
         found = self._bind(range(self._count))
-        likeness = likeness_of(Items(arguments, {}))
+        likeness = likeness_of(CallItems(arguments, {}))
         if found is None or likeness is None or not likeness.is_all_words or not self._words.are_all:
             return None
         program, types = found
         told = self._words.told(())
         run = bound_run((program, NewResults(types)), told)
         ways = Ways([told], refuse_all, refuse_all)
-        return None if run is None else make_entry(likeness, Taken(range(self._count)), ways, [run.state])
+        return None if run is None else make_entry(likeness, TakenLeaves(range(self._count)), ways, [run.state])
 
     def _watched(self) -> Words | None:
         return Words([], self._tensors) if can_watch(self._tensors) else None

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from weft.runtime.interrupts import interrupts_after
+from weft.interrupts import interrupts_after
 from weft.trace.interception.capture import copy_all
 
 Result = TypeVar("Result")

@@ -1,4 +1,4 @@
-"""The text of the four native functions that lazy code rests on: `modes`, `keys`, `placeholder` and `strangers`.
+"""Write the four native functions that lazy code rests on: `modes`, `keys`, `placeholder` and `strangers`.
 
 `modes()` gives the modes of the thread as one small number: one call in the place of eight. `keys(tensor)` gives the
 word that has a tensor's dispatch keys: PyTorch's own questions about them let go of the interpreter's lock, which a

@@ -1,4 +1,4 @@
-"""The text of a function that gives Python a tuple of new tensors: `new_tensors(self)`.
+"""Write `new_tensors`, which gives Python a tuple of new tensors.
 
 PyTorch's own function makes one tensor at a call, and lets go of the interpreter's lock in each: a program with many
 results would give another thread that many turns. `self` is a tuple of a bytes object with the words of a state, and of

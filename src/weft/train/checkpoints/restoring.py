@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from weft.errors import CheckpointError, UsageError
-from weft.runtime.interrupts import interrupts_after
+from weft.interrupts import interrupts_after
 from weft.train.checkpoints.content import Checkpoint
 from weft.train.checkpoints.names import MatchReport, canonical_names, match, mismatch
 from weft.train.checkpoints.states import is_numbered, numbered_state, random_states, same_numbers, set_random_states

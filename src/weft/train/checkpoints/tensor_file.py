@@ -33,7 +33,7 @@ from weft.files import (
     what_is_near,
     write_whole,
 )
-from weft.runtime.interrupts import interrupts_after
+from weft.interrupts import interrupts_after
 
 Told = Callable[[str, int, int], None]  # what is done with which file, bytes so far, bytes in all
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}

@@ -8,8 +8,8 @@ import torch
 from torch.overrides import BaseTorchFunctionMode
 
 from weft.codegen.torch_functions import dispatch_keys
+from weft.lazy_tensors.native_calls import native_keys, native_modes, native_strangers, placeholder_maker, usual_keys
 from weft.lazy_tensors.settings import MODE_COUNT, ONE_MODE, modes_by_questions
-from weft.runtime.lazy_calls import native_keys, native_modes, native_strangers, placeholder_maker, usual_keys
 from weft.trace.interception.capture import make_placeholder
 
 

@@ -7,7 +7,7 @@ import torch
 from weft.ir.graph import Graph, Value, Write
 from weft.ir.parser import parse_graph
 from weft.ir.types import type_of
-from weft.runtime.boundary import Boundary, follow
+from weft.programs.boundary import Boundary, follow
 
 
 def apply(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], carries: int = 0) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.interrupts import SIGNALS, interrupts_after
+from weft.interrupts import SIGNALS, interrupts_after
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Tensors at the edge of a program: writes into inputs, views handed out, the Python structure of what is returned."""
+"""Apply what a program does at its edge: writes into inputs, views handed out, the order of what is returned."""
 
 from __future__ import annotations
 
