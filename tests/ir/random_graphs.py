@@ -152,6 +152,19 @@ def product(draw: Draw, pool: Pool) -> Pool:
     return [turned, *attempt("matmul", left, turned)]
 
 
+def attention(draw: Draw, pool: Pool) -> Pool:
+    rows = pick(draw, pool, lambda kind: kind.rank >= 2 and kind.dtype in (torch.float32, torch.float64))
+    if rows is None:
+        return []
+    given = {"scale": 1.0, "causal": draw(st.booleans()), "zeros": draw(st.booleans()), "hidden": float("-inf")}
+    whole = attempt("attention", rows, rows, rows, **given)
+    return [
+        value
+        for found in whole
+        for value in (found, *(build("item", found, type=kind, index=i) for i, kind in enumerate(found.type.items)))
+    ]
+
+
 def constant(draw: Draw, pool: Pool) -> Pool:
     del pool
     shape, dtype = draw(SHAPES), draw(st.sampled_from(DTYPES))
@@ -211,7 +224,7 @@ def update(draw: Draw, pool: Pool) -> Pool:
     return [library_value((base, other), base.type, call, "update")]
 
 
-SMALL = (unary, binary, binary, select, cast, reduce, extreme, move, move, take, product, constant, number)
+SMALL = (unary, binary, binary, select, cast, reduce, extreme, move, move, take, product, attention, constant, number)
 CALLS = (library, update)
 
 

@@ -12,12 +12,12 @@ from weft.ir.graph import Graph, Result, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.printer import print_graph
 from weft.ir.types import TensorType
-from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import fuse
 from weft.plan.fuse.fusion import tensor_type
 from weft.plan.fuse.merge_loops import merge_loops
 from weft.plan.memory.arena import place
+from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.region import Region, find_regions
 from weft.plan.regions.window import is_dense
 from weft.runtime.executable import NativeExecutable
@@ -99,7 +99,7 @@ def random_graphs(first_seed: int, count: int) -> list[Graph]:
     )
     @given(graphs(most_values=16, calls=False))
     def collect(graph: Graph) -> None:
-        found.append(run_pipeline(ending_in_all(graph)))
+        found.append(with_attentions(ending_in_all(graph), host_target()))
 
     collect()
     return found

@@ -62,6 +62,8 @@ def _check_attended(query: TensorType, key: TensorType, value: TensorType) -> No
     batches = {kind.shape[:-2] for kind in (query, key, value)}
     if not same or len(batches) > 1 or query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise UsageError(f"attention of {listed([query, key, value])}")
+    if not key.shape[-2] or not key.shape[-1]:
+        raise UsageError(f"attention to no keys, or to keys of no numbers: {key}")
 
 
 def attention(value: Value, *operands: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

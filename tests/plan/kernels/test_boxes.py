@@ -12,9 +12,9 @@ from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
 from weft.codegen.plan_kernels import EMIT
 from weft.ir.parser import parse_graph
-from weft.passes.pipeline import run_pipeline
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.kernel import ByteBox, Kernel, cut_range
+from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.region import find_regions
 from weft.target import host_target
 
@@ -93,7 +93,7 @@ GRAPHS = {
 
 def kernels_of(text: str) -> list[Kernel]:
     text = text.replace("POOLING", "ceil_mode=False, count_include_pad=True, divisor_override=None")
-    graph = run_pipeline(parse_graph(text))
+    graph = with_attentions(parse_graph(text), host_target())
     (region,) = find_regions(graph, frozenset(value for value in graph.inputs if value.name == "w"))
     return [finely(call.kernel) for call in fuse(region, host_target()).plan.calls]
 
