@@ -179,13 +179,46 @@ net = nn.HybridSequential()\nwith net.name_scope(): net.add(nn.Dense(2), nn.Dens
 """
 
 
+RECURRENT = r"""
+for l in (rnn.RNN(3), rnn.LSTM(3, 2, bidirectional=True), rnn.GRU(3, layout='NTC', input_size=4)): print(l, l.prefix, l.collect_params(), l.state_info(2))
+for l in (rnn.RNNCell(3), rnn.LSTMCell(3), rnn.GRUCell(3, input_size=2), rnn.DropoutCell(0.5), rnn.ZoneoutCell(rnn.RNNCell(2)), rnn.ResidualCell(rnn.GRUCell(2)), rnn.BidirectionalCell(rnn.LSTMCell(2), rnn.LSTMCell(2))): print(l, l.prefix, l.collect_params().keys(), l.state_info(2))
+s = rnn.SequentialRNNCell(); s.add(rnn.LSTMCell(2)); s.add(rnn.GRUCell(3)); print(s, s.state_info(1), len(s), s[0])
+for l in (rnn.RNN(3), rnn.RNN(2, 2, 'tanh'), rnn.LSTM(3), rnn.LSTM(2, 2, bidirectional=True), rnn.GRU(2, 2), rnn.GRU(2, layout='NTC')):
+    l.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20 - 0.5; print(l(x).asnumpy().round(4)); l.hybridize(); print(l(x).asnumpy().round(4))
+for l in (rnn.RNN(3), rnn.LSTM(3, 2), rnn.GRU(3, bidirectional=True)):
+    l.initialize(mx.init.Constant(0.3)); x = nd.ones((4, 2, 3)) / 10; o, s = l(x, l.begin_state(2)); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
+net = nn.HybridSequential(); net.add(rnn.LSTM(3, 2, bidirectional=True), rnn.GRU(2), nn.Dense(2)); net.initialize(mx.init.Constant(0.2)); x = nd.ones((4, 2, 3)); print(net(x).asnumpy().round(4)); net.hybridize(); print(net(x).asnumpy().round(4), net(nd.ones((4, 5, 3))).shape)
+net = rnn.LSTM(3, 2); net.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20; x.attach_grad()
+with autograd.record(): y = net(x).sum()
+y.backward(); print(x.grad.asnumpy().round(4), net.l0_i2h_weight.grad().asnumpy().round(4))
+for c in (rnn.RNNCell(2), rnn.LSTMCell(2), rnn.GRUCell(2), rnn.ResidualCell(rnn.GRUCell(3)), rnn.RNNCell(2, 'relu')):
+    c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s]); c.hybridize(); o, s = c.unroll(4, x); print(type(o), o[3].asnumpy().round(4)); o, s = c(x[:, 0], c.begin_state(2)); print(o.asnumpy().round(4))
+c = rnn.LSTMCell(2); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((4, 2, 3)) / 20; o, s = c.unroll(4, x, layout='TNC', merge_outputs=True, valid_length=nd.array([2, 4])); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
+c = rnn.SequentialRNNCell(); c.add(rnn.LSTMCell(2)); c.add(rnn.DropoutCell(0.5)); c.add(rnn.GRUCell(3)); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s])
+c = rnn.BidirectionalCell(rnn.LSTMCell(2), rnn.LSTMCell(2)); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4), [y.asnumpy().round(4) for y in s]); o, s = c.unroll(4, x, merge_outputs=True, valid_length=nd.array([2, 3])); print(o.asnumpy().round(4))
+c = rnn.ZoneoutCell(rnn.RNNCell(2), 0.5, 0.5); c.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; o, s = c.unroll(4, x, merge_outputs=True); print(o.asnumpy().round(4))
+class N(gluon.HybridBlock):
+    def __init__(self):
+        super(N, self).__init__(); self.c = rnn.LSTMCell(3)
+    def hybrid_forward(self, F, x): return self.c.unroll(4, x, merge_outputs=True)[0]
+n = N(); n.initialize(mx.init.Constant(0.3)); x = nd.arange(24).reshape((2, 4, 3)) / 20; print(n(x).asnumpy().round(4)); n.hybridize(); print(n(x).asnumpy().round(4), n(nd.ones((3, 4, 3))).shape)
+rnn.LSTM(3, layout='XYZ')
+l = rnn.LSTM(3, input_size=4); l.initialize(); l(nd.ones((3, 2, 4)), [nd.ones((1, 2, 2)), nd.ones((1, 2, 3))])
+c = rnn.LSTMCell(2); c.initialize(); c(nd.ones((2, 3)))
+print(rnn.LSTM(2).begin_state(2), rnn.LSTMCell(2).begin_state(2, ctx=mx.cpu(1)))
+l = rnn.LSTM(2, prefix='q_'); s = l(sym.var('x')); print(s, s.list_arguments(), s.list_outputs(), s.infer_shape(x=(4, 2, 3)))
+c = rnn.GRUCell(2, prefix='c_'); o, s = c.unroll(2, sym.var('x')); print(len(o), sym.Group(o).infer_shape(x=(3, 2, 5)))
+import tempfile; d = tempfile.mkdtemp(); net = nn.HybridSequential(prefix='m_'); net.add(rnn.LSTM(3, 2, prefix='a_'), nn.Dense(2, prefix='d_')); net.initialize(mx.init.Constant(0.3)); net.hybridize(); x = nd.ones((4, 2, 3)); y = net(x); net.export(d + '/m'); b = gluon.SymbolBlock.imports(d + '/m-symbol.json', ['data'], d + '/m-0000.params'); print(b(x).asnumpy().round(4), b(nd.ones((4, 5, 3))).shape)
+"""
+
+
 def snippets() -> list[str]:
     """Every program."""
     found = [line for part in PARTS for line in part.strip().split("\n") if line]
     return [line.replace("\n", "\n") for line in found]
 
 
-PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON]
+PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT]
 
 
 def printed(code: str, scope: dict[str, object]) -> str:

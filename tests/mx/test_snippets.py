@@ -14,7 +14,7 @@ from weft.mx.symbols.names import NameManager, naming
 
 ANSWERS = json.loads((Path(__file__).parent / "fixtures" / FIXTURE).read_text(encoding="utf-8"))
 SCOPE = {name: getattr(mx, name, None) for name in ("nd", "sym", "autograd", "gluon")}
-SCOPE |= {"mx": mx, "np": np, "nn": getattr(SCOPE["gluon"], "nn", None)}
+SCOPE |= {"mx": mx, "np": np, "nn": mx.gluon.nn, "rnn": mx.gluon.rnn}
 
 
 @pytest.mark.parametrize("code", snippets(), ids=range(len(snippets())))

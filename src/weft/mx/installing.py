@@ -10,7 +10,7 @@ from weft.errors import UsageError
 from weft.mx import base, d2l, gluon
 from weft.mx.arrays import autograd, nd, queue
 from weft.mx.base import context
-from weft.mx.gluon import block, loss, nn, parameter, splitting, trainer, vision_models
+from weft.mx.gluon import block, loss, nn, parameter, rnn, splitting, trainer, vision_models
 from weft.mx.symbols import names, sym
 from weft.mx.training import initializer, optimizer
 
@@ -29,6 +29,7 @@ MODULES: dict[str, Any] = {
     "mxnet.gluon.model_zoo.vision": vision_models,
     "mxnet.gluon.nn": nn,
     "mxnet.gluon.parameter": parameter,
+    "mxnet.gluon.rnn": rnn,
     "mxnet.gluon.trainer": trainer,
     "mxnet.gluon.utils": splitting,
     "mxnet.init": initializer,

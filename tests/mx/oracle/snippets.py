@@ -32,6 +32,7 @@ def apart(module: Any, code: str) -> str | None:
         "autograd": mx.autograd,
         "gluon": mx.gluon,
         "nn": mx.gluon.nn,
+        "rnn": mx.gluon.rnn,
         "np": np,
     }
     mine, its = multiprocessing.Pipe()

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from weft.mx.gluon import block, loss, nn, parameter, vision_models
+from weft.mx.gluon import block, loss, nn, parameter, rnn, vision_models
 from weft.mx.gluon import splitting as utils
 from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock
 from weft.mx.gluon.parameter import Constant, Parameter, ParameterDict
@@ -25,5 +25,6 @@ __all__ = [
     "model_zoo",
     "nn",
     "parameter",
+    "rnn",
     "utils",
 ]

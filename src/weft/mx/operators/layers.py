@@ -40,7 +40,13 @@ def _must_be(name: str, given: Tensor, wanted: Sequence[int]) -> None:
         raise MXNetError(f"Shape inconsistent, Provided = {list(given.shape)}, inferred shape={list(wanted)} of {name}")
 
 
-@computes("FullyConnected", inputs=_unless_no_bias, complete=_product_sizes)
+def _product_sizes_back(_p: Any, sizes: Sizes, output: Shape) -> Sequence[Shape | None]:
+    """A batch of unknown size is as large as that of the output."""
+    first = sizes[0]
+    return [(output[0], *first[1:]) if first and not first[0] else first, *sizes[1:]]
+
+
+@computes("FullyConnected", inputs=_unless_no_bias, complete=_product_sizes, backwards=_product_sizes_back)
 def fully_connected(p: Any, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
     """Multiply by weights, add a bias."""
     if p.flatten and x.dim() != 2:

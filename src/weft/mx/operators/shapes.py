@@ -54,7 +54,16 @@ def reshaped(old: Sequence[int], codes: Sequence[int], *, reverse: bool = False)
     return tuple(new)
 
 
-@computes("Reshape")
+def _one_unknown_size(p: Any, sizes: Sizes, output: Shape) -> Sequence[Shape | None]:
+    """One size of an array that becomes a line follows from the length of the line."""
+    (shape,) = sizes
+    if shape is None or tuple(p.shape) != (-1,) or sum(size == 0 for size in shape) != 1:
+        return sizes
+    found = output[0] // math.prod(size for size in shape if size)
+    return [tuple(size or found for size in shape)]
+
+
+@computes("Reshape", backwards=_one_unknown_size)
 def reshape(p: Any, x: Tensor) -> Tensor:
     """Give the same elements other sizes."""
     codes = p.shape or p.target_shape
@@ -227,7 +236,16 @@ def concat(p: Any, *arrays: Tensor) -> Tensor:
     return torch.cat(arrays, dim=p.dim)
 
 
-@computes("_rnn_param_concat")
+def _equal_shares(p: Any, sizes: Sizes, output: Shape) -> Sequence[Shape | None]:
+    """Lines of unknown length share what the others leave: they are the input weights of the directions of a layer."""
+    unknown = sum(not shape for shape in sizes)
+    if not unknown or p.dim % len(output):
+        return sizes
+    share = (output[0] - sum(shape[0] for shape in sizes if shape)) // unknown
+    return [shape or (share,) for shape in sizes]
+
+
+@computes("_rnn_param_concat", backwards=_equal_shares)
 def rnn_param_concat(p: Any, *arrays: Tensor) -> Tensor:
     """Join the parameters of a recurrent layer."""
     return torch.cat(arrays, dim=p.dim)

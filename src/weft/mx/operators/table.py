@@ -44,6 +44,9 @@ class OperatorRule:
     by_value: bool = False  # the sizes of its results depend on elements
     mixed: bool = False  # takes inputs of several element types
     complete: Callable[[Any, Sizes], Sequence[Shape | None]] | None = None  # input sizes that follow from others
+    backwards: Callable[[Any, Sizes, Shape], Sequence[Shape | None]] | None = (
+        None  # those that follow from the output's
+    )
 
     def output_count(self, p: Any) -> int:
         """Count the outputs that a caller sees."""

@@ -25,6 +25,7 @@ class _Step:
         p = node.p
         self.p = {False: p, True: p._replace(train=True) if self.rule.modal else p}
         self.inputs = [places[entry] for entry in node.inputs]
+        self.node = node
         self.count = node.output_count()
         self.first = len(places)
         for place in range(self.count):
@@ -52,6 +53,11 @@ class GraphFunction:
                 places[node, 0] = len(self._given)
                 self._given.append(place)
         self._steps = [_Step(node, places) for node in nodes if node.row is not None]
+        self._symbol = symbol
+        self._unsized = [
+            step for step in self._steps if step.rule.creates and 0 in (getattr(step.p[False], "shape", ()) or ())
+        ]
+        self._sizes: dict[Any, dict[_Step, Any]] = {}
         self._outputs = [places[entry] for entry in symbol.entries]
         changed = dict.fromkeys(place for step in self._steps for place in step.aux)
         self._aux = list(changed)
@@ -64,7 +70,7 @@ class GraphFunction:
             random=self.random,
             mixed=True,
         )
-        self._compiled: dict[tuple[bool, torch.Generator | None], Callable[..., Any]] = {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
         self.compiles = True
 
     def compute(self, p: Any, *tensors: Tensor) -> Any:
@@ -74,29 +80,44 @@ class GraphFunction:
     def _compute_random(self, p: Any, generator: torch.Generator | None, *tensors: Tensor) -> Any:
         """Run the program; tensors without elements only go through the operators."""
         given = [tensors[place] for place in self._given]
+        shapes = tuple(tuple(tensor.shape) for tensor in given) if self._unsized else ()
+        sized = self._sized(shapes) if self._unsized else {}
         if not self.compiles or not given or given[0].device.type == "meta":
-            return self._run(p.train, generator, given)
-        compiled = self._compiled.get((p.train, generator))
+            return self._run(p.train, generator, sized, given)
+        key = p.train, generator, shapes
+        compiled = self._compiled.get(key)
         if compiled is None:
-            run = self._in_mode(p.train, generator)
-            compiled = self._compiled[p.train, generator] = _TracedBesideOthers(run, None)
+            compiled = self._compiled[key] = _TracedBesideOthers(self._alone(p.train, generator, sized), None)
         return compiled(*given)
 
-    def _in_mode(self, train: bool, generator: torch.Generator | None) -> Callable[..., Any]:
-        """The graph as a function of tensors alone, which draws from the generator of a context."""
+    def _alone(self, train: bool, generator: torch.Generator | None, sized: dict[_Step, Any]) -> Callable[..., Any]:
+        """The graph as a function of tensors alone."""
 
         def run(*tensors: Tensor) -> Any:
-            return self._run(train, generator, tensors)
+            return self._run(train, generator, sized, tensors)
 
         return run
 
-    def _run(self, train: bool, generator: torch.Generator | None, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _sized(self, shapes: Sequence[Any]) -> dict[_Step, Any]:
+        """The parameters of what makes arrays, some of whose sizes follow from those of the inputs."""
+        found = self._sizes.get(shapes)
+        if found is None:
+            names = [node.name for node in self._inputs if node is not None]
+            kinds = self._symbol._infer(dict(zip(names, shapes, strict=True)))
+            found = self._sizes[shapes] = {
+                step: step.p[False]._replace(shape=kinds[step.node, 0][0]) for step in self._unsized
+            }
+        return found
+
+    def _run(
+        self, train: bool, generator: torch.Generator | None, sized: dict[_Step, Any], tensors: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         values = list(tensors)
         changed: dict[int, Tensor] = {}
         for step in self._steps:
             arguments = [values[place] for place in step.inputs]
             rule = step.rule
-            p = step.p[train]
+            p = sized.get(step, step.p[train])
             found = rule.compute(p, generator, *arguments) if rule.random else rule.compute(p, *arguments)
             results = found if isinstance(found, tuple) else (found,)
             values += results[: step.count]

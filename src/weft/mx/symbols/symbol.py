@@ -283,11 +283,13 @@ class Symbol:
         unknown = {name for name in given if name not in {node.name for node in nodes if node.row is None}}
         if unknown:
             raise ValueError(f"Find name {sorted(unknown)[0]!r} that is not found in the arguments")
-        for _ in range(3):  # what a later pass learns of variables, an earlier one may need
+        for _ in range(8):  # what a later pass learns of variables, an earlier one may need
             before = dict(found)
             for node in nodes:
                 if node.row is not None:
                     _infer_node(node, found)
+            for node in reversed(nodes):
+                _infer_back(node, found)
             if found == before:
                 break
         return found
@@ -373,28 +375,49 @@ def _type_of_text(text: str | None) -> str:
     return names[int(text)] if text and text.isdigit() and int(text) < len(names) else text or "float32"
 
 
+def _learn(node: SymbolNode, found: dict[Entry, Kind], new: Sequence[Shape | None]) -> None:
+    """Note what sizes of a node's inputs must be."""
+    first = next((found[entry][1] for entry in node.inputs if entry in found), torch.float32)
+    for entry, shape in zip(node.inputs, new, strict=False):
+        if not shape:
+            continue
+        old = found[entry][0] if entry in found else None
+        if not old or _fills(old, shape):
+            found[entry] = (tuple(shape), found[entry][1] if entry in found else _variable_type(entry[0], first))
+        elif 0 not in shape and tuple(old) != tuple(shape):
+            raise MXNetError(
+                f"Error in operator {node.name}: Shape inconsistent, Provided = {list(old)}, "
+                f"inferred shape={list(shape)}"
+            )
+
+
+def _fills(old: Shape, new: Shape) -> bool:
+    """Whether sizes differ only where the old ones are not known."""
+    return len(old) == len(new) and all(a in (0, b) for a, b in zip(old, new, strict=True))
+
+
 def _infer_node(node: SymbolNode, found: dict[Entry, Kind]) -> None:
     row, p = node.row, node.p
     assert row is not None
     sizes = [found[entry][0] if entry in found else None for entry in node.inputs]
     if row.rule.complete is not None and sizes:
-        completed = list(row.rule.complete(p, sizes))
-        first = next((found[entry][1] for entry in node.inputs if entry in found), torch.float32)
-        for entry, old, new in zip(node.inputs, sizes, completed, strict=False):
-            if not new:
-                continue
-            if (old and len(old) == len(new) and all(a in (0, b) for a, b in zip(old, new, strict=True))) or not old:
-                found[entry] = (tuple(new), found[entry][1] if entry in found else _variable_type(entry[0], first))
-            elif 0 not in new and tuple(old) != tuple(new):
-                raise MXNetError(
-                    f"Error in operator {node.name}: Shape inconsistent, Provided = {list(old)}, "
-                    f"inferred shape={list(new)}"
-                )
+        _learn(node, found, row.rule.complete(p, sizes))
     kinds = [found.get(entry) for entry in node.inputs]
     if all(kind is not None and 0 not in kind[0] for kind in kinds):
         results = infer_types(row.rule, node.name, p, [kind for kind in kinds if kind is not None])
         for place, kind in enumerate(results):
-            found[node, place] = kind
+            known = found.get((node, place))
+            if known is None or not _fills(kind[0], known[0]):  # 0 in what makes an array stands for what others say
+                found[node, place] = kind
+
+
+def _infer_back(node: SymbolNode, found: dict[Entry, Kind]) -> None:
+    """Sizes of inputs that follow from that of the output."""
+    row, output = node.row, found.get((node, 0))
+    if row is None or row.rule.backwards is None or output is None or 0 in output[0]:
+        return
+    sizes = [found[entry][0] if entry in found else None for entry in node.inputs]
+    _learn(node, found, row.rule.backwards(node.p, sizes, output[0]))
 
 
 def _variable_type(node: SymbolNode, otherwise: torch.dtype) -> torch.dtype:

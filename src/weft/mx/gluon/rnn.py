@@ -1,0 +1,590 @@
+"""Run recurrent layers over sequences, whole ones as one operator or step by step as cells: `gluon.rnn`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.mx.arrays import nd
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.gluon.block import Block, HybridBlock
+from weft.mx.operators.recurrent import GATES
+from weft.mx.symbols import sym
+from weft.mx.symbols.symbol import Symbol
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "BidirectionalCell",
+    "DropoutCell",
+    "GRUCell",
+    "HybridRecurrentCell",
+    "HybridSequentialRNNCell",
+    "LSTMCell",
+    "ModifierCell",
+    "RNNCell",
+    "RecurrentCell",
+    "ResidualCell",
+    "SequentialRNNCell",
+    "ZoneoutCell",
+]
+
+
+def _functions_of(thing: Any) -> Any:
+    """The functions for what is given: `nd` for arrays, `sym` for symbols."""
+    while isinstance(thing, (list, tuple)):
+        thing = thing[0]
+    return sym if isinstance(thing, Symbol) else nd
+
+
+def _begin(cell: Any, batch_size: int, func: Any, given: dict[str, Any]) -> list[Any]:
+    made = []
+    for place, info in enumerate(cell.state_info(batch_size)):
+        facts = {**given, "shape": info["shape"]}
+        if func is sym.zeros or func is sym.ones:
+            facts["name"] = cell._state_name(place)
+        made.append(func(**facts))
+    return made
+
+
+class _Layer(HybridBlock):
+    """What recurrent layers share: parameters of all layers and directions, and one operator that runs them."""
+
+    mode = ""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_layers: int = 1,
+        layout: str = "TNC",
+        dropout: float = 0,
+        bidirectional: bool = False,
+        input_size: int = 0,
+        i2h_weight_initializer: Any = None,
+        h2h_weight_initializer: Any = None,
+        i2h_bias_initializer: Any = "zeros",
+        h2h_bias_initializer: Any = "zeros",
+        dtype: Any = "float32",
+        **given: Any,
+    ) -> None:
+        for option in ("projection_size", "state_clip_min", "state_clip_max"):
+            if given.pop(option, None) is not None:
+                raise NotImplementedError(f"{type(self).__name__}({option}=...) is not in weft.mx")
+        for option in ("h2r_weight_initializer", "state_clip_nan", "use_sequence_length"):
+            if given.pop(option, None):
+                raise NotImplementedError(f"{type(self).__name__}({option}=...) is not in weft.mx")
+        super().__init__(**given)
+        if layout not in ("TNC", "NTC"):
+            raise AssertionError(f"Invalid layout {layout}; must be one of ['TNC' or 'NTC']")
+        self._hidden_size, self._num_layers, self._layout = hidden_size, num_layers, layout
+        self._dropout, self._dir, self._input_size, self._dtype = dropout, 1 + bidirectional, input_size, dtype
+        inits = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
+        rows, width = GATES[self.mode] * hidden_size, input_size
+        for layer in range(num_layers):
+            for direction in "lr"[: self._dir]:
+                shapes = ((rows, width), (rows, hidden_size), (rows,), (rows,))
+                for part, shape, init in zip(PARTS, shapes, inits, strict=True):
+                    name = f"{direction}{layer}_{part}"
+                    made = self.params.get(name, shape=shape, init=init, allow_deferred_init=True, dtype=dtype)
+                    setattr(self, name, made)
+            width = hidden_size * self._dir
+
+    def __repr__(self) -> str:
+        width = self._reg_params["l0_i2h_weight"].shape[1]  # type: ignore[index]
+        text = f"{type(self).__name__}({width or None} -> {self._hidden_size}, {self._layout}"
+        text += f", num_layers={self._num_layers}" if self._num_layers != 1 else ""
+        text += f", dropout={self._dropout}" if self._dropout != 0 else ""
+        return text + (", bidirectional" if self._dir == 2 else "") + ")"
+
+    def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
+        """The sizes of the states."""
+        shape = (self._num_layers * self._dir, batch_size, self._hidden_size)
+        return [{"shape": shape, "__layout__": "LNC", "dtype": self._dtype}] * (2 if self.mode == "lstm" else 1)
+
+    def _state_name(self, place: int) -> str:
+        return f"{self.prefix}h0_{place}"
+
+    def begin_state(self, batch_size: int = 0, func: Any = nd.zeros, **given: Any) -> list[Any]:
+        """States to begin with."""
+        return _begin(self, batch_size, func, {"dtype": self._dtype, **given})
+
+    def __call__(  # type: ignore[override]
+        self, inputs: Any, states: Any = None, **given: Any
+    ) -> Any:
+        """Run the layer: gives outputs, and the last states where first ones are given."""
+        if given.pop("sequence_length", None) is not None or given:
+            raise NotImplementedError(f"{type(self).__name__} with sequence_length is not in weft.mx")
+        first = states
+        if states is None:
+            if isinstance(inputs, Symbol):
+                first = self.begin_state(0, func=sym.zeros)
+            else:
+                first = self.begin_state(inputs.shape[self._layout.find("N")], ctx=inputs.context, dtype=inputs.dtype)
+        first = [first] if isinstance(first, (NDArray, Symbol)) else list(first)
+        if isinstance(inputs, NDArray):
+            for state, info in zip(first, self.state_info(inputs.shape[self._layout.find("N")]), strict=False):
+                if state.shape != info["shape"]:
+                    raise ValueError(f"Invalid recurrent state shape. Expecting {info['shape']}, got {state.shape}.")
+        outputs, last = super().__call__(inputs, first)
+        return outputs if states is None else (outputs, last)
+
+    def hybrid_forward(self, F: Any, x: Any, states: Any, **parameters: Any) -> Any:
+        """Compute it."""
+        if self._layout == "NTC":
+            x = F.swapaxes(x, dim1=0, dim2=1)
+        lines = [
+            F.reshape(parameters[f"{direction}{layer}_{part}_{kind}"], shape=(-1,))
+            for kind in ("weight", "bias")
+            for layer in range(self._num_layers)
+            for direction in "lr"[: self._dir]
+            for part in ("i2h", "h2h")
+        ]
+        found = F.RNN(
+            x,
+            F.op._rnn_param_concat(*lines, dim=0),
+            *states,
+            state_size=self._hidden_size,
+            num_layers=self._num_layers,
+            bidirectional=self._dir == 2,
+            p=self._dropout,
+            state_outputs=True,
+            mode=self.mode,
+        )
+        outputs = F.swapaxes(found[0], dim1=0, dim2=1) if self._layout == "NTC" else found[0]
+        return outputs, [found[place] for place in range(1, len(states) + 1)]
+
+
+PARTS = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")
+
+
+class RNN(_Layer):
+    """Layers whose state is bent sums of inputs and states."""
+
+    def __init__(
+        self, hidden_size: int, num_layers: int = 1, activation: str = "relu", *places: Any, **given: Any
+    ) -> None:
+        self.mode = f"rnn_{activation}"
+        super().__init__(hidden_size, num_layers, *places, **given)
+
+
+class LSTM(_Layer):
+    """Layers with gates and a second state."""
+
+    mode = "lstm"
+
+
+class GRU(_Layer):
+    """Layers with gates."""
+
+    mode = "gru"
+
+
+class RecurrentCell(Block):
+    """One step of a recurrent layer."""
+
+    def __init__(self, prefix: str | None = None, params: Any = None) -> None:
+        super().__init__(prefix, params)
+        self._counter = -1
+        self._begins = -1
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._shown()})"
+
+    def _shown(self) -> str:
+        return ""
+
+    def _cells(self) -> list[Any]:
+        return [child for child in self._children.values() if isinstance(child, RecurrentCell)]
+
+    def reset(self) -> None:
+        """Begin a new sequence."""
+        self._counter = self._begins = -1
+        for cell in self._cells():
+            cell.reset()
+
+    def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
+        """The sizes of the states."""
+        return [info for cell in self._cells() for info in cell.state_info(batch_size)]
+
+    def _state_name(self, place: int) -> str:
+        return f"{self.prefix}begin_state_{place}"
+
+    def begin_state(self, batch_size: int = 0, func: Any = nd.zeros, **given: Any) -> list[Any]:
+        """States to begin with."""
+        return _begin(self, batch_size, func, given)
+
+    def _begun(self, given: Any, first: Any) -> Any:
+        if given is not None:
+            return given
+        if isinstance(first, NDArray):
+            return self.begin_state(first.shape[0], ctx=first.context, dtype=first.dtype)
+        return self.begin_state(0, func=sym.zeros)
+
+    def __call__(self, inputs: Any, states: Any) -> Any:
+        """Run one step: gives the output, and the states after it."""
+        self._counter += 1
+        return super().__call__(inputs, states)
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Any,
+        begin_state: Any = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        valid_length: Any = None,
+    ) -> tuple[Any, Any]:
+        """Run a sequence step by step: gives the outputs, joined or as a list, and the last states."""
+        self.reset()
+        F, axis = _functions_of(inputs), layout.find("T")
+        steps = _steps(F, inputs, length, axis)
+        states = self._begun(begin_state, steps[0])
+        outputs, history = [], []
+        for step in steps:
+            output, states = self(step, states)
+            outputs.append(output)
+            history.append(states)
+        if valid_length is not None:
+            states = [_last_valid(F, list(lines), valid_length) for lines in zip(*history, strict=True)]
+            masked = F.SequenceMask(F.stack(*outputs, axis=axis), valid_length, use_sequence_length=True, axis=axis)
+            return (masked if merge_outputs is not False else _steps(F, masked, length, axis)), states
+        return (F.stack(*outputs, axis=axis) if merge_outputs else outputs), states
+
+
+def _steps(F: Any, inputs: Any, length: int, axis: int) -> list[Any]:
+    """A sequence as a list of its steps."""
+    if isinstance(inputs, (list, tuple)):
+        if len(inputs) != length:
+            raise AssertionError(f"{length} steps were asked for, and {len(inputs)} are given")
+        return list(inputs)
+    if isinstance(inputs, NDArray) and inputs.shape[axis] != length:
+        raise AssertionError(f"{length} steps were asked for, and {inputs.shape[axis]} are given")
+    found = F.split(inputs, axis=axis, num_outputs=length, squeeze_axis=1)
+    return [found] if length == 1 else list(found if F is nd else [found[place] for place in range(length)])
+
+
+def _last_valid(F: Any, states: list[Any], valid_length: Any) -> Any:
+    return F.SequenceLast(F.stack(*states, axis=0), valid_length, use_sequence_length=True, axis=0)
+
+
+class HybridRecurrentCell(RecurrentCell, HybridBlock):
+    """A cell that can be hybridized."""
+
+    def forward(self, inputs: Any, states: Any) -> Any:
+        """Run one step."""
+        return HybridBlock.forward(self, inputs, states)
+
+
+class _Gates(HybridRecurrentCell):
+    """What cells with weights share: products of inputs and of the first state with weights of all gates."""
+
+    gates = 1
+    kind = ""
+    states = 1
+
+    def __init__(
+        self,
+        hidden_size: int,
+        i2h_weight_initializer: Any = None,
+        h2h_weight_initializer: Any = None,
+        i2h_bias_initializer: Any = "zeros",
+        h2h_bias_initializer: Any = "zeros",
+        input_size: int = 0,
+        prefix: str | None = None,
+        params: Any = None,
+    ) -> None:
+        super().__init__(prefix, params)
+        self._hidden_size = hidden_size
+        rows = self.gates * hidden_size
+        shapes = ((rows, input_size), (rows, hidden_size), (rows,), (rows,))
+        inits = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
+        for part, shape, init in zip(PARTS, shapes, inits, strict=True):
+            setattr(self, part, self.params.get(part, shape=shape, init=init, allow_deferred_init=True))
+
+    def _alias(self) -> str:
+        return self.kind
+
+    def _shown(self) -> str:
+        rows, width = self._reg_params["i2h_weight"].shape or (0, 0)
+        return f"{width or None} -> {rows}"
+
+    def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
+        """The sizes of the states."""
+        return [{"shape": (batch_size, self._hidden_size), "__layout__": "NC"} for _ in range(self.states)]
+
+    def hybrid_forward(self, F: Any, x: Any, states: Any, **weights: Any) -> Any:
+        """Compute it."""
+        rows, step = self.gates * self._hidden_size, f"t{self._counter}_"
+        from_input, from_state = (
+            F.FullyConnected(
+                given, weights[f"{part}_weight"], weights[f"{part}_bias"], num_hidden=rows, name=f"{step}{part}"
+            )
+            for part, given in (("i2h", x), ("h2h", states[0]))
+        )
+        return self._step(F, from_input, from_state, states)
+
+    def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
+        raise NotImplementedError
+
+
+class RNNCell(_Gates):
+    """A bent sum of the input and the state."""
+
+    kind = "rnn"
+
+    def __init__(self, hidden_size: int, activation: Any = "tanh", *places: Any, **given: Any) -> None:
+        super().__init__(hidden_size, *places, **given)
+        self._activation = activation
+
+    def _shown(self) -> str:
+        return f"{super()._shown()}, {self._activation}"
+
+    def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:  # noqa: ARG002
+        output = _bent(F, from_input + from_state, self._activation, f"t{self._counter}_out")
+        return output, [output]
+
+
+def _bent(F: Any, x: Any, activation: Any, name: str | None = None) -> Any:
+    if isinstance(activation, str):
+        return F.Activation(x, act_type=activation, name=name)
+    return activation(x)
+
+
+class LSTMCell(_Gates):
+    """A cell with an input, a forget and an output gate, and a second state."""
+
+    kind, gates, states = "lstm", 4, 2
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *places: Any,
+        activation: Any = "tanh",
+        recurrent_activation: Any = "sigmoid",
+        **given: Any,
+    ) -> None:
+        super().__init__(hidden_size, *places, **given)
+        self._activation, self._recurrent_activation = activation, recurrent_activation
+
+    def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
+        step = f"t{self._counter}_"
+        cut = F.SliceChannel(from_input + from_state, num_outputs=4, name=step + "slice")
+        entry, forget, out = (_bent(F, cut[place], self._recurrent_activation) for place in (0, 1, 3))
+        cell = forget * states[1] + entry * _bent(F, cut[2], self._activation)
+        output = out * _bent(F, cell, self._activation)
+        return output, [output, cell]
+
+
+class GRUCell(_Gates):
+    """A cell with a reset and an update gate."""
+
+    kind, gates = "gru", 3
+
+    def _step(self, F: Any, from_input: Any, from_state: Any, states: Any) -> Any:
+        reset_input, update_input, new_input = (part for part in _three(F.SliceChannel(from_input, num_outputs=3)))
+        reset_state, update_state, new_state = (part for part in _three(F.SliceChannel(from_state, num_outputs=3)))
+        reset = F.Activation(reset_input + reset_state, act_type="sigmoid")
+        update = F.Activation(update_input + update_state, act_type="sigmoid")
+        new = F.Activation(new_input + reset * new_state, act_type="tanh")
+        output = (1.0 - update) * new + update * states[0]
+        return output, [output]
+
+
+def _three(found: Any) -> list[Any]:
+    return [found[place] for place in range(3)]
+
+
+class SequentialRNNCell(RecurrentCell):
+    """Cells one above the other."""
+
+    def __repr__(self) -> str:
+        lines = "\n".join(f"({place}): {cell!r}" for place, cell in self._children.items())
+        return f"{type(self).__name__}(\n{lines}\n)"
+
+    def add(self, cell: Any) -> None:
+        """Put a cell on top."""
+        self.register_child(cell)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __getitem__(self, place: int) -> Any:
+        return list(self._children.values())[place]
+
+    def _parts(self, states: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+        found, place = [], 0
+        for cell in self._cells():
+            count = len(cell.state_info())
+            found.append((cell, list(states[place : place + count])))
+            place += count
+        return found
+
+    def __call__(self, inputs: Any, states: Any) -> Any:
+        """Run one step of all cells."""
+        self._counter += 1
+        after: list[Any] = []
+        for cell, own in self._parts(states):
+            inputs, own = cell(inputs, own)
+            after += own
+        return inputs, after
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Any,
+        begin_state: Any = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        valid_length: Any = None,
+    ) -> tuple[Any, Any]:
+        """Run a sequence through one cell after the other."""
+        self.reset()
+        steps = _steps(_functions_of(inputs), inputs, length, layout.find("T"))
+        parts = self._parts(self._begun(begin_state, steps[0]))
+        found: Any = steps
+        after: list[Any] = []
+        for place, (cell, own) in enumerate(parts):
+            merged = merge_outputs if place == len(parts) - 1 else None
+            found, own = cell.unroll(length, found, own, layout, merged, valid_length)
+            after += own
+        return found, after
+
+
+class HybridSequentialRNNCell(SequentialRNNCell, HybridRecurrentCell):
+    """Cells one above the other, which can be hybridized."""
+
+
+class DropoutCell(HybridRecurrentCell):
+    """While training, 0 in the place of a share of the inputs."""
+
+    def __init__(self, rate: float, axes: Any = (), prefix: str | None = None, params: Any = None) -> None:
+        super().__init__(prefix, params)
+        self._rate, self._axes = rate, axes
+
+    def _alias(self) -> str:
+        return "dropout"
+
+    def _shown(self) -> str:
+        return f"rate={self._rate}, axes={self._axes}"
+
+    def hybrid_forward(self, F: Any, x: Any, states: Any) -> Any:
+        """Compute it."""
+        return (F.Dropout(x, p=self._rate, axes=self._axes) if self._rate > 0 else x), states
+
+    def forward(self, inputs: Any, states: Any) -> Any:
+        """Run one step: it has no states, whose place a program would need."""
+        return self.hybrid_forward(_functions_of(inputs), inputs, states)
+
+
+class ModifierCell(HybridRecurrentCell):
+    """A cell that changes what another one does."""
+
+    kind = "modifier"
+
+    def __init__(self, base_cell: Any) -> None:
+        super().__init__(base_cell.prefix + self.kind, base_cell.params)
+        self.base_cell = base_cell
+
+    def _shown(self) -> str:
+        return repr(self.base_cell)
+
+    def begin_state(self, batch_size: int = 0, func: Any = nd.zeros, **given: Any) -> list[Any]:
+        """States to begin with: those of the other cell."""
+        found: list[Any] = self.base_cell.begin_state(batch_size, func, **given)
+        return found
+
+    def forward(self, inputs: Any, states: Any) -> Any:
+        """Run one step."""
+        return self.hybrid_forward(_functions_of(inputs), inputs, states)
+
+
+class ZoneoutCell(ModifierCell):
+    """While training, outputs and states that stay what they were, by chance."""
+
+    kind = "zoneout"
+
+    def __init__(self, base_cell: Any, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0) -> None:
+        super().__init__(base_cell)
+        self._shares = zoneout_outputs, zoneout_states
+        self._before: Any = None
+
+    def _shown(self) -> str:
+        return f"p_out={self._shares[0]}, p_state={self._shares[1]}, {self.base_cell!r}"
+
+    def reset(self) -> None:
+        """Begin a new sequence."""
+        super().reset()
+        self._before = None
+
+    def hybrid_forward(self, F: Any, x: Any, states: Any) -> Any:
+        """Compute it."""
+        output, after = self.base_cell(x, states)
+        before = F.zeros_like(output) if self._before is None else self._before
+
+        def chosen(share: float, new: Any, old: Any) -> Any:
+            return F.where(F.Dropout(F.ones_like(new), p=share), new, old) if share else new
+
+        output = chosen(self._shares[0], output, before)
+        self._before = output
+        return output, [chosen(self._shares[1], new, old) for new, old in zip(after, states, strict=True)]
+
+
+class ResidualCell(ModifierCell):
+    """The sum of the input and of what another cell gives."""
+
+    kind = "residualcell"
+
+    def hybrid_forward(self, F: Any, x: Any, states: Any) -> Any:
+        """Compute it."""
+        output, after = self.base_cell(x, states)
+        return F.elemwise_add(output, x), after
+
+
+class BidirectionalCell(HybridRecurrentCell):
+    """Two cells, of which one reads the sequence from its end: it can only be unrolled."""
+
+    def __init__(self, l_cell: Any, r_cell: Any, output_prefix: str = "bi_") -> None:
+        super().__init__("", None)
+        self._output_prefix = output_prefix
+        self.register_child(l_cell, "l_cell")
+        self.register_child(r_cell, "r_cell")
+
+    def _shown(self) -> str:
+        forward, backward = self._cells()
+        return f"forward={forward!r}, backward={backward!r}"
+
+    def __call__(self, inputs: Any, states: Any) -> Any:
+        """Refuse: one step is not enough."""
+        raise NotImplementedError("Bidirectional cannot be stepped. Please use unroll")
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Any,
+        begin_state: Any = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        valid_length: Any = None,
+    ) -> tuple[Any, Any]:
+        """Run a sequence in both directions: outputs are joined along channels."""
+        self.reset()
+        F, axis = _functions_of(inputs), layout.find("T")
+        steps = _steps(F, inputs, length, axis)
+        states = self._begun(begin_state, steps[0])
+        forward, backward = self._cells()
+        count = len(forward.state_info())
+        one, one_after = forward.unroll(length, steps, list(states[:count]), layout, False, valid_length)
+        turned = _turned(F, steps, valid_length)
+        other, other_after = backward.unroll(length, turned, list(states[count:]), layout, False, valid_length)
+        pairs = zip(one, _turned(F, other, valid_length), strict=True)
+        outputs = [F.concat(*pair, dim=1, name=f"{self._output_prefix}t{place}") for place, pair in enumerate(pairs)]
+        return (F.stack(*outputs, axis=axis) if merge_outputs else outputs), [*one_after, *other_after]
+
+
+def _turned(F: Any, steps: Sequence[Any], valid_length: Any) -> list[Any]:
+    """The steps from the last to the first; with lengths, each sequence up to its end."""
+    if valid_length is None:
+        return list(reversed(steps))
+    line = F.SequenceReverse(F.stack(*steps, axis=0), valid_length, use_sequence_length=True)
+    return _steps(F, line, len(steps), 0)
