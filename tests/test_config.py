@@ -56,10 +56,10 @@ def test_a_home_folder_is_understood() -> None:
     assert read_config({"WEFT_CACHE_DIR": "~/weft"}).cache_dir == Path.home() / "weft"
 
 
-def test_a_misspelt_option_is_an_error_that_guesses_what_was_meant() -> None:
-    with pytest.raises(UsageError) as error:
-        read_config({"WEFT_THREAD": "2"})
-    assert str(error.value) == (
+def test_a_misspelt_option_is_a_warning_that_guesses_what_was_meant() -> None:
+    with pytest.warns(UserWarning, match="WEFT_THREAD is set") as warned:
+        assert read_config({"WEFT_THREAD": "2"}) == read_config({})
+    assert str(warned[0].message) == (
         "WEFT_THREAD is set in the environment, but Weft has no such option\n"
         "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_CODEGEN, "
         "WEFT_CUDA_GRAPHS, WEFT_KEPT_MEMORY, WEFT_PROGRAMS_AT_ONCE, WEFT_LOG\n"
@@ -68,7 +68,7 @@ def test_a_misspelt_option_is_an_error_that_guesses_what_was_meant() -> None:
 
 
 def test_an_unknown_option_like_no_other_should_be_unset() -> None:
-    with pytest.raises(UsageError, match="unset WEFT_QQQQQQQQQ"):
+    with pytest.warns(UserWarning, match="unset WEFT_QQQQQQQQQ"):
         read_config({"WEFT_QQQQQQQQQ": "1"})
 
 
@@ -76,10 +76,8 @@ def test_an_unknown_option_like_no_other_should_be_unset() -> None:
     ("name", "text"),
     [
         ("WEFT_TARGET", "sse9"),
-        ("WEFT_ENGINE", ""),
         ("WEFT_THREADS", "-1"),
         ("WEFT_THREADS", "two"),
-        ("WEFT_CACHE_DIR", ""),
     ],
 )
 def test_a_bad_value_is_an_error_that_lists_the_good_ones(name: str, text: str) -> None:
@@ -88,6 +86,11 @@ def test_a_bad_value_is_an_error_that_lists_the_good_ones(name: str, text: str) 
     accepts = next(option.accepts for option in OPTIONS if option.name == name)
     assert f"{name} is {text!r}" in str(error.value)
     assert accepts in str(error.value)
+
+
+@pytest.mark.parametrize("name", [option.name for option in OPTIONS])
+def test_an_empty_value_counts_as_unset(name: str) -> None:
+    assert read_config({name: ""}) == read_config({name: " "}) == read_config({})
 
 
 def test_overrides_hold_in_every_thread_until_the_block_ends() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import linecache
 import pickle
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,15 @@ def test_paths_are_shortened_to_what_a_reader_needs(tmp_path: Path, monkeypatch:
 
 def test_one_thing_is_not_many() -> None:
     assert [counted(number, "stop") for number in (0, 1, 2)] == ["0 stops", "1 stop", "2 stops"]
+
+
+def test_cells_of_notebooks_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = "/tmp/ipykernel_17/2381.py"
+    shell = types.SimpleNamespace(compile=types.SimpleNamespace(_filename_map={file: 5}))
+    assert short_path("<ipython-input-3-6f2a>") == "cell 3"
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert short_path(file) == "a cell of the notebook"
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(linecache.cache, file, (1, None, ["x = 1\n"], file))
+    assert source_line(file, 1) == "cell 5:1   x = 1"
+    assert short_path("/tmp/ipykernel_17/other/2381.py") == "2381.py"

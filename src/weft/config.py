@@ -1,12 +1,13 @@
 """Read the environment, once, into one frozen table of options.
 
-No other module of Weft reads the environment. Every option is one row of OPTIONS; a `WEFT_*` name that has no row is
-an error, because a misspelt option that does nothing costs an afternoon.
+No other module of Weft reads the environment. Every option is one row of OPTIONS; of a `WEFT_*` name that has no row
+there is a warning, because a misspelt option that does nothing costs an afternoon.
 """
 
 import difflib
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -95,23 +96,26 @@ OPTIONS = (
 
 
 def read_config(environment: Mapping[str, str]) -> Config:
-    """Read every `WEFT_*` variable of an environment; an unknown name or a bad value is a UsageError."""
+    """Read every `WEFT_*` variable of an environment; a bad value is a UsageError, an unknown name a warning."""
     options = {option.name: option for option in OPTIONS}
     values: dict[str, object] = {}
     for name in sorted(environment):
         if not name.startswith(PREFIX):
             continue
         if name not in options:
-            raise unknown_option(name)
+            warnings.warn(str(unknown_option(name)), stacklevel=2)  # once: the environment is read once
+            continue
         option = options[name]
+        if not environment[name].strip():
+            continue  # as shells unset a variable for one command
         try:
             values[option.field] = option.read(environment[name])
-        except ValueError as error:
+        except ValueError:
             raise UsageError(
                 f"{name} is {environment[name]!r}",
                 why=f"it accepts {option.accepts}: {option.sentence}",
                 fix=f"set one of these, or unset {name}",
-            ) from error
+            ) from None
     values.setdefault("cache_dir", default_cache_dir(environment))
     if sets_allocator(environment):
         values.setdefault("kept_memory", 0)
@@ -151,10 +155,15 @@ _current: Config | None = None
 
 def config() -> Config:
     """Give the options in force; the environment is read at the first call."""
+    # Not read under the lock: a warning may run others' code.
+    return _current if _current is not None else _kept(read_config(os.environ))
+
+
+def _kept(read: Config) -> Config:
     global _current  # noqa: PLW0603  # the one cached value of this process
     with _lock:
         if _current is None:
-            _current = read_config(os.environ)
+            _current = read
         return _current
 
 

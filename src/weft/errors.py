@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_CODE = 120
+TERMINAL_CELL = re.compile(r"<ipython-input-(\d+)-\w+>")
+NOTEBOOK_CELL = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
 class WeftError(Exception):
@@ -98,8 +101,22 @@ class MismatchError(InternalError):
     """A checked call that did something else than eager PyTorch: Weft's own fault, found by `check=`."""
 
 
+def cell_of(filename: str) -> str | None:
+    """Name the cell of a notebook whose code has this file's name; None for other files."""
+    if found := TERMINAL_CELL.fullmatch(filename):
+        return f"cell {found[1]}"
+    if not NOTEBOOK_CELL.search(filename):
+        return None
+    # The one table that says which cell a file is of; IPython's own tracebacks name cells by it.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
+    return "a cell of the notebook" if number is None else f"cell {number}"
+
+
 def short_path(filename: str) -> str:
     """Shorten a path to what a reader needs: relative to the working folder or to an import folder, else the name."""
+    if cell := cell_of(filename):
+        return cell
     path = Path(filename)
     if not path.is_absolute():
         return filename

@@ -219,3 +219,48 @@ def test_a_full_disk_under_standard_output_is_said(words: str) -> None:
 def test_streams_that_are_closed_or_full_change_nothing_else(closed: str, words: str, status: int) -> None:
     done = subprocess.run(f"{sys.executable} -m weft {words} {closed}", shell=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+@pytest.mark.parametrize("given", ["", "--help", "train -h", "ckpt --help", "devices --no-speed", "env"])
+def test_lines_fit_the_columns_that_there_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, given: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(given.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert [line for line in lines if len(line) > int(columns)] == []
+
+
+def test_h_is_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "-h"]) == main(["train", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+
+
+def test_no_color_is_plain_also_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main([]) == 0
+    assert "\033[" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main([]) == 0
+    assert "\033[" not in capsys.readouterr().out
+
+
+def test_a_message_after_ctrl_c_begins_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.console.command_line._answer", interrupted)
+    assert main(["env"]) == 130
+    assert capsys.readouterr().err.startswith("weft: interrupted")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["env"]) == 130
+    assert capsys.readouterr().err.startswith("\nweft: interrupted")

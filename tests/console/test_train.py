@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.console.conftest import Weft
 
+from weft.console import main
+
 RUN = """import torch
 from torch import nn
 import weft
@@ -107,3 +109,20 @@ def test_an_exception_of_the_run_is_shown_from_its_own_lines_on(weft: Weft, fold
     assert answer.status == 4
     assert answer.err.count('  File "') == 1
     assert "where run.py:2   return int('none')" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "lr=abc"], "lr is set to 'abc'"),
+        (["--set", "synthetic=maybe"], "it is true or false"),
+        (["--set", "batch_size=true"], "it is a number, 256 unless set"),
+        (["--devices", "cuda:7"], "there is no device cuda:7"),
+        (["--devices", "tpu:0"], "there is no device called 'tpu:0'"),
+    ],
+)
+def test_what_is_set_wrongly_is_the_users_to_mend_before_anything_is_read(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["train", "examples.lenet", *words]) == 2
+    assert told in capsys.readouterr().err

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Check, Work, call_and_undo
-from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong
+from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong, show_less
 from weft.api.numbers import FreeNumbers
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.compile.ahead import compile_ahead
@@ -106,7 +106,11 @@ class Hybrid:
             return result
         result = self._known_calls.run(arguments, keywords)
         if result is MISSED:
-            result = self._call(arguments, keywords)
+            try:
+                result = self._call(arguments, keywords)
+            except WeftError as error:
+                show_less(error)
+                raise
         self._entry = self._known_calls.entry
         return result
 

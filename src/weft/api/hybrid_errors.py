@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.errors import UsageError
+from weft.config import config
+from weft.errors import InternalError, UsageError, WeftError
+from weft.owners import show_users_frames
 
 
 def refuse_options(active: Any, fallback: Any) -> None:
@@ -39,3 +41,15 @@ def refuse_wrong(thing: Any) -> None:
         )
     if not callable(thing):
         raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
+
+
+def show_less(error: WeftError) -> None:
+    """Show of an error what its text says and the user's own frames; all with WEFT_LOG=debug, and of our mistakes."""
+    if isinstance(error, InternalError):
+        return
+    try:
+        everything = config().log == "debug"
+    except UsageError:  # that is the error
+        everything = False
+    if not everything:
+        show_users_frames(error)

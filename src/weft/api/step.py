@@ -15,7 +15,7 @@ from torch import nn
 
 from weft.api.checks.check import Work, call_and_undo
 from weft.api.hybrid import Call, Hybrid
-from weft.api.hybrid_errors import refuse_check
+from weft.api.hybrid_errors import refuse_check, show_less
 from weft.api.optimizers.library import Snapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
@@ -34,7 +34,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
-from weft.errors import UnsupportedError, UsageError, counted
+from weft.errors import UnsupportedError, UsageError, WeftError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import inputs_entry
@@ -108,8 +108,15 @@ class Step(Hybrid):
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
-        if not self.task.deterministic:
+        try:
+            if self.task.deterministic:
+                return self._same_bits(arguments, keywords)
             return self._step(arguments, keywords)
+        except WeftError as error:
+            show_less(error)
+            raise
+
+    def _same_bits(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         # Kernels add up in one order on however many lanes; PyTorch's operators in one that depends on their threads.
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

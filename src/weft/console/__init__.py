@@ -16,6 +16,7 @@ def main(words: Sequence[str] | None = None) -> int:
         status: int = importlib.import_module("weft.console.command_line").main(words)
     except KeyboardInterrupt:
         if sys.stderr is not None:
-            print("weft: interrupted; nothing had begun", file=sys.stderr)
+            begin = "\n" if sys.stderr.isatty() else ""  # after the ^C that a terminal echoes
+            print(f"{begin}weft: interrupted; nothing had begun", file=sys.stderr)
         return CTRL_C
     return status

@@ -73,7 +73,7 @@ def parse(command: Command, words: Sequence[str]) -> argparse.Namespace:
         known.append(argument.name)
     options = [name for name in known if name.startswith("-")]
     # Help is given also where the rest is not right yet.
-    if "--help" in words:
+    if "--help" in words or "-h" in words:
         return argparse.Namespace(help=True, json="--json" in words, ascii="--ascii" in words, show_code=False)
     given, rest = parser.parse_known_args(list(words))
     if rest:

@@ -26,7 +26,17 @@ from weft.console.outcome import (
     users_line,
     users_traceback,
 )
-from weft.console.terminal import OutputError, Progress, forget_output, open_streams, say, show, style_of, text_of
+from weft.console.terminal import (
+    OutputError,
+    Progress,
+    forget_output,
+    fresh_line,
+    open_streams,
+    say,
+    show,
+    style_of,
+    text_of,
+)
 from weft.document.blocks import Document, Style
 from weft.errors import ExecutionError, UsageError, WeftError
 from weft.files import check_writable, given_path
@@ -56,6 +66,7 @@ def _status(given: list[str]) -> int:
         with interruptible():
             return _answer(given)
     except KeyboardInterrupt as error:
+        fresh_line()
         told = told_after(error, given)
         return _fail(given, error, told, status_after(error))
     except (BrokenPipeError, OutputError):

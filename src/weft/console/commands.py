@@ -91,7 +91,7 @@ EVERYWHERE = (
     Argument("--json", 'give the result as JSON with "schema": 1'),
     Argument("--ascii", "write nothing but ASCII"),
     Argument("--show-code", "print the Python call that does the same, and do nothing else"),
-    Argument("--help", "say this"),
+    Argument("--help", "say this; -h too"),
 )
 
 COMMANDS = (

@@ -32,8 +32,11 @@ class OutputError(ExecutionError):
 
 
 def style_of(*, ascii_only: bool) -> Style:
-    """Choose how to write: 80 columns or less, and ASCII where it is asked for or standard output has no more."""
-    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns) if sys.stdout.isatty() else WIDEST
+    """Choose how to write: 80 columns or less, and ASCII where it is asked for or standard output has no more.
+
+    The columns are those of the terminal, or what COLUMNS says.
+    """
+    width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     return Style(max(width, 40), ascii_only or not _is_unicode(sys.stdout.encoding))
 
 
@@ -55,7 +58,11 @@ def text_of(result: Document | str, style: Style) -> str:
     """Give a result as plain lines."""
     if isinstance(result, str):
         return result
-    return "\n".join("".join(span.text for span in line).rstrip() for line in lines_of(result, style))
+    return _plain(lines_of(result, style))
+
+
+def _plain(lines: Sequence[Line]) -> str:
+    return "\n".join("".join(span.text for span in line).rstrip() for line in lines)
 
 
 def say(message: str) -> None:
@@ -63,6 +70,12 @@ def say(message: str) -> None:
     encoding = sys.stderr.encoding or "ascii"
     with contextlib.suppress(OSError):  # where messages cannot be written, nobody can be told of it
         print(message.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr, flush=True)
+
+
+def fresh_line() -> None:
+    """Begin a line after what a terminal echoes of Ctrl-C."""
+    if sys.stderr.isatty():
+        say("")
 
 
 def open_streams() -> None:
@@ -83,6 +96,9 @@ def _show_in_colour(lines: Sequence[Line]) -> None:
 
     # Lines are laid out already; rich knows NO_COLOR and what the terminal can do.
     console = Console(highlight=False, soft_wrap=True)
+    if console.no_color:  # rich would leave bold
+        print(_plain(lines))
+        return
     for line in lines:
         console.print(Text.assemble(*((span.text, COLOURS[span.tone]) for span in line)))
 

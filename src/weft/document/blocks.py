@@ -194,8 +194,22 @@ def _table(block: Table, style: Style) -> list[Line]:
     count = max(map(len, shown))
     widths = [max(columns_of(row[place].text) for row in shown if place < len(row)) for place in range(count)]
     room = style.width - sum(widths[:-1]) - GAP * (count - 1)
+    if room < min(NARROWEST, widths[-1]):
+        return [line for row in rows for line in _stacked(row, block.columns, style.width)]
     widths[-1] = max(1, min(widths[-1], max(NARROWEST, room)))  # 1 where the last column is empty
     return [line for row in shown for line in _row(row, widths, block.right)]
+
+
+def _stacked(row: Sequence[StyledText], titles: Sequence[str], width: int) -> list[Line]:
+    """One row below each other, for screens that are too narrow for it: the first cell, then the others, indented."""
+    lines: list[Line] = [(StyledText(text, row[0].tone),) for text in wrapped(row[0].text, width)]
+    indent = len(row[0].text) - len(row[0].text.lstrip()) + 2 * INDENT
+    for place, cell in enumerate(row[1:], 1):
+        title = f"{titles[place]}: " if place < len(titles) and titles[place] else ""
+        if cell.text:
+            texts = wrapped(title + cell.text, max(NARROWEST, width - indent))
+            lines += [(StyledText(" " * indent), StyledText(text, cell.tone)) for text in texts]
+    return lines
 
 
 def _span(cell: Cell, style: Style) -> StyledText:

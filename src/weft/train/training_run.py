@@ -18,7 +18,7 @@ from weft.api.user_file import run_file
 from weft.errors import UsageError
 from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.data import TRAIN, Batches, ImageData, fashion_mnist, synthetic_fashion_mnist
-from weft.train.devices.choose_devices import devices_of_rank
+from weft.train.devices.choose_devices import devices_of_rank, find_devices
 from weft.train.models import LeNet, mlp, resnet18
 from weft.train.processes.peers import find_peers
 from weft.train.trainer import Trainer
@@ -101,6 +101,7 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     parameters; a trainer that has no checkpoints of its own is given the folder here. A trainer with the attributes
     `train_data` and `test_data` may be given alone: so a class will do.
     """
+    find_devices(options.devices)  # those that are not there are known before data is read
     make = _maker(target)
     folder = options.checkpoints
     given = {"devices": options.devices, "checkpoints": Checkpoints(folder) if folder is not None else None}
@@ -114,6 +115,8 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
             why="its parameters are " + ", ".join(parameters),
             fix=f"did you mean {close[0]}?" if close else None,
         )
+    for name, value in options.values.items():
+        _check_kind(target, name, value, parameters)
     if options.devices != "all" and "devices" not in parameters:
         raise UsageError(
             f"{target} takes no 'devices'",
@@ -142,6 +145,20 @@ def load_run(target: str, options: RunOptions) -> TrainingRun:
     if given["checkpoints"] is not None and trainer.options.checkpoints is None:
         trainer.options = dataclasses.replace(trainer.options, checkpoints=given["checkpoints"])
     return TrainingRun(*found)
+
+
+def _check_kind(target: str, name: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Refuse a value that is no number, or no truth value, where the parameter's default is one."""
+    usual = parameters[name].default if name in parameters else None
+    kinds = (int, float) if isinstance(usual, int | float) and not isinstance(usual, bool) else type(usual)
+    fits = isinstance(value, kinds) and isinstance(value, bool) == isinstance(usual, bool)
+    if isinstance(usual, bool | int | float) and not fits and value is not None:
+        written = json.dumps(usual)
+        raise UsageError(
+            f"{target}: {name} is set to {value!r}",
+            why=f"it is {'true or false' if isinstance(usual, bool) else 'a number'}, {written} unless set",
+            fix=f"--set {name}={written}",
+        )
 
 
 def _needed(parameters: Mapping[str, inspect.Parameter]) -> Iterator[str]:
