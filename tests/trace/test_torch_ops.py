@@ -4,6 +4,7 @@ import pytest
 
 from weft.errors import InternalError
 from weft.ir import library
+from weft.ir.ops import OPS
 from weft.trace.lift.lift import rule_of
 from weft.trace.lift.torch_ops import RULES, merged
 
@@ -33,3 +34,18 @@ def test_two_rules_for_one_operator_are_refused() -> None:
     family = {"aten.relu.default": RULES["aten.relu.default"]}
     with pytest.raises(InternalError, match=r"two rules for the operator aten\.relu\.default"):
         merged([family, family])
+
+
+# Elementwise ops that PyTorch calls by another name; the others have its function's.
+OTHER_NAMES = {
+    "cast": "_to_copy",
+    "floor_div": "floor_divide",
+    "shift_left": "bitwise_left_shift",
+    "shift_right": "bitwise_right_shift",
+}
+
+
+@pytest.mark.parametrize("op", [name for name, row in OPS.items() if row.elementwise])
+def test_every_elementwise_op_is_lifted_from_pytorchs_operator(op: str) -> None:
+    lifted = {library.packet_name(target) for target in RULES}
+    assert f"aten.{OTHER_NAMES.get(op, op)}" in lifted, "add a rule in trace/lift/elementwise.py"

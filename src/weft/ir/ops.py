@@ -6,8 +6,9 @@ broadcasting (`expand`) and promotion (`cast`) are values of their own. NaN, sig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -77,6 +78,12 @@ class Op:
     commutative: bool = False
     elementwise: bool = False
     effect: str | None = None  # "random": draws from or sets a generator; "order": must keep its place
+    cycles: float = math.nan  # of an elementwise op: about what a vector of results takes of one core
+    alike: bool = False  # of an elementwise op: one number gives the same alone as among others, in PyTorch's loops too
+
+    def __post_init__(self) -> None:
+        if self.elementwise and math.isnan(self.cycles):
+            raise InternalError(f"the row of {self.name} in ir/ops.py does not say how many cycles it takes")
 
 
 def table(*rows: Op) -> dict[str, Op]:
@@ -89,9 +96,23 @@ def table(*rows: Op) -> dict[str, Op]:
     return found
 
 
-def elementwise(name: str, arity: int, infer: TypeRule, meaning: str, *, commutative: bool = False) -> Op:
-    """Make a row without attributes whose every result element comes from the operands' elements at its place."""
-    return Op(name, arity, infer, meaning, commutative=commutative, elementwise=True)
+def exact(name: str, arity: int, infer: TypeRule, meaning: str, cycles: float) -> Op:
+    """Make an elementwise row whose results no loop rounds in a way of its own: they are exact, or rounded once."""
+    return Op(name, arity, infer, meaning, elementwise=True, cycles=cycles, alike=True)
+
+
+def rounded(name: str, arity: int, infer: TypeRule, meaning: str, cycles: float) -> Op:
+    """Make an elementwise row whose last bits depend on the loop, or on the library, that computes it."""
+    return Op(name, arity, infer, meaning, cycles=cycles, elementwise=True)
+
+
+def commutative(row: Op) -> Op:
+    """Make the row of an op whose two operands may change places."""
+    return replace(row, commutative=True)
+
+
+SIMPLE = 0.6
+"""Cycles of an op that is an instruction or two on a vector."""
 
 
 float_type = rules.same_type(FLOATING)
@@ -138,71 +159,80 @@ OPS = table(
     Op("random_state", 0, None, "the state of the CPU's default generator now", effect="random"),
     Op("set_random_state", 1, rules.no_type, "gives the CPU's default generator a state", effect="random"),
     # One operand, element by element.
-    elementwise("neg", 1, number_type, "-x"),
-    elementwise("abs", 1, number_type, "x without its sign"),
-    elementwise("sign", 1, number_type, "-1, 0 or 1"),
-    elementwise("floor", 1, float_type, "the largest whole number not above x"),
-    elementwise("ceil", 1, float_type, "the smallest whole number not below x"),
-    elementwise("trunc", 1, float_type, "the whole part of x"),
-    elementwise("round", 1, float_type, "the nearest whole number, halves to even"),
-    elementwise("sqrt", 1, float_type, "square root"),
-    elementwise("rsqrt", 1, float_type, "1 / sqrt(x)"),
-    elementwise("reciprocal", 1, float_type, "1 / x"),
-    elementwise("exp", 1, float_type, "e to the power x"),
-    elementwise("exp2", 1, float_type, "2 to the power x"),
-    elementwise("expm1", 1, float_type, "exp(x) - 1, exact near 0"),
-    elementwise("log", 1, float_type, "natural logarithm"),
-    elementwise("log2", 1, float_type, "logarithm to the base 2"),
-    elementwise("log10", 1, float_type, "logarithm to the base 10"),
-    elementwise("log1p", 1, float_type, "log(1 + x), exact near 0"),
-    elementwise("sin", 1, float_type, "sine"),
-    elementwise("cos", 1, float_type, "cosine"),
-    elementwise("tan", 1, float_type, "tangent"),
-    elementwise("sinh", 1, float_type, "hyperbolic sine"),
-    elementwise("cosh", 1, float_type, "hyperbolic cosine"),
-    elementwise("tanh", 1, float_type, "hyperbolic tangent"),
-    elementwise("asin", 1, float_type, "inverse sine"),
-    elementwise("acos", 1, float_type, "inverse cosine"),
-    elementwise("atan", 1, float_type, "inverse tangent"),
-    elementwise("asinh", 1, float_type, "inverse hyperbolic sine"),
-    elementwise("acosh", 1, float_type, "inverse hyperbolic cosine"),
-    elementwise("atanh", 1, float_type, "inverse hyperbolic tangent"),
-    elementwise("erf", 1, float_type, "the error function"),
-    elementwise("erfc", 1, float_type, "1 - erf(x), exact far out"),
-    elementwise("sigmoid", 1, float_type, "1 / (1 + exp(-x))"),
-    elementwise("relu", 1, number_type, "max(x, 0)"),
-    elementwise("isnan", 1, question_type, "whether x is not a number"),
-    elementwise("isinf", 1, question_type, "whether x is infinite"),
-    elementwise("logical_not", 1, compare_type, "whether x is zero"),
-    elementwise("bitwise_not", 1, bits_type, "every bit flipped"),
+    exact("neg", 1, number_type, "-x", SIMPLE),
+    exact("abs", 1, number_type, "x without its sign", SIMPLE),
+    exact("sign", 1, number_type, "-1, 0 or 1", SIMPLE),
+    exact("floor", 1, float_type, "the largest whole number not above x", SIMPLE),
+    exact("ceil", 1, float_type, "the smallest whole number not below x", SIMPLE),
+    exact("trunc", 1, float_type, "the whole part of x", SIMPLE),
+    exact("round", 1, float_type, "the nearest whole number, halves to even", SIMPLE),
+    rounded("sqrt", 1, float_type, "square root", 6.0),
+    rounded("rsqrt", 1, float_type, "1 / sqrt(x)", 10.0),
+    rounded("reciprocal", 1, float_type, "1 / x", 5.0),
+    rounded("exp", 1, float_type, "e to the power x", 9.0),
+    rounded("exp2", 1, float_type, "2 to the power x", 9.0),
+    rounded("expm1", 1, float_type, "exp(x) - 1, exact near 0", 14.0),
+    rounded("log", 1, float_type, "natural logarithm", 11.0),
+    rounded("log2", 1, float_type, "logarithm to the base 2", 11.0),
+    rounded("log10", 1, float_type, "logarithm to the base 10", 12.0),
+    rounded("log1p", 1, float_type, "log(1 + x), exact near 0", 16.0),
+    rounded("sin", 1, float_type, "sine", 16.0),
+    rounded("cos", 1, float_type, "cosine", 16.0),
+    rounded("tan", 1, float_type, "tangent", 30.0),
+    rounded("sinh", 1, float_type, "hyperbolic sine", 24.0),
+    rounded("cosh", 1, float_type, "hyperbolic cosine", 24.0),
+    rounded("tanh", 1, float_type, "hyperbolic tangent", 16.0),
+    rounded("asin", 1, float_type, "inverse sine", 30.0),
+    rounded("acos", 1, float_type, "inverse cosine", 30.0),
+    rounded("atan", 1, float_type, "inverse tangent", 30.0),
+    rounded("asinh", 1, float_type, "inverse hyperbolic sine", 30.0),
+    rounded("acosh", 1, float_type, "inverse hyperbolic cosine", 30.0),
+    rounded("atanh", 1, float_type, "inverse hyperbolic tangent", 30.0),
+    rounded("erf", 1, float_type, "the error function", 16.0),
+    rounded("erfc", 1, float_type, "1 - erf(x), exact far out", 30.0),
+    rounded("sigmoid", 1, float_type, "1 / (1 + exp(-x))", 14.0),
+    exact("relu", 1, number_type, "max(x, 0)", SIMPLE),
+    exact("isnan", 1, question_type, "whether x is not a number", SIMPLE),
+    exact("isinf", 1, question_type, "whether x is infinite", SIMPLE),
+    exact("logical_not", 1, compare_type, "whether x is zero", SIMPLE),
+    exact("bitwise_not", 1, bits_type, "every bit flipped", SIMPLE),
     # Two operands and more, element by element.
-    elementwise("add", 2, number_type, "x + y", commutative=True),
-    elementwise("sub", 2, number_type, "x - y"),
-    elementwise("mul", 2, number_type, "x * y", commutative=True),
-    elementwise("div", 2, float_type, "x / y"),
-    elementwise("floor_div", 2, number_type, "floor(x / y)"),
-    elementwise("remainder", 2, number_type, "x - y * floor(x / y), with the sign of y"),
-    elementwise("fmod", 2, number_type, "x - y * trunc(x / y), with the sign of x"),
-    elementwise("pow", 2, number_type, "x to the power y"),
-    elementwise("atan2", 2, float_type, "the angle of the point (y, x)"),
-    elementwise("minimum", 2, real_type, "the smaller of both; NaN if either is", commutative=True),
-    elementwise("maximum", 2, real_type, "the larger of both; NaN if either is", commutative=True),
-    elementwise("eq", 2, compare_type, "x == y", commutative=True),
-    elementwise("ne", 2, compare_type, "x != y", commutative=True),
-    elementwise("lt", 2, compare_type, "x < y"),
-    elementwise("le", 2, compare_type, "x <= y"),
-    elementwise("gt", 2, compare_type, "x > y"),
-    elementwise("ge", 2, compare_type, "x >= y"),
-    elementwise("logical_and", 2, compare_type, "whether neither is zero", commutative=True),
-    elementwise("logical_or", 2, compare_type, "whether not both are zero", commutative=True),
-    elementwise("logical_xor", 2, compare_type, "whether exactly one is zero", commutative=True),
-    elementwise("bitwise_and", 2, bits_type, "bits set in both", commutative=True),
-    elementwise("bitwise_or", 2, bits_type, "bits set in either", commutative=True),
-    elementwise("bitwise_xor", 2, bits_type, "bits set in exactly one", commutative=True),
-    elementwise("shift_left", 2, integer_type, "x * 2 ** y"),
-    elementwise("shift_right", 2, integer_type, "floor(x / 2 ** y)"),
-    elementwise("select", 3, rules.select_type, "the second operand where the first is true, else the third"),
-    Op("cast", 1, rules.cast_type, "the same numbers in another dtype", attributes(dtype="dtype"), elementwise=True),
+    commutative(exact("add", 2, number_type, "x + y", SIMPLE)),
+    exact("sub", 2, number_type, "x - y", SIMPLE),
+    commutative(exact("mul", 2, number_type, "x * y", SIMPLE)),
+    exact("div", 2, float_type, "x / y", 5.0),
+    rounded("floor_div", 2, number_type, "floor(x / y)", 12.0),
+    rounded("remainder", 2, number_type, "x - y * floor(x / y), with the sign of y", 10.0),
+    rounded("fmod", 2, number_type, "x - y * trunc(x / y), with the sign of x", 10.0),
+    rounded("pow", 2, number_type, "x to the power y", 30.0),
+    rounded("atan2", 2, float_type, "the angle of the point (y, x)", 36.0),
+    commutative(exact("minimum", 2, real_type, "the smaller of both; NaN if either is", SIMPLE)),
+    commutative(exact("maximum", 2, real_type, "the larger of both; NaN if either is", SIMPLE)),
+    commutative(exact("eq", 2, compare_type, "x == y", SIMPLE)),
+    commutative(exact("ne", 2, compare_type, "x != y", SIMPLE)),
+    exact("lt", 2, compare_type, "x < y", SIMPLE),
+    exact("le", 2, compare_type, "x <= y", SIMPLE),
+    exact("gt", 2, compare_type, "x > y", SIMPLE),
+    exact("ge", 2, compare_type, "x >= y", SIMPLE),
+    commutative(exact("logical_and", 2, compare_type, "whether neither is zero", SIMPLE)),
+    commutative(exact("logical_or", 2, compare_type, "whether not both are zero", SIMPLE)),
+    commutative(exact("logical_xor", 2, compare_type, "whether exactly one is zero", SIMPLE)),
+    commutative(exact("bitwise_and", 2, bits_type, "bits set in both", SIMPLE)),
+    commutative(exact("bitwise_or", 2, bits_type, "bits set in either", SIMPLE)),
+    commutative(exact("bitwise_xor", 2, bits_type, "bits set in exactly one", SIMPLE)),
+    rounded("shift_left", 2, integer_type, "x * 2 ** y", SIMPLE),
+    rounded("shift_right", 2, integer_type, "floor(x / 2 ** y)", SIMPLE),
+    exact("select", 3, rules.select_type, "the second operand where the first is true, else the third", SIMPLE),
+    Op(
+        "cast",
+        1,
+        rules.cast_type,
+        "the same numbers in another dtype",
+        attributes(dtype="dtype"),
+        elementwise=True,
+        cycles=SIMPLE,
+        alike=True,
+    ),
     Op(
         "iota",
         0,

@@ -12,7 +12,7 @@ from weft.ir import library
 from weft.ir.calls import Call
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
-from weft.ir.ops import build
+from weft.ir.ops import OPS, build
 from weft.ir.types import TensorType, type_of
 from weft.passes.law import SAME_ELEMENTS, Number, rebuilt, tensor_type, uniform
 from weft.passes.rewrite import Groups, is_reproducible, rebuild
@@ -35,15 +35,6 @@ FILLED_WITH: dict[str, Number] = {
 
 FILLED_WITH_ARGUMENT = {"aten.full": 1, "aten.full_like": 1, "aten.new_full": 2, "aten.scalar_tensor": 0}
 """As above, with the position of the argument that is the number."""
-
-EXACT = frozenset(
-    {"neg", "abs", "sign", "floor", "ceil", "trunc", "round", "relu", "add", "sub", "mul", "div", "minimum", "maximum"}
-    | {"eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "logical_xor", "bitwise_not"}
-    | {"bitwise_and", "bitwise_or", "bitwise_xor", "select", "cast", "isnan", "isinf"}
-)
-"""Elementwise ops that give one number the same result alone as among others: others round differently in the vector
-loops of a large tensor than in the scalar loop of a small one."""
-
 
 ERRORS = (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError)
 """What PyTorch and the interpreter raise for operands that an operator does not take."""
@@ -72,7 +63,7 @@ def repeated_number(value: Value, kind: TensorType) -> Value | None:
         alone: Value | None = build("library", type=one, call=Call("aten.full.default", ((), number), keywords))
     elif kind.size > 1 and value.op in SAME_ELEMENTS:
         alone = single(value.operands[0])
-    elif kind.size > 1 and value.op in EXACT:
+    elif kind.size > 1 and OPS[value.op].alike:
         if any(uniform(operand) is None for operand in value.operands):
             return None
         numbers = [number for number in map(single, value.operands) if number is not None]

@@ -1,6 +1,7 @@
 """The table of emit rules: complete, strict about short floats, and free of calls that LLVM makes up."""
 
 import pytest
+import torch
 
 from weft.codegen.kernels.elementwise import EMIT, Typed, emit_op
 from weft.codegen.kernels.reducers import REDUCERS
@@ -9,22 +10,22 @@ from weft.codegen.llvm.register import Register, constant, vector
 from weft.codegen.objects.compiler import object_code
 from weft.codegen.objects.object_file import read_object_file
 from weft.codegen.vecmath.functions import FUNCTIONS
-from weft.errors import InternalError
-from weft.ir.ops import OPS, PLACE, SPREAD
+from weft.errors import InternalError, UsageError
+from weft.ir.graph import Value
+from weft.ir.ops import OPS, PLACE, SPREAD, build
+from weft.ir.types import contiguous
 from weft.target import Target, cross_target, host_target
 
-TERNARY = ("select",)
-BINARY = {
-    "add", "sub", "mul", "div", "floor_div", "remainder", "fmod", "pow", "minimum", "maximum", "eq", "ne", "lt", "le",
-    "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2",
-}  # fmt: skip
-INTEGER_ONLY = {"bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right"}
 TARGETS = {
     "native": host_target(),
     "avx2": cross_target("x86_64", "avx2"),
     "generic": cross_target("x86_64"),
     "aarch64": cross_target("aarch64"),
 }
+
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
+ATTRIBUTES = {"cast": {"dtype": torch.float32}}
 
 
 def emitted(target: Target, dtype: str, element: str, lanes: int) -> bytes:
@@ -36,10 +37,15 @@ def emitted(target: Target, dtype: str, element: str, lanes: int) -> bytes:
     y = Typed(f.load(kind, f.offset(f.parameters[1], element, lanes)), dtype)
     place = 0
     for op in EMIT:
-        if op == "cast" or (op in INTEGER_ONLY) == (dtype[0] == "f"):
-            continue
-        operands = [x, y] if op in BINARY or op in INTEGER_ONLY - {"bitwise_not"} else [x]
-        if op in TERNARY:
+        kinds = [DTYPES[dtype]] * OPS[op].arity
+        if op == "select":
+            kinds[0] = torch.bool
+        try:
+            build(op, *(Value("input", (), contiguous(kind, (2,))) for kind in kinds), **ATTRIBUTES.get(op, {}))
+        except UsageError:
+            continue  # it has no meaning for this dtype
+        operands = [x, y][: OPS[op].arity]
+        if op == "select":
             operands = [Typed(constant(vector("i1", lanes), 1), "bool"), x, y]
         result = emit_op(f, op, operands, dtype)
         stored = f.convert("zext", result, "i8") if "i1>" in result.kind or result.kind == "i1" else result

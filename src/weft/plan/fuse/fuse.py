@@ -28,6 +28,7 @@ from weft.plan.fuse.prepare import is_prepared, is_prepared_product, is_repeated
 from weft.plan.fuse.products import Product, multiply_either_way
 from weft.plan.fuse.rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fuse.windows import pool, pool_back
+from weft.plan.kernels.expression import CHEAP_OPS
 from weft.plan.kernels.top import TopKernel
 from weft.plan.regions.indices import SCATTERS, VIEWS, Change, counted
 from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, Taken, walk
@@ -35,10 +36,6 @@ from weft.plan.regions.region import REDUCTIONS, Region
 from weft.plan.regions.window import Window, in_order_of, plain, same_layout
 from weft.target import Target
 
-# Ops that cost less to do twice than to store and load.
-CHEAP = frozenset({"cast", "neg", "abs", "add", "sub", "mul", "relu", "select", "minimum", "maximum", "eq", "ne"}) | {
-    "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "bitwise_and", "bitwise_or", "isnan",
-}  # fmt: skip
 MOST_REPEATED = 2
 LONGEST_EXPRESSION = 48
 IMAGE_RANK = 4  # batch, channels, rows, columns
@@ -124,7 +121,9 @@ class Fuser(Fusion):
             return lazy
         whole = list(walk(lazy.node))
         nodes = [node for node in whole if isinstance(node, Computed)]
-        dear = len(nodes) > MOST_REPEATED or any(node.op not in CHEAP for node in nodes) or any(map(_is_dear, whole))
+        dear = (
+            len(nodes) > MOST_REPEATED or any(node.op not in CHEAP_OPS for node in nodes) or any(map(_is_dear, whole))
+        )
         several = self.uses[value] > 1 and not self._meets_again(value, LONGEST_EXPRESSION - len(nodes))
         several = dear and (several or value in self.region.stored)
         if several or len(nodes) > LONGEST_EXPRESSION:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from weft.ir.ops import SIMPLE
 from weft.plan.kernels.blocks import Blocks, cut
 from weft.plan.kernels.expression import (
     CYCLES_OF_OP,
     DTYPE_BYTES,
     MEMORY_CYCLES,
     ROW_CYCLES,
-    SIMPLE,
     Instruction,
     View,
     body_cycles,

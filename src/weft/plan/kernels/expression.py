@@ -12,6 +12,8 @@ meaning of the elementwise rows of `ir.ops`, with three additions:
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from weft.ir.ops import OPS, SIMPLE
+
 DTYPE_BYTES: Mapping[str, int] = {
     "bool": 1, "i8": 1, "u8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8,
 }  # fmt: skip
@@ -100,27 +102,17 @@ def explicit_rounding(
 # Estimate the cycles that instructions and memory take of one core, for the costs of kernels.
 
 
-# Cycles of an op on one vector; what is not here takes SIMPLE.
-SIMPLE = 0.6
+# Cycles of an instruction on one vector: those of the graph's ops are in their rows.
 CYCLES_OF_OP = {
+    **{name: op.cycles for name, op in OPS.items() if op.elementwise},
     "constant": 0.0,
-    "div": 5.0,
-    "sqrt": 6.0,
-    "rsqrt": 10.0,
-    "exp": 9.0,
-    "expm1": 14.0,
-    "log": 11.0,
-    "log1p": 16.0,
-    "tanh": 16.0,
-    "sigmoid": 14.0,
-    "erf": 16.0,
-    "sin": 16.0,
-    "cos": 16.0,
-    "tan": 30.0,
-    "pow": 30.0,
+    "iota": SIMPLE,
     "take": 8.0,
-    "remainder": 10.0,
 }
+# Instructions that cost less to do twice than to store and load, and those that are so short that their code may be
+# repeated: casts of short floats are several instructions where a processor has none for them.
+CHEAP_OPS = frozenset(name for name, op in OPS.items() if op.elementwise and op.cycles <= SIMPLE)
+SHORT_OPS = CHEAP_OPS - {"cast"} | {"constant"}
 MEMORY_CYCLES = 1.0  # per vector loaded or stored
 ROW_CYCLES = 6.0  # per row of a loop or reduction, to begin and end it
 STRIDED = 4.0  # times as long for vectors of elements that do not lie side by side
@@ -131,7 +123,7 @@ STEP_SHARE = 1.03  # of its multiply-adds or loads, whichever take longer, is wh
 
 def body_cycles(body: Sequence[Instruction]) -> float:
     """Estimate the cycles of a body on one vector."""
-    return sum(CYCLES_OF_OP.get(line.op, SIMPLE) for line in body)
+    return sum(CYCLES_OF_OP[line.op] for line in body)
 
 
 def vectors_of(length: int, lanes: int, *, masked: bool) -> int:

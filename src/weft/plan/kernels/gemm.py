@@ -12,7 +12,7 @@ from math import gcd, prod
 
 from weft.errors import InternalError
 from weft.plan.kernels.blocks import Blocks, cut
-from weft.plan.kernels.expression import BLOCK_CYCLES, DTYPE_BYTES, Instruction, body_cycles, dot_cycles
+from weft.plan.kernels.expression import BLOCK_CYCLES, DTYPE_BYTES, SHORT_OPS, Instruction, body_cycles, dot_cycles
 from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, Range, Sizes, box, by, cut_range
 from weft.plan.kernels.walk import Walk
 from weft.target import Target
@@ -20,10 +20,7 @@ from weft.target import Target
 # What a product or convolution does to a result while it is still in a register: a small elementwise expression.
 
 
-# Ops of an instruction or two; a body of few of these is repeated for every vector of a register block.
-SHORT_OPS = frozenset({"constant", "add", "sub", "mul", "neg", "abs", "relu", "minimum", "maximum", "select"}) | {
-    "eq", "ne", "lt", "le", "gt", "ge",
-}  # fmt: skip
+# A body of few ops of an instruction or two is repeated for every vector of a register block.
 LONGEST_REPEATED_BODY = 6
 
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from weft.ir.ops import SIMPLE
 from weft.plan.kernels.blocks import whole_cut
 from weft.plan.kernels.expression import (
     DTYPE_BYTES,
     MEMORY_CYCLES,
     ROW_CYCLES,
-    SIMPLE,
     Instruction,
     View,
     body_cycles,
