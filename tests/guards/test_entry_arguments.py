@@ -106,6 +106,40 @@ def test_other_containers_are_told_from_these(x, other):
     torch.testing.assert_close(entry(batch_of(x)), scored(batch_of(x)))
 
 
+@pytest.mark.parametrize("names", [("b", "a"), ("a", "c"), ("c", "b"), ("a", "b", "c")])
+def test_tensors_of_one_look_are_told_apart_by_their_keys(names):
+    hybrid = weft.hybridize(lambda batch: batch.get("a", 5.0) - batch.get("b", 7.0))
+    first, second, third = torch.randn(3).unbind()
+    for _ in range(4):
+        hybrid({"a": first, "b": second})
+    entry = latest(hybrid).entry
+    given = dict(zip(names, (second, first, third), strict=False))
+    expected = given.get("a", 5.0) - given.get("b", 7.0)
+    assert entry(given) is MISSED
+    assert torch.equal(hybrid(given), expected)
+
+
+def test_views_of_batches_are_native_arguments():
+    hybrid = weft.hybridize(lambda a: a * 3)
+    rows = torch.randn(6, 3)
+    entry = warm(hybrid, rows[1])
+    for row in (rows[2], rows[2:4][1], torch.tensor([[1.0, 2.0, 3.0]])[0]):
+        assert torch.equal(entry(row), row * 3)
+        assert not entry(row).requires_grad
+    row = rows[3]
+    with torch.no_grad():
+        made = rows[4]
+    rows.requires_grad_()
+    assert entry(row) is MISSED
+    assert entry(made) is MISSED
+    assert entry(rows[5]) is MISSED
+    for view in (row, rows[5], made):
+        assert hybrid(view).requires_grad is view.requires_grad
+    computed = (rows * 1)[1]
+    assert entry(computed) is MISSED
+    assert hybrid(computed).requires_grad
+
+
 def test_an_entry_keeps_no_argument():
     hybrid = weft.hybridize(lambda batch, rows: batch["x"] + rows[0])
     for _ in range(4):

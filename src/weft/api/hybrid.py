@@ -88,6 +88,8 @@ class Hybrid:
         self.misses: list[str] = []
         self.traces = 0
         self.imperative: str | None = None
+        # Held while a program is made: by the thread that traces, which waits for none of those that wait here, and for
+        # a backward (see weft.compile.pipeline).
         self.lock = RLock()
         self.rare = RareCalls()
         self._touched = Touched()

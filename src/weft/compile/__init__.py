@@ -1,1 +1,1 @@
-"""The stages in their order: from what a user gave to machine code, and what is kept of it on disk."""
+"""Compile what a user gave to machine code, stage by stage, and keep what can be kept of it on disk."""

@@ -81,6 +81,8 @@ class Likeness:
             CallWord.GRAD_REQUIRES: grad.requires,
             CallWord.GRAD_FUNCTION: grad.function,
             CallWord.GRAD_KIND: grad.kind,
+            CallWord.VIEW_KIND: grad.view_kind,
+            CallWord.VIEW_BASE: grad.base,
         }
         # SAFETY: an identity stands for its object as long as that is kept; classes of arguments stay.
         self._kept = (tables, items.names, items.keys, [*constants.values()])
@@ -170,7 +172,7 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def _is_odd(tensor: torch.Tensor) -> bool:
-    """Whether words do not tell what a tensor looks like: a view that autograd knows, hooks, many dimensions."""
+    """Whether words do not tell what a tensor looks like: hooks, tangents, views with gradients, many dimensions."""
     return tensor.dim() > MOST_DIMENSIONS or grad_code(tensor, _grad_layout()) is None
 
 

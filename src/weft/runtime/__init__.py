@@ -1,1 +1,1 @@
-"""Plans made executable, and what surrounds a call of one."""
+"""Run plans: machine code, arenas, lane threads, packed weights, and what is known of memory."""

@@ -1,4 +1,4 @@
-"""Blocks of memory for calls in flight: taken at a call's start, given back at its end, shared by all programs.
+"""Give calls in flight blocks of memory: taken at a call's start, given back at its end, shared by all programs.
 
 Blocks come in few sizes, so that programs of about the same size use the same warm memory. An idle block costs memory
 and nothing else: as many as there are cores stay, and all go when the last program of their size goes.

@@ -30,7 +30,7 @@ Row = tuple[int, int, int]  # an address, the bits that count, what they are
 WORD = 8
 TENSOR_BYTES, STORAGE_BYTES, COUNTER_BYTES = 176, 56, 24  # read for the search; the objects are at least as long
 WHOLE_STORAGE_BYTES = 88
-GRAD_BYTES = 160  # of what autograd knows of a tensor
+GRAD_BYTES, VIEW_BYTES = 160, 208  # of what autograd knows of a tensor, and of a view
 PROBES = 16
 FIRST_BYTE = 16  # behind the reference count
 EVERY_BIT = (1 << 64) - 1
@@ -132,8 +132,8 @@ def storage_object_place() -> int | None:
 class GradLayout:
     """Where autograd has what it knows of a tensor: byte offsets of that, and in it of a leaf's flag and a function.
 
-    `kind` is its first word where the tensor is no view, and `rest` are offsets of words that are then 0, unless there
-    are hooks, or tangents.
+    `kind` is its first word where the tensor is no view, `view_kind` where it is one, which then has the tensor that it
+    is of at `base`. `rest` are offsets of words that are 0, unless there are hooks, or tangents.
     """
 
     known: int
@@ -141,6 +141,8 @@ class GradLayout:
     function: int
     kind: int
     rest: tuple[int, ...]
+    view_kind: int
+    base: int
 
 
 @probed
@@ -183,11 +185,16 @@ def _grad_words(leaves: list[torch.Tensor], known: int, requires: int) -> GradLa
         if not any(words[at] for words in of_leaves)
         and len({words[at] for words in of_computed if LEAST_POINTER < words[at] < MOST_POINTER}) == PROBES
     ]
-    kinds = {words[0] for words in every}
-    if len(functions) != 1 or len(kinds) != 1 or kinds & {words[0] for words in of_views}:
+    kinds, view_kinds = ({words[0] for words in found} for found in (every, of_views))
+    of = [
+        (_words(_tensor_words(view)[known], VIEW_BYTES), leaf._cdata) for view, leaf in zip(views, leaves, strict=True)
+    ]
+    base = _only(at for at in range(VIEW_BYTES // WORD) if all(words[at] == leaf for words, leaf in of))
+    if len(functions) != 1 or len(kinds) != 1 or len(view_kinds) != 1 or kinds & view_kinds or base is None:
         return None
     rest = tuple(WORD * at for at in places if at > functions[0] and not any(words[at] for words in every))
-    return GradLayout(FIRST_BYTE + WORD * known, requires, WORD * functions[0], kinds.pop(), rest)
+    function = WORD * functions[0]
+    return GradLayout(FIRST_BYTE + WORD * known, requires, function, kinds.pop(), rest, view_kinds.pop(), WORD * base)
 
 
 def grad_code(tensor: torch.Tensor, layout: GradLayout) -> int | None:
@@ -196,7 +203,19 @@ def grad_code(tensor: torch.Tensor, layout: GradLayout) -> int | None:
     known = word(tensor._cdata + layout.known)
     if known == 0:
         return 0
-    if word(known) != layout.kind or any(word(known + at) for at in layout.rest):
+    if word(known) == layout.kind:
+        return _own_grad_code(known, layout)
+    if word(known) != layout.view_kind or _own_grad_code(known, layout) != 0:
+        return None
+    # A view also requires grad where that does which it is of, and which it holds.
+    base = word(word(known + layout.base) + layout.known)
+    is_constant = base == 0 or (word(base) == layout.kind and _own_grad_code(base, layout) == 0)
+    return 0 if is_constant else None
+
+
+def _own_grad_code(known: int, layout: GradLayout) -> int | None:
+    """Say the same of what autograd knows of a tensor by itself."""
+    if any(word(known + at) for at in layout.rest):
         return None
     return 2 if word(known + layout.function) else ctypes.c_uint8.from_address(known + layout.requires).value
 

@@ -177,20 +177,36 @@ class _Entry(NativeCall):
         """Tell whether a tensor requires grad, and how, as `memory_layout.grad_code` does."""
         f = self.f
         known = f.load("ptr", f.offset(tensor, "i8", self.word("i64", CallWord.GRAD_KNOWN)))
+        zero = f.integer(0)
 
-        def look() -> tuple[Register]:
-            self.require(f.compare("icmp eq", f.load("i64", known), self.word("i64", CallWord.GRAD_KIND)))
-            rest = self.word("ptr", CallWord.REST)
-            with f.loop(0, self.word("i64", CallWord.REST_COUNT)) as loop:
-                place = f.offset(known, "i8", f.load("i64", f.offset(rest, "i64", loop.index)))
-                self.require(f.compare("icmp eq", f.load("i64", place), f.integer(0)))
-            function = f.load("i64", f.offset(known, "i8", self.word("i64", CallWord.GRAD_FUNCTION)))
-            flag = f.load("i8", f.offset(known, "i8", self.word("i64", CallWord.GRAD_REQUIRES)))
-            is_computed = f.compare("icmp ne", function, f.integer(0))
-            return (f.select(is_computed, f.integer(2), f.convert("zext", flag, "i64")),)
+        def of_view() -> tuple[Register]:
+            self.require(f.compare("icmp eq", f.load("i64", known), self.word("i64", CallWord.VIEW_KIND)))
+            self.require(f.compare("icmp eq", self._own_grad_code(known), zero))
+            base = f.load("ptr", f.offset(known, "i8", self.word("i64", CallWord.VIEW_BASE)))
+            of_base = f.load("ptr", f.offset(base, "i8", self.word("i64", CallWord.GRAD_KNOWN)))
+            with f.only_if(f.compare("icmp ne", of_base, NULL)):
+                self.require(f.compare("icmp eq", f.load("i64", of_base), self.word("i64", CallWord.GRAD_KIND)))
+                self.require(f.compare("icmp eq", self._own_grad_code(of_base), zero))
+            return (zero,)
 
-        (code,) = f.either(f.compare("icmp ne", known, NULL), look, lambda: (f.integer(0),))
+        def of_known() -> tuple[Register]:
+            is_plain = f.compare("icmp eq", f.load("i64", known), self.word("i64", CallWord.GRAD_KIND))
+            (code,) = f.either(is_plain, lambda: (self._own_grad_code(known),), of_view)
+            return (code,)
+
+        (code,) = f.either(f.compare("icmp ne", known, NULL), of_known, lambda: (zero,))
         return code
+
+    def _own_grad_code(self, known: Register) -> Register:
+        """Tell the same from what autograd knows of a tensor by itself."""
+        f, rest = self.f, self.word("ptr", CallWord.REST)
+        with f.loop(0, self.word("i64", CallWord.REST_COUNT)) as loop:
+            place = f.offset(known, "i8", f.load("i64", f.offset(rest, "i64", loop.index)))
+            self.require(f.compare("icmp eq", f.load("i64", place), f.integer(0)))
+        function = f.load("i64", f.offset(known, "i8", self.word("i64", CallWord.GRAD_FUNCTION)))
+        flag = f.load("i8", f.offset(known, "i8", self.word("i64", CallWord.GRAD_REQUIRES)))
+        is_computed = f.compare("icmp ne", function, f.integer(0))
+        return f.select(is_computed, f.integer(2), f.convert("zext", flag, "i64"))
 
     def _compare_identities(self, items: Register) -> None:
         """Require that the same ones are one object."""
@@ -233,9 +249,9 @@ class _Entry(NativeCall):
 
     def _run_bound(self, items: Register, captured: Register, bound: Register) -> None:
         """Run a bound program, native from end to end; where it is not current, or busy, Python's function runs."""
-        # SAFETY: a reference holds the bound program, and that its tables, tensors, code and frame; the frame, and the
-        # room for what is made, are this call's alone between the two exchanges. Items in containers are held by the
-        # list of inputs, others by who calls. The lock is let go of only after all that.
+        # SAFETY: a reference holds the bound program, and that its tables, captured tensors, code and frame; the frame,
+        # and the room for what is made, are this call's alone between the two exchanges. Items in containers are held
+        # by the list of inputs, others by who calls. The lock is let go of only after all that: the guard may end then.
         f = self.f
         program = _Bound(f, self.layout, self._words_of(bound), self._runs)
         program.require(f.compare("icmp eq", captured, program.word("ptr", CallWord.CAPTURED)))
@@ -263,6 +279,7 @@ class _Entry(NativeCall):
         f.branch(late)
         f.begin_block(late)
         f.emit_void(f"store atomic {free}, {place} release, align 8")
+        f.store(self._inputs_list(items, captured), self._inputs)  # while the bound program holds captured tensors
         self.drop_reference(bound)
         f.branch(self._runs)
         f.begin_block(lost)  # Python has said why
@@ -272,16 +289,21 @@ class _Entry(NativeCall):
         f.begin_block(over)
         f.emit_void(f"store atomic {free}, {place} release, align 8")
         self.drop_reference(bound)
-        held = f.load("ptr", self._inputs)
-        with f.only_if(f.compare("icmp ne", held, NULL)):
-            self.drop_reference(held)
-        f.branch(self._end)
+        self._drop_inputs()
 
     def _hold_inputs(self, items: Register, captured: Register) -> None:
         """Make the list of inputs where nobody else holds what is in it."""
         f = self.f
         with f.only_if(f.compare("icmp ne", self.word("i64", CallWord.CONTAINER_COUNT), f.integer(0))):
             f.store(self._new_inputs(items, captured), self._inputs)
+
+    def _drop_inputs(self) -> None:
+        """Let go of the list of inputs where it was made, and end."""
+        f = self.f
+        held = f.load("ptr", self._inputs)
+        with f.only_if(f.compare("icmp ne", held, NULL)):
+            self.drop_reference(held)
+        f.branch(self._end)
 
     def _inputs_list(self, items: Register, captured: Register) -> Register:
         f = self.f

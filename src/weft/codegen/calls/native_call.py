@@ -82,7 +82,9 @@ class CallWord(IntEnum):
     GRAD_KNOWN = auto()  # the offset of that in a tensor, in it of a leaf's flag, and of a function
     GRAD_REQUIRES = auto()
     GRAD_FUNCTION = auto()
-    GRAD_KIND = auto()  # the first word of what autograd knows of a tensor that is no view
+    GRAD_KIND = auto()  # the first word of what autograd knows of a tensor that is no view, and of one that is
+    VIEW_KIND = auto()
+    VIEW_BASE = auto()  # where that has the tensor that it is of
     IDENTITIES = auto()  # two items, 1 where they are one object
     IDENTITY_COUNT = auto()
     MODES = auto()  # a function of one number that gives a mode of the thread, the number, bits that count, the answer
