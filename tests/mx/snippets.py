@@ -212,13 +212,67 @@ import tempfile; d = tempfile.mkdtemp(); net = nn.HybridSequential(prefix='m_');
 """
 
 
+TRAINING = r"""
+for s in (mx.lr_scheduler.FactorScheduler(3, 0.5, 0.1, 1.0), mx.lr_scheduler.MultiFactorScheduler([2, 5, 9], 0.1, 1.0), mx.lr_scheduler.PolyScheduler(10, 1.0), mx.lr_scheduler.PolyScheduler(10, 1.0, 3, 0.1, 2, 0.05), mx.lr_scheduler.CosineScheduler(10, 1.0, 0.1), mx.lr_scheduler.CosineScheduler(10, 0.5, 0.1, warmup_steps=3, warmup_begin_lr=0.1), mx.lr_scheduler.FactorScheduler(4, 0.5, base_lr=1.0, warmup_steps=2, warmup_mode='constant')): print([round(s(i), 6) for i in range(14)])
+mx.lr_scheduler.FactorScheduler(0)
+mx.lr_scheduler.MultiFactorScheduler([3, 2])
+mx.lr_scheduler.CosineScheduler(0)
+net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 1.0, 'lr_scheduler': mx.lr_scheduler.FactorScheduler(1, 0.5)})
+for i in range(4):
+    with autograd.record(): l = net(nd.ones((1, 2)))
+    l.backward(); t.step(1); print(t.learning_rate, net.weight.data())
+y = nd.array([0, 1, 1, 0]); p = nd.array([[.7, .3], [.4, .6], [.8, .2], [.9, .1]])
+for m in ('acc', 'f1', 'mcc', 'ce', 'nll_loss', 'cross-entropy', mx.metric.Perplexity(None), mx.metric.Perplexity(1), mx.metric.F1(average='micro'), mx.metric.Loss()): m = mx.metric.create(m); m.update([y], [p]); m.update(y, p) if not isinstance(m, mx.metric.Loss) else 0; print(type(m).__name__, m.name, round(m.get()[1], 5))
+y = nd.array([1., 2, 4]); p = nd.array([1.5, 2, 3])
+for m in ('mae', 'mse', 'rmse', 'pearsonr'): m = mx.metric.create(m); m.update([y], [p]); m.update([y * 2], [p]); print(m, m.get_name_value()[0][0], round(m.get()[1], 5))
+m = mx.metric.TopKAccuracy(2); m.update([nd.array([0, 1, 2])], [nd.array([[.1, .2, .7], [.1, .5, .4], [.2, .3, .5]])]); print(m.get()); m.reset(); print(m.get(), m.get_config())
+m = mx.metric.create(['acc', 'ce']); m.add(mx.metric.MAE()); print(m, m.get()); m = mx.metric.CustomMetric(lambda l, p: abs(l - p).sum()); m.update([nd.ones(3)], [nd.zeros(3)]); print(m.name, float(m.get()[1]))
+mx.metric.create('foo')
+m = mx.metric.Accuracy(); m.update([nd.ones(3)], [nd.ones(4)])
+m = mx.metric.Accuracy(); m.update([nd.ones(3), nd.ones(3)], [nd.ones(3)])
+m = mx.metric.Accuracy(output_names=['o'], label_names=['l']); m.update_dict({'l': nd.array([1, 0]), 'x': nd.ones(1)}, {'o': nd.array([[0, 1], [1, 0]])}); print(m.get())
+kv = mx.kv.create('local'); kv.init(3, nd.ones((2, 3)) * 2); a = nd.zeros((2, 3)); kv.pull(3, out=a); print(a, kv.type, kv.rank, kv.num_workers); kv.push(3, nd.ones((2, 3)) * 8); kv.pull(3, out=a); print(a); c = [mx.cpu(0), mx.cpu(1)]; b = [nd.ones((2, 3), ctx=x) for x in c]; kv.push(3, b); kv.pull(3, out=b); print(b)
+kv = mx.kv.create('device'); kv.init([1], [nd.ones(2)]); kv.init(2, nd.zeros(3)); kv.push([2], [nd.ones(3)]); a = nd.zeros(3); kv.pull([2], [a]); print(a); kv._set_updater(lambda k, g, w: w.__isub__(g * 0.1)); kv.push(1, [nd.ones(2), nd.ones(2)]); b = nd.zeros(2); kv.pull(1, b); print(b)
+kv = mx.kv.create('local'); kv.init(0, nd.ones(2)); kv.set_optimizer(mx.optimizer.create('sgd', learning_rate=0.1)); kv.push(0, nd.ones(2)); a = nd.zeros(2); kv.pull(0, a); print(a)
+kv = mx.kv.create('local'); kv.push(5, nd.ones(1))
+kv = mx.kv.create('local'); kv.init(5, nd.ones(1)); kv.init(5, nd.ones(1))
+import tempfile; d = tempfile.mkdtemp(); net = nn.Dense(1, in_units=2); net.initialize(mx.init.One()); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1})
+for i in range(4):
+    with autograd.record(): l = net(nd.array([[1, 2], [3, 4]])) ** 2
+    l.backward(); t.step(2)
+    if i == 1: t.save_states(d + '/s'); t = gluon.Trainer(net.collect_params(), 'adam', {'learning_rate': 0.1}); t.load_states(d + '/s')
+print(net.weight.data().asnumpy().round(4))
+"""
+
+DATA = r"""
+d = gluon.data.ArrayDataset(np.arange(10).reshape((5, 2)), np.arange(5)); print(len(d), d[1][0]); l = gluon.data.DataLoader(d, 2); print(len(l), [[x.asnumpy().tolist() for x in b] for b in l], [x.dtype for b in l for x in b][:2])
+d = gluon.data.ArrayDataset(nd.arange(10).reshape((5, 2)), nd.arange(5)); print([[x.asnumpy().tolist() for x in b] for b in gluon.data.DataLoader(d, 2, last_batch='discard')], len(gluon.data.DataLoader(d, 2, last_batch='discard')))
+d = gluon.data.SimpleDataset(list(range(7))); l = gluon.data.DataLoader(d, 3, last_batch='rollover'); print([x.asnumpy().tolist() for x in l], [x.asnumpy().tolist() for x in l], len(l))
+d = gluon.data.SimpleDataset(list(range(7))); l = gluon.data.DataLoader(d, 3, num_workers=2); print([x.asnumpy().tolist() for x in l]); print(sorted(sum([x.asnumpy().tolist() for x in gluon.data.DataLoader(d, 3, shuffle=True)], [])))
+np.random.seed(3); print(list(gluon.data.RandomSampler(8)), list(gluon.data.SequentialSampler(3)), list(gluon.data.BatchSampler(gluon.data.SequentialSampler(7), 3, 'keep')))
+d = gluon.data.SimpleDataset([1, 2, 3, 4]); print(list(d.filter(lambda x: x % 2)), list(d.take(2)), [list(d.shard(3, i)) for i in range(3)], list(d.transform(lambda x: x * 2)), list(gluon.data.ArrayDataset([1, 2], [3, 4]).transform_first(lambda x: -x)))
+gluon.data.ArrayDataset([1, 2], [3])
+gluon.data.DataLoader([1, 2])
+gluon.data.DataLoader([1, 2], 1, shuffle=True, sampler=gluon.data.SequentialSampler(2))
+def f(x): raise ValueError('broken')
+l = gluon.data.DataLoader(gluon.data.SimpleDataset([1, 2]).transform(f), 1); next(iter(l))
+T = gluon.data.vision.transforms; x = nd.array(np.arange(2 * 3 * 3).reshape((2, 3, 3)), dtype='uint8'); print(T.ToTensor()(x)); y = T.ToTensor()(x); print(T.Normalize((.1, .2, .3), .5)(y).asnumpy().round(4), T.Cast('float32')(x).dtype)
+T = gluon.data.vision.transforms; x = nd.array(np.arange(6 * 8 * 3).reshape((6, 8, 3)), dtype='uint8'); print(T.CenterCrop((4, 2))(x).shape, T.CenterCrop((4, 2))(x).asnumpy()[:, :, 0], T.CropResize(1, 2, 3, 4)(x).asnumpy()[..., 1], T.RandomResizedCrop(5)(x).shape)
+T = gluon.data.vision.transforms; x = nd.array(np.arange(4 * 4 * 1).reshape((4, 4, 1)), dtype='float32'); print(T.Resize(8)(x).asnumpy()[..., 0].round(3), T.Resize((2, 4))(x).shape, T.Resize(2, True)(nd.zeros((4, 8, 3))).shape)
+T = gluon.data.vision.transforms; c = T.Compose([T.Resize(4), T.ToTensor(), T.Normalize(0.5, 0.5)]); print(c(nd.ones((8, 8, 3), dtype='uint8')).shape, c)
+x = nd.array(np.arange(12).reshape((2, 2, 3)), dtype='uint8'); print(nd.image.flip_left_right(x), nd.image.flip_top_bottom(x), nd.image.crop(x, 0, 1, 2, 1), nd.image.to_tensor(nd.stack(x, x)).shape)
+np.random.seed(0); x = nd.array(np.random.randint(0, 255, (4, 4, 3)), dtype='float32'); print(nd.image.random_brightness(x, 0.5, 0.5).asnumpy().round(2)[0], nd.image.random_contrast(x, 0.5, 0.5).asnumpy().round(2)[0])
+nd.image.crop(nd.ones((2, 2, 3)), 1, 1, 2, 2)
+"""
+
+
 def snippets() -> list[str]:
     """Every program."""
     found = [line for part in PARTS for line in part.strip().split("\n") if line]
     return [line.replace("\n", "\n") for line in found]
 
 
-PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT]
+PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT, TRAINING, DATA]
 
 
 def printed(code: str, scope: dict[str, object]) -> str:

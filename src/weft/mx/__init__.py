@@ -12,8 +12,9 @@ from weft.mx.symbols import executor, sym
 from weft.mx.symbols import names as name
 from weft.mx.symbols import sym as symbol
 from weft.mx.symbols.names import AttrScope
-from weft.mx.training import initializer, optimizer
+from weft.mx.training import initializer, kvstore, lr_scheduler, metric, optimizer
 from weft.mx.training import initializer as init
+from weft.mx.training import kvstore as kv
 
 __version__ = "1.9.1"  # of MXNet, whose dialect this is
 
@@ -35,6 +36,10 @@ __all__ = [
     "init",
     "initializer",
     "install",
+    "kv",
+    "kvstore",
+    "lr_scheduler",
+    "metric",
     "name",
     "nd",
     "ndarray",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +16,9 @@ from weft.mx.arrays import autograd
 from weft.mx.arrays.ndarray import NDArray, array
 from weft.mx.base.context import Context, cpu, gpu, num_gpus
 from weft.mx.gluon import nn, splitting
+from weft.mx.gluon.vision_data import FILES, read_idx
 
 FASHION = Path("~/.mxnet/datasets/fashion-mnist")
-FILES = {
-    True: ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    False: ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
 
 
 class Benchmark:
@@ -73,18 +69,6 @@ class Minibatches:
             yield array(images), array(self._labels[chosen], dtype="int32")
 
 
-def _numbers(folder: Path, name: str, dims: int) -> Any:
-    """The elements of an IDX file, which may be compressed."""
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.exists():
-            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            sizes = np.frombuffer(content, ">i4", dims, 4)
-            if len(content) != 4 + 4 * dims + math.prod(map(int, sizes)):
-                raise UsageError(f"{path} is damaged: its sizes are {sizes.tolist()}, but it has {len(content)} bytes")
-            return np.frombuffer(content, np.uint8, offset=4 + 4 * dims).reshape(sizes)
-    raise UsageError(f"there is no {name} in {folder}", why="weft.mx downloads nothing", fix=f"put {name}.gz there")
-
-
 def load_data_fashion_mnist(
     batch_size: int, resize: int | None = None, root: str | Path = FASHION
 ) -> tuple[Minibatches, Minibatches]:
@@ -93,7 +77,7 @@ def load_data_fashion_mnist(
     if resize is not None:
         raise UsageError("load_data_fashion_mnist(resize=...) is not in weft.mx.d2l")
     parts = [
-        Minibatches(_numbers(folder, FILES[train][0], 3), _numbers(folder, FILES[train][1], 1), batch_size, train)
+        Minibatches(read_idx(folder, FILES[train][0], 3), read_idx(folder, FILES[train][1], 1), batch_size, train)
         for train in (True, False)
     ]
     return parts[0], parts[1]

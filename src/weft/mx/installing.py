@@ -10,9 +10,9 @@ from weft.errors import UsageError
 from weft.mx import base, d2l, gluon
 from weft.mx.arrays import autograd, nd, queue
 from weft.mx.base import context
-from weft.mx.gluon import block, loss, nn, parameter, rnn, splitting, trainer, vision_models
+from weft.mx.gluon import block, data, loss, nn, parameter, rnn, splitting, trainer, vision_data, vision_models
 from weft.mx.symbols import names, sym
-from weft.mx.training import initializer, optimizer
+from weft.mx.training import initializer, kvstore, lr_scheduler, metric, optimizer
 
 MODULES: dict[str, Any] = {
     "mxnet": mx,
@@ -22,6 +22,9 @@ MODULES: dict[str, Any] = {
     "mxnet.engine": queue,
     "mxnet.gluon": gluon,
     "mxnet.gluon.block": block,
+    "mxnet.gluon.data": data,
+    "mxnet.gluon.data.vision": vision_data,
+    "mxnet.gluon.data.vision.transforms": vision_data.transforms,
     "mxnet.gluon.loss": loss,
     "mxnet.gluon.contrib": gluon.contrib,
     "mxnet.gluon.contrib.nn": nn,
@@ -37,6 +40,10 @@ MODULES: dict[str, Any] = {
     "mxnet.nd": nd,
     "mxnet.ndarray": nd,
     "mxnet.optimizer": optimizer,
+    "mxnet.kv": kvstore,
+    "mxnet.kvstore": kvstore,
+    "mxnet.lr_scheduler": lr_scheduler,
+    "mxnet.metric": metric,
     "mxnet.name": names,
     "mxnet.random": nd.random,
     "mxnet.sym": sym,

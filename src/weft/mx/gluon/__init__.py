@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from weft.mx.gluon import block, loss, nn, parameter, rnn, vision_models
+from weft.mx.gluon import block, data, loss, nn, parameter, rnn, vision_models
 from weft.mx.gluon import splitting as utils
 from weft.mx.gluon.block import Block, HybridBlock, SymbolBlock
 from weft.mx.gluon.parameter import Constant, Parameter, ParameterDict
@@ -21,6 +21,7 @@ __all__ = [
     "Trainer",
     "block",
     "contrib",
+    "data",
     "loss",
     "model_zoo",
     "nn",

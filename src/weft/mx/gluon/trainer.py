@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 from weft.mx.base.context import Context
-from weft.mx.base.errors import MXNetError
 from weft.mx.gluon.parameter import Parameter, ParameterDict
-from weft.mx.training.optimizer import Optimizer, create
-
-KVSTORES = ("local", "device", None)
+from weft.mx.training.kvstore import KVStore
+from weft.mx.training.kvstore import create as create_store
+from weft.mx.training.optimizer import Optimizer, create, read_states, states_content
 
 
 class Trainer:
@@ -30,8 +30,9 @@ class Trainer:
                 "First argument must be a list or dict of Parameters, got list of "
                 f"{type(found[0]) if isinstance(found, (list, tuple)) and found else type(params)}."
             )
-        if kvstore not in KVSTORES:
-            raise MXNetError(f"kvstore {kvstore!r} is not in weft.mx: use 'local' or 'device'")
+        if isinstance(kvstore, str):
+            kvstore = create_store(kvstore)  # an error, if there is no such store
+        self._kvstore: KVStore | None = kvstore
         given = dict(optimizer_params or {})
         self._params: list[Parameter] = list(found)
         for parameter in self._params:
@@ -78,6 +79,22 @@ class Trainer:
                     total = total + other.as_in_context(grads[0].context)
                 for grad in grads:
                     total.copyto(grad)
+
+    def save_states(self, fname: str) -> None:
+        """Write what the optimizer keeps between updates: waits for it."""
+        devices: dict[int, Any] = {}
+        for (place, _), state in self._states.items():
+            devices.setdefault(place, state)  # alike on all devices
+        Path(fname).write_bytes(states_content(devices, self._optimizer))
+
+    def load_states(self, fname: str) -> None:
+        """Read what an optimizer kept."""
+        states = read_states(Path(fname).read_bytes(), self._optimizer)
+        self._states = {}
+        for place, state in states.items():
+            for context in self._params[place].list_ctx():
+                copies = tuple(array.copyto(context) for array in (state if isinstance(state, tuple) else (state,)))
+                self._states[place, context] = copies if isinstance(state, tuple) else copies[0]
 
     def _update(self, ignore_stale_grad: bool) -> None:
         for place, parameter in enumerate(self._params):

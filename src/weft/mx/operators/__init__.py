@@ -3,6 +3,7 @@
 from weft.mx.operators import (
     algebra,
     elementwise,
+    images,
     indexing,
     layers,
     outputs,
@@ -14,6 +15,6 @@ from weft.mx.operators import (
 )
 from weft.mx.operators.table import RULES
 
-FILES = (elementwise, reductions, shapes, indexing, algebra, layers, outputs, recurrent, sampling, updates)
+FILES = (elementwise, images, reductions, shapes, indexing, algebra, layers, outputs, recurrent, sampling, updates)
 
 __all__ = ["FILES", "RULES"]

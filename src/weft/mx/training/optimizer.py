@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from weft.mx.arrays.array_file import read_arrays, written_arrays
 from weft.mx.arrays.invoke import call_operator
-from weft.mx.arrays.ndarray import NDArray, zeros
+from weft.mx.arrays.ndarray import NDArray, ready, zeros
+from weft.mx.base.context import cpu
+from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import operator
 
 REGISTERED: dict[str, type[Optimizer]] = {}
@@ -37,6 +43,10 @@ class Optimizer:
         self.lr = 0.01 if learning_rate is None else learning_rate
         self.lr_scheduler = lr_scheduler
         if lr_scheduler is not None and learning_rate is not None:
+            if lr_scheduler.base_lr != learning_rate:  # type: ignore[attr-defined]
+                print(  # noqa: T201  # as MXNet does
+                    "learning rate from ``lr_scheduler`` has been overwritten by ``learning_rate`` in optimizer."
+                )
             lr_scheduler.base_lr = learning_rate  # type: ignore[attr-defined]
         self.num_update = begin_num_update
         self._counts: dict[Any, int] = {}
@@ -202,3 +212,63 @@ def create(name: str | Optimizer, **given: Any) -> Optimizer:
     if name.lower() not in REGISTERED:
         raise ValueError(f"Cannot find optimizer {name}")
     return REGISTERED[name.lower()](**given)
+
+
+class Updater:
+    """An optimizer with what it keeps for each key: `updater(key, grad, weight)`."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.states: dict[Any, Any] = {}
+
+    def __call__(self, index: Any, grad: NDArray, weight: NDArray) -> None:
+        """Change a weight."""
+        if index not in self.states:
+            self.states[index] = self.optimizer.create_state(index, weight)
+        self.optimizer.update(index, weight, grad, self.states[index])
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:
+        """What is kept, as the content of an array file: no code is run when it is read."""
+        _ = dump_optimizer
+        return states_content(self.states, self.optimizer)
+
+    def set_states(self, states: bytes) -> None:
+        """Take what was kept."""
+        self.states = read_states(states, self.optimizer)
+
+
+def get_updater(optimizer: Optimizer) -> Updater:
+    """An updater of an optimizer."""
+    return Updater(optimizer)
+
+
+def states_content(states: dict[Any, Any], optimizer: Optimizer) -> bytes:
+    """States under keys, with the counts of updates, as the content of an array file."""
+    named = {}
+    for key, state in states.items():
+        for slot, array in enumerate(state if isinstance(state, tuple) else (state,)):
+            if array is not None:
+                array.wait_to_read()
+                named[json.dumps([key, slot if isinstance(state, tuple) else None])] = array.raw()
+    counts = list(optimizer._counts.items())
+    named[json.dumps(["counts", [key for key, _ in counts]])] = torch.tensor([count for _, count in counts] + [0])
+    return written_arrays(list(named.values()), list(named))
+
+
+def read_states(content: bytes, optimizer: Optimizer) -> dict[Any, Any]:
+    """The states under their keys; the optimizer takes the counts."""
+    arrays, names = read_arrays(content, "the states of an optimizer")
+    found: dict[Any, Any] = {}
+    for name, tensor in zip(names, arrays, strict=True):
+        try:
+            key, slot = json.loads(name)
+        except ValueError as error:
+            raise MXNetError(f"{name!r} is no name of an optimizer's state") from error
+        if key == "counts":
+            optimizer._counts = dict(zip(slot, map(int, tensor.tolist()), strict=False))
+            optimizer.num_update = max([optimizer.num_update, *optimizer._counts.values()])
+            continue
+        key = tuple(key) if isinstance(key, list) else key
+        array = ready(tensor, cpu())
+        found[key] = array if slot is None else (*found.get(key, ()), array)
+    return found

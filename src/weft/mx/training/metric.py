@@ -1,0 +1,435 @@
+"""Measure predictions, batch by batch: `mx.metric`."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.mx.arrays.ndarray import NDArray
+from weft.mx.base.errors import MXNetError
+
+REGISTERED: dict[str, Any] = {}
+
+
+def register(kind: Any) -> Any:
+    """Make a metric known by its name."""
+    REGISTERED[kind.__name__.lower()] = kind
+    return kind
+
+
+def alias(*names: str) -> Callable[[Any], Any]:
+    """Make a metric known by other names."""
+
+    def note(kind: Any) -> Any:
+        REGISTERED.update(dict.fromkeys(names, kind))
+        return kind
+
+    return note
+
+
+def _listed(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _numbers(array: Any) -> Any:
+    return array.asnumpy() if isinstance(array, NDArray) else np.asarray(array)
+
+
+def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool = False) -> Any:
+    """Raise if there are not as many labels as predictions."""
+    left, right = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
+    if left != right:
+        raise ValueError(f"Shape of labels {left} does not match shape of predictions {right}")
+    return (_listed(labels), _listed(preds)) if wrap else (labels, preds)
+
+
+class EvalMetric:
+    """A sum over what was seen, divided by how much that was."""
+
+    def __init__(
+        self,
+        name: str,
+        output_names: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        **given: Any,
+    ) -> None:
+        self.name = str(name)
+        self.output_names, self.label_names = output_names, label_names
+        self._given = given
+        self.reset()
+
+    def __str__(self) -> str:
+        return f"EvalMetric: {dict(self.get_name_value())}"
+
+    def get_config(self) -> dict[str, Any]:
+        """What would make it anew."""
+        own = {"metric": type(self).__name__, "name": self.name}
+        return {**self._given, **own, "output_names": self.output_names, "label_names": self.label_names}
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self.num_inst, self.sum_metric = 0, 0.0
+
+    def reset_local(self) -> None:
+        """Forget what was seen."""
+        self.reset()
+
+    def update(self, labels: Any, preds: Any) -> None:
+        """See batches: waits for them."""
+        labels, preds = check_label_shapes(_listed(labels), _listed(preds))
+        for label, pred in zip(labels, preds, strict=True):
+            self._add(*self._measure(_numbers(label), _numbers(pred)))
+
+    def update_dict(self, label: dict[str, Any], pred: dict[str, Any]) -> None:
+        """See a batch whose labels and predictions have names."""
+        preds = [pred[name] for name in self.output_names] if self.output_names is not None else list(pred.values())
+        labels = [label[name] for name in self.label_names] if self.label_names is not None else list(label.values())
+        self.update(labels, preds)
+
+    def _add(self, total: float, count: int) -> None:
+        self.sum_metric += total
+        self.num_inst += count
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        raise NotImplementedError
+
+    def _value(self) -> float:
+        return self.sum_metric / self.num_inst
+
+    def get(self) -> Any:
+        """The name and the figure; nan before anything was seen."""
+        return self.name, self._value() if self.num_inst else float("nan")
+
+    get_global = get
+
+    def get_name_value(self) -> list[tuple[str, float]]:
+        """Names and figures."""
+        name, value = self.get()
+        return list(zip(_listed(name), _listed(value), strict=True))
+
+    get_global_name_value = get_name_value
+
+
+@alias("composite")
+@register
+class CompositeEvalMetric(EvalMetric):
+    """Several metrics."""
+
+    def __init__(self, metrics: Any = None, name: str = "composite", **given: Any) -> None:
+        self.metrics = [create(metric) for metric in metrics or ()]
+        super().__init__(name, **given)
+
+    def add(self, metric: Any) -> None:
+        """Put in another one."""
+        self.metrics.append(create(metric))
+
+    def get_metric(self, index: int) -> Any:
+        """One of them."""
+        return self.metrics[index]
+
+    def update(self, labels: Any, preds: Any) -> None:
+        """See batches."""
+        for metric in self.metrics:
+            metric.update(labels, preds)
+
+    def update_dict(self, label: dict[str, Any], pred: dict[str, Any]) -> None:
+        """See a batch whose labels and predictions have names."""
+        for metric in self.metrics:
+            metric.update_dict(OrderedDict(label), OrderedDict(pred))
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        for metric in self.metrics:
+            metric.reset()
+
+    def get(self) -> Any:
+        """The names and the figures."""
+        pairs = [pair for metric in self.metrics for pair in metric.get_name_value()]
+        return [name for name, _ in pairs], [value for _, value in pairs]
+
+
+@alias("acc")
+@register
+class Accuracy(EvalMetric):
+    """The share of predictions that are the label."""
+
+    def __init__(self, axis: int = 1, name: str = "accuracy", *places: Any, **given: Any) -> None:
+        super().__init__(name, *places, axis=axis, **given)
+        self.axis = axis
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        if pred.shape != label.shape:
+            if not -pred.ndim <= self.axis < pred.ndim:
+                raise MXNetError(f"axis {self.axis} exceeds the {pred.ndim} dimensions of the predictions")
+            pred = pred.argmax(axis=self.axis)
+        found, wanted = pred.astype("int32").reshape(-1), label.astype("int32").reshape(-1)
+        check_label_shapes(wanted, found)
+        return int((found == wanted).sum()), len(found)
+
+
+@alias("top_k_accuracy", "top_k_acc")
+@register
+class TopKAccuracy(EvalMetric):
+    """The share of labels that are among the likeliest predictions."""
+
+    def __init__(self, top_k: int = 1, name: str = "top_k_accuracy", *places: Any, **given: Any) -> None:
+        if top_k <= 1:
+            raise AssertionError("Please use Accuracy if top_k is no more than 1")
+        super().__init__(f"{name}_{top_k}", *places, top_k=top_k, **given)
+        self.top_k = top_k
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        if pred.ndim > 2:
+            raise AssertionError("Predictions should be no more than 2 dims")
+        if pred.ndim == 1:
+            return int((np.argsort(pred.astype("float32")) == label).sum()), len(pred)
+        best = np.argpartition(pred.astype("float32"), -self.top_k)[:, -self.top_k :]
+        return int((best == label.astype("int32").reshape(-1, 1)).sum()), len(pred)
+
+
+class _Binary(EvalMetric):
+    """What figures of two classes share: the counts of right and wrong answers."""
+
+    def __init__(self, name: str, *places: Any, average: str = "macro", **given: Any) -> None:
+        self.average = average
+        super().__init__(name, *places, **given)
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        super().reset()
+        self._counts = np.zeros((2, 2))  # of labels (rows) and predictions (columns)
+
+    def update(self, labels: Any, preds: Any) -> None:
+        """See batches: waits for them."""
+        labels, preds = check_label_shapes(_listed(labels), _listed(preds))
+        for label, pred in zip(labels, preds, strict=True):
+            wanted, found = _numbers(label).astype("int32").reshape(-1), _numbers(pred).argmax(axis=1).reshape(-1)
+            if len(np.unique(wanted)) > 2:
+                raise ValueError(f"{type(self).__name__} currently only supports binary classification.")
+            np.add.at(self._counts, (wanted, found), 1)
+        if self.average == "macro":
+            self._add(self._figure(), 1)
+            self._counts[:] = 0
+        else:
+            self.num_inst = int(self._counts.sum())
+            self.sum_metric = self._figure() * self.num_inst
+
+    def _figure(self) -> float:
+        raise NotImplementedError
+
+
+@register
+class F1(_Binary):
+    """The harmonic mean of precision and recall."""
+
+    def __init__(
+        self, name: str = "f1", output_names: Any = None, label_names: Any = None, average: str = "macro"
+    ) -> None:
+        super().__init__(name, output_names, label_names, average=average)
+
+    def _figure(self) -> float:
+        right, found, wanted = self._counts[1, 1], self._counts[:, 1].sum(), self._counts[1].sum()
+        precision, recall = right / found if found else 0.0, right / wanted if wanted else 0.0
+        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+@register
+class MCC(_Binary):
+    """The correlation of labels and predictions of two classes."""
+
+    def __init__(
+        self, name: str = "mcc", output_names: Any = None, label_names: Any = None, average: str = "macro"
+    ) -> None:
+        super().__init__(name, output_names, label_names, average=average)
+
+    def _figure(self) -> float:
+        (true_no, false_yes), (false_no, true_yes) = self._counts
+        terms = [true_yes + false_yes, true_yes + false_no, true_no + false_yes, true_no + false_no]
+        below = math.prod(term for term in terms if term)
+        return float((true_yes * true_no - false_yes * false_no) / math.sqrt(below)) if self._counts.sum() else 0.0
+
+
+class _Difference(EvalMetric):
+    """What means of differences share."""
+
+    default = ""
+
+    def __init__(self, name: str | None = None, output_names: Any = None, label_names: Any = None) -> None:
+        super().__init__(name or self.default, output_names, label_names)
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        columns = [x.reshape(-1, 1) if x.ndim == 1 else x for x in (label, pred)]
+        return float(self._mean(columns[0] - columns[1])), 1
+
+    def _mean(self, difference: Any) -> Any:
+        raise NotImplementedError
+
+
+@register
+class MAE(_Difference):
+    """The mean of differences without their signs."""
+
+    default = "mae"
+
+    def _mean(self, difference: Any) -> Any:
+        return np.abs(difference).mean()
+
+
+@register
+class MSE(_Difference):
+    """The mean of squared differences."""
+
+    default = "mse"
+
+    def _mean(self, difference: Any) -> Any:
+        return (difference**2).mean()
+
+
+@register
+class RMSE(_Difference):
+    """The root of the mean of squared differences."""
+
+    default = "rmse"
+
+    def _mean(self, difference: Any) -> Any:
+        return np.sqrt((difference**2).mean())
+
+
+class _Likelihood(EvalMetric):
+    """What logarithms of the labels' probabilities share."""
+
+    def __init__(self, name: str, eps: float, output_names: Any = None, label_names: Any = None) -> None:
+        super().__init__(name, output_names, label_names, eps=eps)
+        self.eps = eps
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        label = label.reshape(-1)
+        if label.shape[0] != pred.shape[0]:
+            raise AssertionError((label.shape[0], pred.shape[0]))
+        likely = pred[np.arange(label.shape[0]), label.astype("int64")]
+        return float(-np.log(likely + self.eps).sum()), label.shape[0]
+
+
+@alias("ce")
+@register
+class CrossEntropy(_Likelihood):
+    """Minus the mean logarithm of the label's probability."""
+
+    def __init__(self, eps: float = 1e-12, name: str = "cross-entropy", *places: Any, **given: Any) -> None:
+        super().__init__(name, eps, *places, **given)
+
+
+REGISTERED["cross-entropy"] = CrossEntropy
+
+
+@alias("nll_loss", "nll-loss")
+@register
+class NegativeLogLikelihood(_Likelihood):
+    """Minus the mean logarithm of the label's probability."""
+
+    def __init__(self, eps: float = 1e-12, name: str = "nll-loss", *places: Any, **given: Any) -> None:
+        super().__init__(name, eps, *places, **given)
+
+
+@register
+class Perplexity(EvalMetric):
+    """The exponential of the mean of minus the logarithms of the labels' probabilities."""
+
+    def __init__(
+        self, ignore_label: int | None, axis: int = -1, name: str = "perplexity", *places: Any, **given: Any
+    ) -> None:
+        super().__init__(name, *places, ignore_label=ignore_label, **given)
+        self.ignore_label, self.axis = ignore_label, axis
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        if label.size != pred.size / pred.shape[-1]:
+            raise AssertionError(f"shape mismatch: {label.shape} vs. {pred.shape}")
+        places = np.expand_dims(label.astype("int64").reshape(pred.shape[:-1]), self.axis)
+        likely = np.take_along_axis(pred, places, self.axis).reshape(-1)
+        count = label.size
+        if self.ignore_label is not None:
+            ignored = label.reshape(-1) == self.ignore_label
+            likely, count = np.where(ignored, 1, likely), count - int(ignored.sum())
+        return float(-np.log(np.maximum(1e-10, likely)).sum()), count
+
+    def _value(self) -> float:
+        return math.exp(self.sum_metric / self.num_inst)
+
+
+@alias("pearsonr")
+@register
+class PearsonCorrelation(EvalMetric):
+    """The correlation of labels and predictions."""
+
+    def __init__(self, name: str = "pearsonr", *places: Any, **given: Any) -> None:
+        given.pop("average", None)
+        super().__init__(name, *places, **given)
+
+    def _measure(self, label: Any, pred: Any) -> tuple[float, int]:
+        check_label_shapes(label, pred, shape=True)
+        return float(np.corrcoef(pred.ravel(), label.ravel())[0, 1]), 1
+
+
+@register
+class Loss(EvalMetric):
+    """The mean of outputs, whatever the labels."""
+
+    def __init__(self, name: str = "loss", *places: Any, **given: Any) -> None:
+        super().__init__(name, *places, **given)
+
+    def update(self, labels: Any, preds: Any) -> None:  # noqa: ARG002
+        """See batches: waits for them."""
+        for pred in _listed(preds):
+            values = _numbers(pred)
+            self._add(float(values.sum()), values.size)
+
+
+class CustomMetric(EvalMetric):
+    """A function of labels and predictions, as NumPy arrays, that gives a figure, or a sum and a count."""
+
+    def __init__(
+        self,
+        feval: Callable[[Any, Any], Any],
+        name: str | None = None,
+        allow_extra_outputs: bool = False,
+        *places: Any,
+        **given: Any,
+    ) -> None:
+        if name is None:
+            name = feval.__name__
+            name = f"custom({name})" if "<" in name else name
+        super().__init__(name, *places, **given)
+        self._feval, self._allow_extra_outputs = feval, allow_extra_outputs
+
+    def update(self, labels: Any, preds: Any) -> None:
+        """See batches: waits for them."""
+        labels, preds = _listed(labels), _listed(preds)
+        if not self._allow_extra_outputs:
+            check_label_shapes(labels, preds)
+        for label, pred in zip(labels, preds, strict=False):
+            found = self._feval(_numbers(label), _numbers(pred))
+            self._add(*(found if isinstance(found, tuple) else (found, 1)))
+
+
+def np_metric(
+    numpy_feval: Callable[[Any, Any], Any], name: str | None = None, allow_extra_outputs: bool = False
+) -> Any:
+    """A metric of a function of NumPy arrays."""
+    return CustomMetric(numpy_feval, name or numpy_feval.__name__, allow_extra_outputs)
+
+
+def create(metric: Any, *args: Any, **given: Any) -> Any:
+    """A metric by its name, of a function, or several as one."""
+    if isinstance(metric, EvalMetric):
+        return metric
+    if isinstance(metric, (list, tuple)):
+        return CompositeEvalMetric(metric)
+    if isinstance(metric, str):
+        if metric.lower() not in REGISTERED:
+            raise AssertionError(f"Cannot find metric {metric}. Known are: {', '.join(sorted(REGISTERED))}")
+        return REGISTERED[metric.lower()](*args, **given)
+    return CustomMetric(metric, *args, **given)
