@@ -71,6 +71,7 @@ class Guarded(Generic[Runs]):
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers if entry.argument is not None)
         self._places = tuple(entry.slot.let_go(touched) for entry in traced.numbers if entry.slot is not None)
+        self._computed = tuple(entry.computed for entry in traced.numbers if entry.computed is not None)
         self._conditions = traced.conditions
         slots = [state.slot(tensor) for tensor in captured]
         # Places of one tensor are one input, as long as it is one tensor; and what puts into a place what is there
@@ -134,7 +135,12 @@ class Guarded(Generic[Runs]):
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
-        return self._resolved(self._found(leaves))
+        return self._resolved(self._with_computed(self._found(leaves)))
+
+    def _with_computed(self, inputs: list[Any]) -> list[Any]:
+        """The same with what Python computes of numbers among them."""
+        numbers = inputs[len(self.arguments) + len(self.slots) :] if self._computed else ()
+        return [*inputs, *(leaf.value(numbers) for leaf in self._computed)]
 
     def _found(self, leaves: Sequence[Any]) -> list[Any]:
         return [
@@ -149,7 +155,7 @@ class Guarded(Generic[Runs]):
         numbers = [*(leaves[index] for index in self.numbers), *map(number_at, self._places)]
         for slot, number in zip(self._places, numbers[len(self.numbers) :], strict=True):
             if number is MISSING:
-                return f"{slot.path} is no longer a whole number"
+                return f"{slot.path} is no longer a number"
         broken = (condition for condition in self._conditions if not condition.holds(numbers))
         return next((f"{condition.text} no longer holds of a number that is counted" for condition in broken), None)
 
@@ -163,14 +169,13 @@ class Guarded(Generic[Runs]):
         """The inputs, if the program may run; the quick form of `miss`."""
         captured = self._unchanged(leaves)
         if captured is not None:
-            return self._resolved(
-                [
-                    *[leaves[index] for index in self.arguments],
-                    *captured,
-                    *[leaves[index] for index in self.numbers],
-                    *[slot.get() for slot in self._places],
-                ]
-            )
+            found = [
+                *[leaves[index] for index in self.arguments],
+                *captured,
+                *[leaves[index] for index in self.numbers],
+                *[slot.get() for slot in self._places],
+            ]
+            return self._resolved(self._with_computed(found))
         return self.inputs(leaves) if self.miss(leaves) is None else None
 
     def holds(self, leaves: Sequence[Any]) -> bool:

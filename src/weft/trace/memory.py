@@ -72,6 +72,10 @@ class TensorState:
         return self.input
 
 
+def _nothing(_: Any) -> None:
+    """Make no input."""
+
+
 class TensorTable:
     """Every tensor and every piece of memory of one trace, and the values so far, in order.
 
@@ -84,6 +88,7 @@ class TensorTable:
         self.place = place
         self.memories: dict[int, TracedMemory] = {}
         self.numbers: dict[Any, Value] = {}
+        self.derive: Callable[[Any], Value | None] = _nothing  # makes an input of what Python computed of numbers
         self.depends_on_offsets = False
         self.states: dict[int, TensorState] = {}
 

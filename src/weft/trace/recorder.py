@@ -72,8 +72,9 @@ class CallBuilder:
         return literal(argument)
 
     def _number(self, argument: torch.SymInt | torch.SymFloat) -> Value | None:
-        """A number that may change from call to call: itself, or sums and products of such; no more is followed."""
-        return self._written(argument.node.expr, float if isinstance(argument, torch.SymFloat) else int)
+        """A number that may change from call to call: itself, sums and products of such, or what Python computes."""
+        found = self._written(argument.node.expr, float if isinstance(argument, torch.SymFloat) else int)
+        return self.table.derive(argument) if found is None else found
 
     def _written(self, expression: Any, kind: type) -> Value | None:
         if expression in self.table.numbers:

@@ -115,7 +115,7 @@ class Request:
 class TracedNumber:
     """A Python number that goes in: its value today, in the Graph, the symbol that stands for it, where it is.
 
-    That is a position among the arguments, or a place that the function reaches by itself.
+    That is a position among the arguments, or a place that the function reaches by itself; or it is computed of such.
     """
 
     number: float
@@ -124,6 +124,7 @@ class TracedNumber:
     stand_in: Any
     argument: int | None = None
     slot: Location | None = None
+    computed: NumberLeaf | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +146,7 @@ class Tracer:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.recorder = Recorder(self._adopt, self._place, self._results)
+        self.recorder.derive = self._derive
         self.interception = Interception(self)
         self.trace = Trace()
         self.copies = ArgumentCopies((), {}, (), {})
@@ -283,10 +285,23 @@ class Tracer:
     def _add_place(self, slot: Location, name: str) -> Any:
         number = slot.get()
         stand_in, symbol = self.interception.symbol(number, name)
-        value = Value("input", (), NumberType("int"), name=slot.path.replace(".", "_"))
+        value = Value("input", (), NumberType(type(number).__name__), name=slot.path.replace(".", "_"))
         self.recorder.numbers[symbol] = value
         self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, slot=slot))
         return stand_in
+
+    def _derive(self, number: torch.SymInt | torch.SymFloat) -> Value | None:
+        """An input for what Python computes of numbers in places, beyond what the program itself does."""
+        leaf = None if self._in_backward else self._of_places(number.node.expr)
+        if leaf is None:
+            return None
+        found = leaf.value([entry.number for entry in self.trace.numbers])
+        value = Value(
+            "input", (), NumberType("float" if isinstance(number, torch.SymFloat) else "int"), name="computed"
+        )
+        self.recorder.numbers[number.node.expr] = value
+        self.trace.numbers.append(TracedNumber(found, value, None, None, computed=leaf))
+        return value
 
     def _argument_name(self, argument: int) -> str:
         names = self.request.argument_names
@@ -311,7 +326,7 @@ class Tracer:
 
     def number_leaf(self, leaf: Any, *, of_arguments: bool = True) -> Any:
         """A number that is left somewhere: what each run computes of its numbers, where that is possible."""
-        if isinstance(leaf, torch.SymInt):
+        if isinstance(leaf, (torch.SymInt, torch.SymFloat)):
             found = self._of_places(leaf.node.expr, of_arguments=of_arguments)
             if found is not None:
                 return found

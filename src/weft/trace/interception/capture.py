@@ -305,9 +305,16 @@ class Interception:
             return operator(*arguments, **keywords)
 
 
+class _ExactPrinter(PythonPrinter):
+    """Writes fractions with all their digits."""
+
+    def _print_Float(self, number: Any) -> str:  # noqa: N802 - called by the name of the class that it prints
+        return repr(float(number))
+
+
 def function_of(expression: Any, symbols: Sequence[Any]) -> Callable[..., Any]:
-    """A Python function that computes an expression of whole numbers from the values of symbols."""
-    text = PythonPrinter().doprint(expression)
+    """A Python function that computes an expression of numbers from the values of symbols."""
+    text = _ExactPrinter().doprint(expression)
     names = ", ".join(map(str, symbols))
     found: Callable[..., Any] = eval(f"lambda {names}: {text}", {"math": math, "torch": torch})
     return found

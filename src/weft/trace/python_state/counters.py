@@ -1,14 +1,15 @@
-"""Take whole numbers in Python places as inputs of a program, so that one program does for all that code counts there.
+"""Take numbers in Python places as inputs of a program, so that one program does for all that code counts there.
 
-`self.steps += 1` and `cache.position += 1` change at each call what the next one finds. Such a number goes into the
-program as it is at each run; what the code made of it is an expression, which each run computes and puts back. What the
-code decided by it (`if self.steps % 10 == 0`) is a condition that must hold for the program to run.
+`self.steps += 1`, `self.decay *= 0.9` and `cache.position += 1` change at each call what the next one finds. Such a
+number goes into the program as it is at each run; what the code made of it is an expression, which each run computes and
+puts back. What the code decided by it (`if self.steps % 10 == 0`) is a condition that must hold for the program to run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from weft.trace.python_state.containers import MISSING, put
@@ -42,20 +43,20 @@ class Condition:
         return bool(self.test.value(numbers))
 
 
-def is_whole_number(thing: Any) -> bool:
+def is_countable(thing: Any) -> bool:
     """Whether a thing is a number that a program may take from a place."""
-    return type(thing) is int and -LARGEST < thing < LARGEST
+    return (type(thing) is int and -LARGEST < thing < LARGEST) or (type(thing) is float and isfinite(thing))
 
 
 def counted_places(kept: Iterable[Rebound]) -> list[Location]:
-    """The places whose whole numbers became others."""
+    """The places whose numbers became others."""
     found: list[Location] = []
     for entry in kept:
         if entry.slot.given is not None or entry.appends:
             continue
         if not entry.refills:
             leaf = entry.leaves[0] if entry.structure.is_leaf() else None
-            if _may_count(leaf) and is_whole_number(entry.before):
+            if _may_count(leaf) and is_countable(entry.before):
                 found.append(entry.slot)
         elif isinstance(entry.slot.container, REFILLED):
             found += _counted_items(entry)
@@ -63,7 +64,7 @@ def counted_places(kept: Iterable[Rebound]) -> list[Location]:
 
 
 def _counted_items(entry: Rebound) -> list[Location]:
-    """The places of whole numbers in a list that has as many items as before."""
+    """The places of numbers in a list that has as many items as before."""
     items = entry.slot.container
     if entry.structure.num_children != len(items) or entry.structure.num_leaves != len(items):
         return []
@@ -71,12 +72,12 @@ def _counted_items(entry: Rebound) -> list[Location]:
     return [
         inside.at(place)
         for place, (leaf, item) in enumerate(zip(entry.leaves, items, strict=True))
-        if _may_count(leaf) and is_whole_number(item)
+        if _may_count(leaf) and is_countable(item)
     ]
 
 
 def _may_count(leaf: Any) -> bool:
-    return isinstance(leaf, NumberLeaf) or is_whole_number(leaf)
+    return isinstance(leaf, NumberLeaf) or is_countable(leaf)
 
 
 def place_stand_in(slot: Location, stand_in: Any) -> None:
@@ -90,4 +91,4 @@ def place_stand_in(slot: Location, stand_in: Any) -> None:
 def number_at(slot: Location) -> Any:
     """The number that is in a place now; MISSING if there is none that a program may take."""
     found = slot.get()
-    return found if is_whole_number(found) else MISSING
+    return found if is_countable(found) else MISSING

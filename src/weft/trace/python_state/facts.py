@@ -69,7 +69,7 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
 
 def _any(number: Any) -> Any:
     """What is compared of a number that a program takes as it is."""
-    return (type(number), "any") if type(number) is int else content(number)
+    return (type(number), "any") if type(number) in (int, float) else content(number)
 
 
 def _of_key(key: Any, inner: Callable[[Any], Any]) -> Any:
@@ -443,10 +443,10 @@ def plain(compared: Any) -> Any:
     """What `content` was made of, as far as it matters to a sentence."""
     if isinstance(compared, Same):
         return compared.thing
-    if isinstance(compared, tuple) and compared[0] is float:
-        return float.fromhex(compared[1])
     if isinstance(compared, tuple) and compared[1:] == ("any",):
         return LetGo("any number")
+    if isinstance(compared, tuple) and compared[0] is float:
+        return float.fromhex(compared[1])
     if isinstance(compared, tuple) and compared[0] is complex:
         return complex(*(float.fromhex(part) for part in compared[1:]))
     return compared[1] if isinstance(compared, tuple) else compared
