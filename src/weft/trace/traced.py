@@ -36,7 +36,7 @@ from weft.trace.python_state.retracing import (
 )
 from weft.trace.python_state.tensor_facts import Asked
 from weft.trace.python_state.trees import GivenLeaf, TakenApart, TensorLeaf
-from weft.trace.tracer import Around, Request, TracedInput, TracedNumber, Tracer
+from weft.trace.tracer import Around, Request, Trace, TracedInput, TracedNumber, Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,7 @@ class Traced:
     asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
     around: Around = field(default_factory=Around)
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
+    counted_index: frozenset[tuple[int, int]] = frozenset()  # where code has indexed by counted numbers
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
 
@@ -204,7 +205,7 @@ def _with_numbers(request: Request) -> Traced:
             places += tuple(more)  # what was put there happened to be what had been there
             continue
         if not traced.fixed and not traced.fixed_places:
-            if _is_same(traced, fixed):
+            if _is_same(traced, _indexed_alike(traced, fixed, request)):
                 return replace(traced, fixed=request.numbers - free)
             if not free or not places:
                 break
@@ -213,6 +214,14 @@ def _with_numbers(request: Request) -> Traced:
         free = free - traced.fixed
         places = tuple(slot for number, slot in enumerate(places) if number not in traced.fixed_places)
     return _all_fixed(fixed, request)
+
+
+def _indexed_alike(traced: Traced, fixed: Traced, request: Request) -> Traced:
+    """The program with numbers written in that indexes by counted numbers where another one has found such."""
+    if not traced.counted_index:
+        return fixed
+    state, known = request.walk(*request.state.roots), traced.counted_index
+    return _trace(replace(request, numbers=frozenset(), state=state, counted_index=known))
 
 
 def _all_fixed(traced: Traced, request: Request) -> Traced:
@@ -292,12 +301,7 @@ def _traced_once(request: Request) -> Traced:
     finally:
         changes = kept.take_back(request.state)
         left = kept.put_back(find_state(*request.state.roots))
-    real: dict[int, Any] = {id(entry.stand_in): entry.tensor for entry in trace.inputs}
-    real |= {
-        id(entry.stand_in): OwnNumber(identity(entry.slot.container), entry.slot.key)
-        for entry in trace.numbers
-        if entry.slot is not None
-    }
+    real = _known_things(trace)
     constants = left.constants(real, tracer.constant)
     changes += tracer.copies.changes()
     apart = TakenApart([tracer.result, *(change.after for change in changes)], request.state, tracer.copies.numbers)
@@ -317,6 +321,7 @@ def _traced_once(request: Request) -> Traced:
         *trace.leaves,
         *map(tracer.number_leaf, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves))),
     ]
+    tracer.check_copies(everything)
     described, writes = outcome(tracer.recorder, everything)
     if not request.keeps_gradients:
         described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])
@@ -350,11 +355,25 @@ def _traced_once(request: Request) -> Traced:
         tracer.facts.asked,
         request.around,
         _of_inference(leaves, everything),
+        tracer.counted_index,
         tuple(constants),
         _spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
+
+
+def _known_things(trace: Trace) -> dict[int, Any]:
+    """By the identity of each stand-in what it stands for: a tensor, or the number in a place."""
+    numbers = [entry for entry in trace.numbers if entry.slot is not None]
+    return {
+        **{id(entry.stand_in): entry.tensor for entry in trace.inputs},
+        **{
+            id(entry.stand_in): OwnNumber(identity(entry.slot.container), entry.slot.key)
+            for entry in numbers
+            if entry.slot
+        },
+    }
 
 
 def _numbered(described: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Result], list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous, type_of
 from weft.trace.answers import TraceConstants, find_answer
+from weft.trace.counted_index import CountedIndex
 from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.interception.builtin_names import builtin_names
 from weft.trace.interception.capture import (
@@ -108,7 +109,8 @@ class Request:
     around: Around = field(default_factory=Around)
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
     walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
-    places: tuple[Location, ...] = ()  # of whole numbers that the function reaches by itself, which may change too
+    places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
+    counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,6 +164,7 @@ class Tracer:
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
         self._packed = PackedSequences(self.interception.empty, self._elements)
+        self._counted = CountedIndex(self._is_counted, request.counted_index)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
 
     # -- running ------------------------------------------------------------------------------------------------
@@ -289,6 +292,24 @@ class Tracer:
         self.recorder.numbers[symbol] = value
         self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, slot=slot))
         return stand_in
+
+    @property
+    def counted_index(self) -> frozenset[tuple[int, int]]:
+        """Where code has indexed by counted numbers."""
+        return frozenset(self._counted.found)
+
+    def _is_counted(self, thing: Any) -> bool:
+        return isinstance(thing, torch.SymInt) and self._of_places(thing.node.expr) is not None
+
+    def check_copies(self, leaves: Iterable[Any]) -> None:
+        """Refuse to hand on, or to write into, what was copied from counted places: in eager it is a view of them."""
+        copies = {storage_key(copy) for copy in self._counted.copies}
+        handed_on = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+        if copies and (
+            any(self.recorder.memories[key].version for key in copies)
+            or any(storage_key(leaf) in copies for leaf in handed_on)
+        ):
+            refuse("counter", None, detail="a slice")
 
     def _derive(self, number: torch.SymInt | torch.SymFloat) -> Value | None:
         """An input for what Python computes of numbers in places, beyond what the program itself does."""
@@ -422,6 +443,9 @@ class Tracer:
         for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
             if leaf in self._packed or id(leaf) in self._unsized:
                 refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
+        counted = self._counted.replaced(function, arguments)
+        if counted is not None:
+            return counted, arguments, keywords
         return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
 
     def _elements(self, tensor: torch.Tensor) -> torch.Tensor | None:

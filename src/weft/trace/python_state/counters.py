@@ -1,8 +1,9 @@
 """Take numbers in Python places as inputs of a program, so that one program does for all that code counts there.
 
 `self.steps += 1`, `self.decay *= 0.9` and `cache.position += 1` change at each call what the next one finds. Such a
-number goes into the program as it is at each run; what the code made of it is an expression, which each run computes and
-puts back. What the code decided by it (`if self.steps % 10 == 0`) is a condition that must hold for the program to run.
+number goes into the program as it is at each run; what the code made of it is an expression, which each run computes
+and puts back. What the code decided by it (`if self.steps % 10 == 0`) is a condition that must hold for the program to
+run.
 """
 
 from __future__ import annotations
