@@ -7,13 +7,11 @@ from weft.codegen.kernels.attention import emit_attention
 from weft.codegen.kernels.attention_gradient import emit_attention_gradient
 from weft.codegen.kernels.check import emit_check
 from weft.codegen.kernels.conv import emit_conv
-from weft.codegen.kernels.conv_weight import emit_weight_gradient
-from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
+from weft.codegen.kernels.conv_weight import emit_depthwise_weight, emit_weight_gradient
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.loop import emit_loop
 from weft.codegen.kernels.pack import emit_pack
-from weft.codegen.kernels.pool import emit_pool
-from weft.codegen.kernels.pool_gradient import emit_pool_gradient
+from weft.codegen.kernels.pool import emit_pool, emit_pool_gradient
 from weft.codegen.kernels.reduce import emit_reduce
 from weft.codegen.kernels.scatter import emit_scatter
 from weft.codegen.kernels.top import emit_top

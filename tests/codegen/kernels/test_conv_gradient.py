@@ -8,8 +8,7 @@ from tests.codegen.kernel_cases import assert_as_exact_as_eager, assert_untouche
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from weft.codegen.kernels.conv import emit_conv
-from weft.codegen.kernels.conv_weight import emit_weight_gradient
-from weft.codegen.kernels.depthwise_weight import emit_depthwise_weight
+from weft.codegen.kernels.conv_weight import emit_depthwise_weight, emit_weight_gradient
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.llvm.module import Module
 from weft.plan.fuse.conv_gradients import InputGradient, border_for_few_channels, input_gradient

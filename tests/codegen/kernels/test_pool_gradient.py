@@ -8,7 +8,7 @@ from tests.codegen.kernel_cases import assert_untouched, compiled, guarded, targ
 from tests.codegen.kernels.test_pool import IDS, LAYOUTS, WINDOWS, images
 from torch.nn import functional
 
-from weft.codegen.kernels.pool_gradient import emit_pool_gradient
+from weft.codegen.kernels.pool import emit_pool_gradient
 from weft.plan.kernels.images import ImageWindow
 from weft.plan.kernels.pool import PoolGradientKernel, choose_pool_gradient_schedule
 from weft.target import Target

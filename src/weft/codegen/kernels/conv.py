@@ -16,6 +16,8 @@ window run from the first place inside to the last, and nothing is chosen. (Of a
 images, 52 of 100 places are outside.)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +43,314 @@ from weft.plan.kernels.gemm import Epilogue
 
 Pixel = tuple[Register, Register, Register]  # image, row and column of an output pixel
 Bounds = tuple[Register, Register]  # the first, and the one behind the last
+# Gives the addresses that all pixels see at a row and column of the window.
+Seen = Callable[[list[Register], Register, Register], list[Register]]
+
+
+def emit_conv(module: Module, kernel: ConvKernel) -> None:
+    """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
+    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
+    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    if kernel.tile_count:
+        ConvEmitter(writer, kernel).emit()
+
+
+class ConvEmitter(BlockLoops):
+    """Emits the loops over blocks, and a function for each shape of block that they meet."""
+
+    def __init__(self, writer: FunctionWriter, kernel: ConvKernel) -> None:
+        super().__init__(writer, kernel.walk)
+        self.kernel = kernel
+        self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
+        self.pointers = list(writer.parameters[:-2])
+
+    def enter(self, matrix: Register) -> None:
+        """Move all pointers to the channels of one group."""
+        kernel, moved = self.kernel, self.vectors.moved
+        out, image, weights, *inputs = self.writer.parameters[:-2]
+        self.pointers = [
+            moved(out, (matrix, kernel.out_channels)),
+            moved(image, (matrix, kernel.in_channels * kernel.input.channel)),
+            moved(weights, (matrix, kernel.packed_group)),
+        ]
+        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
+            self.pointers.append(moved(pointer, (matrix, kernel.out_channels * operand.column)))
+
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
+        """Call the function of a shape."""
+        kernel, moved = self.kernel, self.vectors.moved
+        out, image, weights, *inputs = self.pointers
+        arguments = [
+            moved(out, (at.column, 1)),
+            moved(image, (at.column if kernel.depthwise else at.first, kernel.input.channel)),
+            moved(weights, (at.column, kernel.depth), (at.first, shape.vectors * self.vectors.lanes)),
+        ]
+        pixel = at.row
+        if kernel.of_images:
+            pixel = self.writer.add(self.writer.multiply(at.row, prod(kernel.out_size)), at.visit)
+        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
+            arguments.append(moved(pointer, (pixel, operand.row), (at.column, operand.column)))
+        self.call_block(shape, [*arguments, pixel, at.iterations, at.phase])
+
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape, in the kernel's way."""
+        return EMITTERS[self.kernel.way](BlockParts.begin(self.writer.module, self.kernel, shape))
+
+
+@dataclass(frozen=True)
+class BlockParts:
+    """A block's function while it is written: void block(out*, input*, weights*, inputs*..., pixel, iterations, phase).
+
+    out and input are at the first pixel of the first image, all pointers at the block's first channels.
+    """
+
+    name: str
+    kernel: ConvKernel
+    writer: FunctionWriter
+    block: RegisterBlock
+    pixels: Pixels
+    inputs: list[Register]
+    weights: Register
+    iterations: Register
+    phase: PartOfSum | None
+    ending: Ending
+
+    @classmethod
+    def begin(cls, module: Module, kernel: ConvKernel, shape: BlockShape) -> BlockParts:
+        """Begin the function of a block."""
+        name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
+        pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
+        writer = module.inner_function(name, [*pointers, "i64", "i64", "i64"])
+        vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
+        out, image, weights, *inputs, pixel, iterations, phase = writer.parameters
+        in_parts = kernel.walk.parts.count > 1
+        pixels = Pixels(vectors, kernel, pixel, shape.rows)
+        return cls(
+            name=name,
+            kernel=kernel,
+            writer=writer,
+            block=RegisterBlock(vectors, shape),
+            pixels=pixels,
+            inputs=pixels.inputs(image),
+            weights=weights,
+            iterations=iterations if in_parts else writer.integer(kernel.walk.parts.total),
+            phase=PartOfSum.of(phase, kernel.walk.parts.count),
+            ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)),
+        )
+
+    @property
+    def vectors(self) -> Vectors:
+        """Give the vectors of the block."""
+        return self.block.vectors
+
+    @property
+    def function(self) -> BlockFunction:
+        """Give what emits the start and end of the sums."""
+        return BlockFunction(self.block, self.writer, self.ending, self.phase)
+
+
+def _block_epilogue(kernel: ConvKernel) -> Epilogue:
+    """Give the epilogue as a block sees it: from one row of the block to the next may be a whole image."""
+    if not kernel.of_images:
+        return kernel.epilogue
+    pixels, bias = prod(kernel.out_size), kernel.epilogue.bias
+    operands = tuple(replace(operand, row=operand.row * pixels) for operand in kernel.epilogue.operands)
+    return replace(kernel.epilogue, bias=bias and replace(bias, row=bias.row * pixels), operands=operands)
+
+
+class ChannelsBlock:
+    """Emits the sums of a block in which every output channel sees all input channels."""
+
+    def __init__(self, parts: BlockParts) -> None:
+        self.parts = parts
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        self.parts.function.emit(self._rows)
+        return self.parts.name
+
+    def _rows(self, sums: list[Register]) -> list[Register]:
+        """Add what the rows of the window give."""
+        writer, rows = self.parts.writer, self.parts.kernel.window.size[0]
+        if self.parts.kernel.schedule.unroll_rows:
+            for row in range(rows):
+                sums = self._columns(writer.integer(row), sums)
+            return sums
+        return self._repeat("rows", self.parts.pixels.bounds(0), sums, self._columns)
+
+    def _columns(self, row: Register, sums: list[Register]) -> list[Register]:
+        """Add what the columns of one row of the window give."""
+        kernel, writer, iterations = self.parts.kernel, self.parts.writer, self.parts.iterations
+        first, behind = self.parts.pixels.bounds(1)
+        if kernel.schedule.merge_columns:
+            if kernel.of_images:
+                iterations = writer.multiply(writer.binary("sub", behind, first), kernel.in_channels)
+            return self._run((row, first), iterations, sums)
+        add = partial(self._column, row, iterations)
+        return self._repeat("columns", (first, behind), sums, add)
+
+    def _column(self, row: Register, iterations: Register, column: Register, sums: list[Register]) -> list[Register]:
+        """Add what one place of the window gives."""
+        if self.parts.kernel.reads_zeros:
+            # Where all pixels see zeros there is nothing to add.
+            seen = self.parts.pixels.any_seen(row, column)
+            iterations = self.parts.writer.select(seen, iterations, self.parts.writer.integer(0))
+        return self._run((row, column), iterations, sums)
+
+    def _repeat(
+        self, name: str, bounds: Bounds, sums: list[Register], add: Callable[[Register, list[Register]], list[Register]]
+    ) -> list[Register]:
+        """Add to the sums again and again: in registers, or in memory what each time gives alone."""
+        if self.parts.kernel.schedule.set_aside != name:
+            with self.parts.writer.loop(*bounds, carried=sums) as loop:
+                loop.carry(*add(loop.index, list(loop.carried)))
+            return list(loop.carried)
+        aside = SetAside(self.parts.writer, self.parts.vectors, sums)
+        with self.parts.writer.loop(*bounds) as loop:
+            aside.add(add(loop.index, [self.parts.vectors.zero] * len(sums)))
+        return aside.totals()
+
+    def _run(self, tap: tuple[Register, Register], iterations: Register, sums: list[Register]) -> list[Register]:
+        """Add the products of the numbers that lie in a row from a place of the window on."""
+        kernel, vectors = self.parts.kernel, self.parts.vectors
+        row, column = tap
+        width = self.parts.block.shape.vectors * vectors.lanes
+        per_column = kernel.in_channels * width
+        weights = vectors.moved(self.parts.weights, (row, per_column * kernel.window.size[1]), (column, per_column))
+        pointers = self.parts.pixels.seen(self.parts.inputs, row, column)
+        # A merged run goes on through columns; its numbers are side by side.
+        step = 1 if kernel.schedule.merge_columns else kernel.input.channel
+        unroll = kernel.schedule.unroll
+
+        def numbers(iteration: Register, place: int) -> list[Register]:
+            bases = [vectors.moved(pointer, (iteration, unroll * step)) for pointer in pointers]
+            return [vectors.load_splat(vectors.address(base, place * step)) for base in bases]
+
+        panel = PanelAddress(weights, width, whole=True)
+        return self.parts.block.loop(sums, Iterations(iterations, unroll), panel, numbers)
+
+
+class DotBlock:
+    """Emits the sums of a block; all pixels see the same places of the window."""
+
+    def __init__(self, parts: BlockParts) -> None:
+        self.parts = parts
+        self.vectors = parts.vectors
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        self.parts.function.emit(self._sums)
+        return self.parts.name
+
+    def _sums(self, starts: list[Register]) -> list[Register]:
+        """Add what the rows of the window give."""
+        writer, channels = self.parts.writer, self.parts.kernel.out_channels
+        begins = [self.vectors.zero] * (len(starts) * channels)
+        with writer.loop(*self.parts.pixels.bounds(0), carried=begins) as loop:
+            loop.carry(*self._row(loop.index, list(loop.carried)))
+        sums = list(loop.carried)
+        totals = [
+            all_lanes(writer, sums[place : place + channels], self.vectors.lanes)
+            for place in range(0, len(sums), channels)
+        ]
+        return [writer.binary("fadd", start, total) for start, total in zip(starts, totals, strict=True)]
+
+    def _row(self, row: Register, sums: list[Register]) -> list[Register]:
+        """Add what one row of the window gives."""
+        parts, writer, vectors, kernel = self.parts, self.parts.writer, self.vectors, self.parts.kernel
+        first, behind = parts.pixels.bounds(1)
+        channels = kernel.in_channels
+        weights = vectors.moved(parts.weights, (row, channels * kernel.window.size[1]), (first, channels))
+        pixels = parts.pixels.seen(parts.inputs, row, first)
+        # Only pixels of several images may see a part of the window.
+        numbers = writer.multiply(writer.binary("sub", behind, first), channels)
+        whole, _ = writer.divide(numbers, vectors.lanes)
+        start = writer.multiply(whole, vectors.lanes)
+        with writer.loop(0, start, vectors.lanes, carried=sums) as loop:
+            loop.carry(*self._step(list(loop.carried), pixels, weights, (loop.index, None)))
+        if not kernel.of_images and kernel.run % vectors.lanes == 0:
+            return list(loop.carried)
+        mask = mask_up_to(writer, start, numbers, vectors.lanes)
+        return self._step(list(loop.carried), pixels, weights, (start, mask))
+
+    def _step(
+        self,
+        sums: list[Register],
+        pixels: list[Register],
+        weights: Register,
+        place: tuple[Register, Register | None],
+    ) -> list[Register]:
+        """Add the products of one vector of numbers, or of those that a mask keeps."""
+        vectors, writer, depth = self.vectors, self.parts.writer, self.parts.kernel.depth
+        start, mask = place
+
+        def load(address: Register) -> Register:
+            at = vectors.moved(address, (start, 1))
+            return vectors.load(at) if mask is None else writer.masked_load(vectors.kind, at, mask)
+
+        seen = [load(pixel) for pixel in pixels]
+        panel = [load(vectors.address(weights, out * depth)) for out in range(self.parts.kernel.out_channels)]
+        pairs = [(number, weight) for number in seen for weight in panel]
+        return [writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
+
+
+class DepthwiseBlock:
+    """Emits a block twice where there is padding: with and without asking what the image has."""
+
+    def __init__(self, parts: BlockParts) -> None:
+        self.parts = parts
+
+    def emit(self) -> str:
+        """Emit the sums and what follows them, and give the function's name."""
+        writer, pixels = self.parts.writer, self.parts.pixels
+        if not self.parts.kernel.sees_outside or self.parts.kernel.schedule.pixels_of == "rows":
+            self.parts.function.emit(partial(self._window, pixels.seen))
+            return self.parts.name
+        inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))
+        writer.branch_if(pixels.all_inside(), inside, edge)
+        for label, seen in ((inside, pixels.inside), (edge, pixels.seen)):
+            writer.begin_block(label)
+            self.parts.ending.epilogue.begin_block()
+            self.parts.function.emit(partial(self._window, seen))
+            writer.branch(after)
+        writer.begin_block(after)
+        return self.parts.name
+
+    def _window(self, seen: Seen, sums: list[Register]) -> list[Register]:
+        """Add what all places of the window give."""
+        writer, (rows, columns) = self.parts.writer, self.parts.kernel.window.size
+        with writer.loop(0, rows, carried=sums) as down:
+            with writer.loop(0, columns, carried=down.carried) as across:
+                addresses = seen(self.parts.inputs, down.index, across.index)
+                place = writer.add(writer.multiply(down.index, columns), across.index)
+                across.carry(*self._place(list(across.carried), addresses, place))
+            down.carry(*across.carried)
+        return list(down.carried)
+
+    def _place(self, sums: list[Register], addresses: list[Register], place: Register) -> list[Register]:
+        """Add what one place of the window gives."""
+        vectors, shape = self.parts.vectors, self.parts.block.shape
+        base = vectors.moved(self.parts.weights, (place, shape.vectors * vectors.lanes))
+        columns = [number * vectors.lanes for number in range(shape.vectors)]
+        weights = [vectors.load(vectors.address(base, column)) for column in columns]
+        counts = [shape.count(number, vectors.lanes) for number in range(shape.vectors)]
+        return [
+            vectors.writer.fma(
+                vectors.load(vectors.address(address, columns[number]), counts[number]),
+                weights[number],
+                sums[row * shape.vectors + number],
+            )
+            for row, address in enumerate(addresses)
+            for number in range(shape.vectors)
+        ]
+
+
+EMITTERS: dict[str, Callable[[BlockParts], str]] = {
+    "channels": lambda parts: ChannelsBlock(parts).emit(),
+    "depthwise": lambda parts: DepthwiseBlock(parts).emit(),
+    "dot": lambda parts: DotBlock(parts).emit(),
+}
 
 
 class Pixels:
@@ -178,313 +488,3 @@ class Pixels:
         zeros = f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64"
         module.declarations.setdefault(name, zeros)
         return Register("ptr", f"@{name}")
-
-
-@dataclass(frozen=True)
-class BlockParts:
-    """A block's function while it is written: void block(out*, input*, weights*, inputs*..., pixel, iterations, phase).
-
-    out and input are at the first pixel of the first image, all pointers at the block's first channels.
-    """
-
-    name: str
-    kernel: ConvKernel
-    writer: FunctionWriter
-    block: RegisterBlock
-    pixels: Pixels
-    inputs: list[Register]
-    weights: Register
-    iterations: Register
-    phase: PartOfSum | None
-    ending: Ending
-
-    @classmethod
-    def begin(cls, module: Module, kernel: ConvKernel, shape: BlockShape) -> "BlockParts":
-        """Begin the function of a block."""
-        name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
-        pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-        writer = module.inner_function(name, [*pointers, "i64", "i64", "i64"])
-        vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
-        out, image, weights, *inputs, pixel, iterations, phase = writer.parameters
-        in_parts = kernel.walk.parts.count > 1
-        pixels = Pixels(vectors, kernel, pixel, shape.rows)
-        return cls(
-            name=name,
-            kernel=kernel,
-            writer=writer,
-            block=RegisterBlock(vectors, shape),
-            pixels=pixels,
-            inputs=pixels.inputs(image),
-            weights=weights,
-            iterations=iterations if in_parts else writer.integer(kernel.walk.parts.total),
-            phase=PartOfSum.of(phase, kernel.walk.parts.count),
-            ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)),
-        )
-
-    @property
-    def vectors(self) -> Vectors:
-        """Give the vectors of the block."""
-        return self.block.vectors
-
-    @property
-    def function(self) -> BlockFunction:
-        """Give what emits the start and end of the sums."""
-        return BlockFunction(self.block, self.writer, self.ending, self.phase)
-
-
-class ChannelsBlock:
-    """Emits the sums of a block in which every output channel sees all input channels."""
-
-    def __init__(self, parts: BlockParts) -> None:
-        self.parts = parts
-
-    def emit(self) -> str:
-        """Emit the sums and what follows them, and give the function's name."""
-        self.parts.function.emit(self._rows)
-        return self.parts.name
-
-    def _rows(self, sums: list[Register]) -> list[Register]:
-        """Add what the rows of the window give."""
-        writer, rows = self.parts.writer, self.parts.kernel.window.size[0]
-        if self.parts.kernel.schedule.unroll_rows:
-            for row in range(rows):
-                sums = self._columns(writer.integer(row), sums)
-            return sums
-        return self._repeat("rows", self.parts.pixels.bounds(0), sums, self._columns)
-
-    def _columns(self, row: Register, sums: list[Register]) -> list[Register]:
-        """Add what the columns of one row of the window give."""
-        kernel, writer, iterations = self.parts.kernel, self.parts.writer, self.parts.iterations
-        first, behind = self.parts.pixels.bounds(1)
-        if kernel.schedule.merge_columns:
-            if kernel.of_images:
-                iterations = writer.multiply(writer.binary("sub", behind, first), kernel.in_channels)
-            return self._run((row, first), iterations, sums)
-        add = partial(self._column, row, iterations)
-        return self._repeat("columns", (first, behind), sums, add)
-
-    def _column(self, row: Register, iterations: Register, column: Register, sums: list[Register]) -> list[Register]:
-        """Add what one place of the window gives."""
-        if self.parts.kernel.reads_zeros:
-            # Where all pixels see zeros there is nothing to add.
-            seen = self.parts.pixels.any_seen(row, column)
-            iterations = self.parts.writer.select(seen, iterations, self.parts.writer.integer(0))
-        return self._run((row, column), iterations, sums)
-
-    def _repeat(
-        self, name: str, bounds: Bounds, sums: list[Register], add: Callable[[Register, list[Register]], list[Register]]
-    ) -> list[Register]:
-        """Add to the sums again and again: in registers, or in memory what each time gives alone."""
-        if self.parts.kernel.schedule.set_aside != name:
-            with self.parts.writer.loop(*bounds, carried=sums) as loop:
-                loop.carry(*add(loop.index, list(loop.carried)))
-            return list(loop.carried)
-        aside = SetAside(self.parts.writer, self.parts.vectors, sums)
-        with self.parts.writer.loop(*bounds) as loop:
-            aside.add(add(loop.index, [self.parts.vectors.zero] * len(sums)))
-        return aside.totals()
-
-    def _run(self, tap: tuple[Register, Register], iterations: Register, sums: list[Register]) -> list[Register]:
-        """Add the products of the numbers that lie in a row from a place of the window on."""
-        kernel, vectors = self.parts.kernel, self.parts.vectors
-        row, column = tap
-        width = self.parts.block.shape.vectors * vectors.lanes
-        per_column = kernel.in_channels * width
-        weights = vectors.moved(self.parts.weights, (row, per_column * kernel.window.size[1]), (column, per_column))
-        pointers = self.parts.pixels.seen(self.parts.inputs, row, column)
-        # A merged run goes on through columns; its numbers are side by side.
-        step = 1 if kernel.schedule.merge_columns else kernel.input.channel
-        unroll = kernel.schedule.unroll
-
-        def numbers(iteration: Register, place: int) -> list[Register]:
-            bases = [vectors.moved(pointer, (iteration, unroll * step)) for pointer in pointers]
-            return [vectors.load_splat(vectors.address(base, place * step)) for base in bases]
-
-        panel = PanelAddress(weights, width, whole=True)
-        return self.parts.block.loop(sums, Iterations(iterations, unroll), panel, numbers)
-
-
-def _block_epilogue(kernel: ConvKernel) -> Epilogue:
-    """Give the epilogue as a block sees it: from one row of the block to the next may be a whole image."""
-    if not kernel.of_images:
-        return kernel.epilogue
-    pixels, bias = prod(kernel.out_size), kernel.epilogue.bias
-    operands = tuple(replace(operand, row=operand.row * pixels) for operand in kernel.epilogue.operands)
-    return replace(kernel.epilogue, bias=bias and replace(bias, row=bias.row * pixels), operands=operands)
-
-
-class DotBlock:
-    """Emits the sums of a block; all pixels see the same places of the window."""
-
-    def __init__(self, parts: BlockParts) -> None:
-        self.parts = parts
-        self.vectors = parts.vectors
-
-    def emit(self) -> str:
-        """Emit the sums and what follows them, and give the function's name."""
-        self.parts.function.emit(self._sums)
-        return self.parts.name
-
-    def _sums(self, starts: list[Register]) -> list[Register]:
-        """Add what the rows of the window give."""
-        writer, channels = self.parts.writer, self.parts.kernel.out_channels
-        begins = [self.vectors.zero] * (len(starts) * channels)
-        with writer.loop(*self.parts.pixels.bounds(0), carried=begins) as loop:
-            loop.carry(*self._row(loop.index, list(loop.carried)))
-        sums = list(loop.carried)
-        totals = [
-            all_lanes(writer, sums[place : place + channels], self.vectors.lanes)
-            for place in range(0, len(sums), channels)
-        ]
-        return [writer.binary("fadd", start, total) for start, total in zip(starts, totals, strict=True)]
-
-    def _row(self, row: Register, sums: list[Register]) -> list[Register]:
-        """Add what one row of the window gives."""
-        parts, writer, vectors, kernel = self.parts, self.parts.writer, self.vectors, self.parts.kernel
-        first, behind = parts.pixels.bounds(1)
-        channels = kernel.in_channels
-        weights = vectors.moved(parts.weights, (row, channels * kernel.window.size[1]), (first, channels))
-        pixels = parts.pixels.seen(parts.inputs, row, first)
-        # Only pixels of several images may see a part of the window.
-        numbers = writer.multiply(writer.binary("sub", behind, first), channels)
-        whole, _ = writer.divide(numbers, vectors.lanes)
-        start = writer.multiply(whole, vectors.lanes)
-        with writer.loop(0, start, vectors.lanes, carried=sums) as loop:
-            loop.carry(*self._step(list(loop.carried), pixels, weights, (loop.index, None)))
-        if not kernel.of_images and kernel.run % vectors.lanes == 0:
-            return list(loop.carried)
-        mask = mask_up_to(writer, start, numbers, vectors.lanes)
-        return self._step(list(loop.carried), pixels, weights, (start, mask))
-
-    def _step(
-        self,
-        sums: list[Register],
-        pixels: list[Register],
-        weights: Register,
-        place: tuple[Register, Register | None],
-    ) -> list[Register]:
-        """Add the products of one vector of numbers, or of those that a mask keeps."""
-        vectors, writer, depth = self.vectors, self.parts.writer, self.parts.kernel.depth
-        start, mask = place
-
-        def load(address: Register) -> Register:
-            at = vectors.moved(address, (start, 1))
-            return vectors.load(at) if mask is None else writer.masked_load(vectors.kind, at, mask)
-
-        seen = [load(pixel) for pixel in pixels]
-        panel = [load(vectors.address(weights, out * depth)) for out in range(self.parts.kernel.out_channels)]
-        pairs = [(number, weight) for number in seen for weight in panel]
-        return [writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
-
-
-# Gives the addresses that all pixels see at a row and column of the window.
-Seen = Callable[[list[Register], Register, Register], list[Register]]
-
-
-class DepthwiseBlock:
-    """Emits a block twice where there is padding: with and without asking what the image has."""
-
-    def __init__(self, parts: BlockParts) -> None:
-        self.parts = parts
-
-    def emit(self) -> str:
-        """Emit the sums and what follows them, and give the function's name."""
-        writer, pixels = self.parts.writer, self.parts.pixels
-        if not self.parts.kernel.sees_outside or self.parts.kernel.schedule.pixels_of == "rows":
-            self.parts.function.emit(partial(self._window, pixels.seen))
-            return self.parts.name
-        inside, edge, after = (writer.label(stem) for stem in ("inside", "edge", "after"))
-        writer.branch_if(pixels.all_inside(), inside, edge)
-        for label, seen in ((inside, pixels.inside), (edge, pixels.seen)):
-            writer.begin_block(label)
-            self.parts.ending.epilogue.begin_block()
-            self.parts.function.emit(partial(self._window, seen))
-            writer.branch(after)
-        writer.begin_block(after)
-        return self.parts.name
-
-    def _window(self, seen: Seen, sums: list[Register]) -> list[Register]:
-        """Add what all places of the window give."""
-        writer, (rows, columns) = self.parts.writer, self.parts.kernel.window.size
-        with writer.loop(0, rows, carried=sums) as down:
-            with writer.loop(0, columns, carried=down.carried) as across:
-                addresses = seen(self.parts.inputs, down.index, across.index)
-                place = writer.add(writer.multiply(down.index, columns), across.index)
-                across.carry(*self._place(list(across.carried), addresses, place))
-            down.carry(*across.carried)
-        return list(down.carried)
-
-    def _place(self, sums: list[Register], addresses: list[Register], place: Register) -> list[Register]:
-        """Add what one place of the window gives."""
-        vectors, shape = self.parts.vectors, self.parts.block.shape
-        base = vectors.moved(self.parts.weights, (place, shape.vectors * vectors.lanes))
-        columns = [number * vectors.lanes for number in range(shape.vectors)]
-        weights = [vectors.load(vectors.address(base, column)) for column in columns]
-        counts = [shape.count(number, vectors.lanes) for number in range(shape.vectors)]
-        return [
-            vectors.writer.fma(
-                vectors.load(vectors.address(address, columns[number]), counts[number]),
-                weights[number],
-                sums[row * shape.vectors + number],
-            )
-            for row, address in enumerate(addresses)
-            for number in range(shape.vectors)
-        ]
-
-
-EMITTERS: dict[str, Callable[[BlockParts], str]] = {
-    "channels": lambda parts: ChannelsBlock(parts).emit(),
-    "depthwise": lambda parts: DepthwiseBlock(parts).emit(),
-    "dot": lambda parts: DotBlock(parts).emit(),
-}
-
-
-def emit_conv(module: Module, kernel: ConvKernel) -> None:
-    """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
-    # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
-    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
-    if kernel.tile_count:
-        ConvEmitter(writer, kernel).emit()
-
-
-class ConvEmitter(BlockLoops):
-    """Emits the loops over blocks, and a function for each shape of block that they meet."""
-
-    def __init__(self, writer: FunctionWriter, kernel: ConvKernel) -> None:
-        super().__init__(writer, kernel.walk)
-        self.kernel = kernel
-        self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
-        self.pointers = list(writer.parameters[:-2])
-
-    def enter(self, matrix: Register) -> None:
-        """Move all pointers to the channels of one group."""
-        kernel, moved = self.kernel, self.vectors.moved
-        out, image, weights, *inputs = self.writer.parameters[:-2]
-        self.pointers = [
-            moved(out, (matrix, kernel.out_channels)),
-            moved(image, (matrix, kernel.in_channels * kernel.input.channel)),
-            moved(weights, (matrix, kernel.packed_group)),
-        ]
-        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            self.pointers.append(moved(pointer, (matrix, kernel.out_channels * operand.column)))
-
-    def block(self, shape: BlockShape, at: BlockPosition) -> None:
-        """Call the function of a shape."""
-        kernel, moved = self.kernel, self.vectors.moved
-        out, image, weights, *inputs = self.pointers
-        arguments = [
-            moved(out, (at.column, 1)),
-            moved(image, (at.column if kernel.depthwise else at.first, kernel.input.channel)),
-            moved(weights, (at.column, kernel.depth), (at.first, shape.vectors * self.vectors.lanes)),
-        ]
-        pixel = at.row
-        if kernel.of_images:
-            pixel = self.writer.add(self.writer.multiply(at.row, prod(kernel.out_size)), at.visit)
-        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            arguments.append(moved(pointer, (pixel, operand.row), (at.column, operand.column)))
-        self.call_block(shape, [*arguments, pixel, at.iterations, at.phase])
-
-    def block_function(self, shape: BlockShape) -> str:
-        """Emit the function of a shape, in the kernel's way."""
-        return EMITTERS[self.kernel.way](BlockParts.begin(self.writer.module, self.kernel, shape))

@@ -1,10 +1,11 @@
 """Emit gradients of convolutions' weights: out[window place] += image^T x gradient, over all output pixels.
 
-Contract of the emitted function: void name(out*, input*, of_output*, begin, end). It computes tiles [begin, end); out
+Contract of the emitted functions: void name(out*, input*, of_output*, begin, end). They compute tiles [begin, end); out
 overlaps no input. Nothing outside the tensors is read or written. Sizes are constants and may be 0.
 
 For each place of the window a block has input channels as rows and output channels as columns; the sum goes over the
-output pixels whose window has that place inside the image (`seen_pixels`), image by image.
+output pixels whose window has that place inside the image (`seen_pixels`), image by image. Of depthwise convolutions
+each channel is by itself, and vectors run along the channels.
 """
 
 from functools import partial
@@ -24,7 +25,7 @@ from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvSizes
-from weft.plan.kernels.conv_weight import WeightGradientKernel
+from weft.plan.kernels.conv_weight import DepthwiseWeightKernel, WeightGradientKernel
 from weft.plan.kernels.gemm import Epilogue
 
 
@@ -155,3 +156,144 @@ def seen_pixels(writer: FunctionWriter, conv: ConvSizes, axis: int, tap: Registe
     last, _ = writer.divide(reach, stride)
     stop = writer.minimum(last, writer.integer(out_length))
     return writer.minimum(first, stop), stop
+
+
+def emit_depthwise_weight(module: Module, kernel: DepthwiseWeightKernel) -> None:
+    """Emit the functions of a gradient into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
+    writer = module.function(kernel.name, ["ptr", "ptr", "ptr", "i64", "i64"])
+    if kernel.tile_count:
+        _DepthwiseWeightEmitter(writer, kernel).emit()
+
+
+class _DepthwiseWeightEmitter(BlockLoops):
+    """Emits the loops over blocks, each of some vectors of channels."""
+
+    def __init__(self, writer: FunctionWriter, kernel: DepthwiseWeightKernel) -> None:
+        super().__init__(writer, kernel.walk)
+        self.kernel = kernel
+        self.vectors = Vectors(writer, kernel.conv.element, kernel.schedule.lanes)
+        out, image, gradient = writer.parameters[:-2]
+        offsets = (0, kernel.input.offset, kernel.of_output.offset)
+        pairs = zip((out, image, gradient), offsets, strict=True)
+        self.starts = [self.vectors.address(pointer, offset) for pointer, offset in pairs]
+
+    def enter(self, matrix: Register) -> None:
+        """Stay where all pointers are: there is one matrix."""
+
+    def block(self, shape: BlockShape, at: BlockPosition) -> None:
+        """Call the function of a shape at its first channel."""
+        self.call_block(shape, [self.vectors.moved(start, (at.column, 1)) for start in self.starts])
+
+    def block_function(self, shape: BlockShape) -> str:
+        """Emit the function of a shape."""
+        return _Block(self.writer.module, self.kernel, shape).emit()
+
+
+class _Block:
+    """Emits the function of one block: void block(out*, input*, of_output*), pointers at its first channel."""
+
+    def __init__(self, module: Module, kernel: DepthwiseWeightKernel, shape: BlockShape) -> None:
+        self.name = f"{kernel.name}.{shape.vectors}.{shape.tail}"
+        self.writer: FunctionWriter = module.inner_function(self.name, ["ptr", "ptr", "ptr"])
+        self.kernel = kernel
+        self.vectors = Vectors(self.writer, kernel.conv.element, kernel.schedule.lanes)
+        self.counts = [shape.count(number, self.vectors.lanes) for number in range(shape.vectors)]
+        self.out, self.image, self.gradient = self.writer.parameters
+        numbers = kernel.places * shape.vectors * self.vectors.lanes
+        # Sums of an image and of all images, place by place: long chains of additions would round worse.
+        self.of_image, self.total = (self.writer.scratch(self.vectors.element, numbers) for _ in range(2))
+
+    def emit(self) -> str:
+        """Emit the sums, image by image, and give the function's name."""
+        writer, vectors, kernel = self.writer, self.vectors, self.kernel
+        with writer.loop(0, kernel.places) as places:
+            self._set(self.total, places.index, [vectors.zero] * len(self.counts))
+        with writer.loop(0, kernel.conv.images) as each:
+            with writer.loop(0, kernel.places) as places:
+                self._set(self.of_image, places.index, [vectors.zero] * len(self.counts))
+            image = vectors.moved(self.image, (each.index, kernel.input.image))
+            gradient = vectors.moved(self.gradient, (each.index, kernel.of_output.image))
+            with writer.loop(0, kernel.conv.out_size[0]) as row:
+                line = vectors.moved(gradient, (row.index, kernel.of_output.row))
+                self._line(row.index, image, line)
+            with writer.loop(0, kernel.places) as places:
+                self._add(self.total, places.index, self._get(self.of_image, places.index))
+        with writer.loop(0, kernel.places) as places:
+            to = vectors.moved(self.out, (places.index, kernel.conv.out_channels))
+            for number, value in enumerate(self._get(self.total, places.index)):
+                vectors.store(value, vectors.address(to, number * vectors.lanes), self.counts[number])
+        return self.name
+
+    def _line(self, row: Register, image: Register, gradient: Register) -> None:
+        """Add what a row of output pixels gives to the sums of all places that see the image there."""
+        writer, vectors, kernel = self.writer, self.vectors, self.kernel
+        conv, window = kernel.conv, kernel.conv.window
+        with writer.loop(0, window.size[0]) as down:
+            seen = writer.add(writer.multiply(row, window.stride[0]), -window.padding[0])
+            seen = writer.add(seen, writer.multiply(down.index, window.dilation[0]))
+            # As unsigned numbers those above the image are large.
+            with writer.only_if(writer.compare("icmp ult", seen, writer.integer(conv.in_size[0]))):
+                line = vectors.moved(image, (seen, kernel.input.row))
+                line = vectors.address(line, -window.padding[1] * kernel.input.column)
+                with writer.loop(0, window.size[1]) as across:
+                    left, right = seen_pixels(writer, conv, 1, across.index)
+                    first = vectors.moved(
+                        line,
+                        (across.index, window.dilation[1] * kernel.input.column),
+                        (left, window.stride[1] * kernel.input.column),
+                    )
+                    start = vectors.moved(gradient, (left, kernel.of_output.column))
+                    place = writer.add(writer.multiply(down.index, window.size[1]), across.index)
+                    sums = self._pixels(first, start, writer.binary("sub", right, left))
+                    self._add(self.of_image, place, sums)
+
+    def _pixels(self, image: Register, gradient: Register, count: Register) -> list[Register]:
+        """Add up the products of so many pixels of a row."""
+        writer, chains = self.writer, self.kernel.schedule.chains
+        rounds, _ = writer.divide(count, chains)
+        zeros = [self.vectors.zero] * len(self.counts)
+        with writer.loop(0, rounds, carried=zeros * chains) as loop:
+            first = writer.multiply(loop.index, chains)
+            sums = [loop.carried[place::chains] for place in range(chains)]
+            pixels = [writer.add(first, step) for step in range(chains)]
+            added = [self._pixel(list(each), image, gradient, at) for each, at in zip(sums, pixels, strict=True)]
+            loop.carry(*(value for values in zip(*added, strict=True) for value in values))
+        sums = [loop.carried[place::chains] for place in range(chains)]
+        whole = sums[0]
+        for other in sums[1:]:
+            whole = tuple(writer.binary("fadd", x, y) for x, y in zip(whole, other, strict=True))
+        if chains == 1:
+            return list(whole)
+        with writer.loop(writer.multiply(rounds, chains), count, carried=whole) as rest:
+            rest.carry(*self._pixel(list(rest.carried), image, gradient, rest.index))
+        return list(rest.carried)
+
+    def _pixel(self, sums: list[Register], image: Register, gradient: Register, at: Register) -> list[Register]:
+        """Add the products of one pixel."""
+        vectors, kernel = self.vectors, self.kernel
+        seen = vectors.moved(image, (at, kernel.conv.window.stride[1] * kernel.input.column))
+        given = vectors.moved(gradient, (at, kernel.of_output.column))
+        return [
+            vectors.writer.fma(
+                vectors.load(vectors.address(seen, number * vectors.lanes), count),
+                vectors.load(vectors.address(given, number * vectors.lanes), count),
+                total,
+            )
+            for number, (count, total) in enumerate(zip(self.counts, sums, strict=True))
+        ]
+
+    def _at(self, sums: Register, place: Register) -> list[Register]:
+        start = self.vectors.moved(sums, (place, len(self.counts) * self.vectors.lanes))
+        return [self.vectors.address(start, number * self.vectors.lanes) for number in range(len(self.counts))]
+
+    def _get(self, sums: Register, place: Register) -> list[Register]:
+        return [self.vectors.load(address) for address in self._at(sums, place)]
+
+    def _set(self, sums: Register, place: Register, values: list[Register]) -> None:
+        for address, value in zip(self._at(sums, place), values, strict=True):
+            self.vectors.store(value, address)
+
+    def _add(self, sums: Register, place: Register, values: list[Register]) -> None:
+        pairs = zip(self._get(sums, place), values, strict=True)
+        self._set(sums, place, [self.writer.binary("fadd", x, y) for x, y in pairs])

@@ -11,6 +11,8 @@ the columns, in several chains that are joined at the end, or along neighbouring
     ((x0 + .. + xg) + (xg+1 + .. + x2g)) + ..        groups of groups where there are more than `group` of them
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -26,77 +28,66 @@ from weft.plan.kernels.reduce import Finish, RowKernel, RowPass, Stage, used_val
 
 State = tuple[Partial, ...]
 Step = Callable[[Register, State], State]
-
-
-@dataclass(frozen=True, slots=True)
-class AccumulatorType:
-    """What accumulates in one partial result of a state: the reduction, the dtype, the lanes."""
-
-    reducer: Reducer
-    dtype: str
-    lanes: int
-
-    @property
-    def identity(self) -> Partial:
-        """Give the partial result of nothing."""
-        return self.reducer.identity(self.dtype, self.lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class Carrier:
-    """Runs loops that carry a state with these slots; sums start anew after every `group` rounds."""
-
-    f: FunctionWriter
-    slots: tuple[AccumulatorType, ...]
-    group: int
-
-    def start(self) -> State:
-        """Give the state of nothing."""
-        return tuple(slot.identity for slot in self.slots)
-
-    def repeat(self, count: int, state: State, step: Step) -> State:
-        """Run a step for every number below a count."""
-        if count <= self.group or not any(slot.reducer.cascades for slot in self.slots):
-            return self._loop(self.f.integer(0), self.f.integer(count), state, step)
-        groups = -(-count // self.group)
-
-        def one_group(number: Register, before: State) -> State:
-            first = self.f.multiply(number, self.group)
-            last = self.f.minimum(self.f.add(first, self.group), self.f.integer(count))
-            return self._merge(before, self._loop(first, last, self._fresh(before), step))
-
-        return self.repeat(groups, state, one_group)
-
-    def run(self, start: int, end: int, stride: int, state: State, step: Step) -> State:
-        """Run a step for a few numbers, without groups."""
-        return self._loop(self.f.integer(start), self.f.integer(end), state, step, stride)
-
-    def anew(self, state: State, piece: Callable[[State], State]) -> State:
-        """Run code whose sums start from nothing, and add what they come to."""
-        return self._merge(state, piece(self._fresh(state)))
-
-    def _loop(self, first: Register, last: Register, state: State, step: Step, stride: int = 1) -> State:
-        with self.f.loop(first, last, stride, carried=[x for partial in state for x in partial]) as loop:
-            loop.carry(*(x for partial in step(loop.index, self._shaped(loop.carried)) for x in partial))
-        return self._shaped(loop.carried)
-
-    def _shaped(self, registers: Sequence[Register]) -> State:
-        left = iter(registers)
-        return tuple(tuple(next(left) for _ in range(1 + slot.reducer.places)) for slot in self.slots)
-
-    def _fresh(self, state: State) -> State:
-        return tuple(
-            slot.identity if slot.reducer.cascades else partial for slot, partial in zip(self.slots, state, strict=True)
-        )
-
-    def _merge(self, before: State, after: State) -> State:
-        return tuple(
-            slot.reducer.join(self.f, slot.dtype, x, y) if slot.reducer.cascades else y
-            for slot, x, y in zip(self.slots, before, after, strict=True)
-        )
-
-
 UNUSED = Typed(Register("void", ""), "")
+
+
+def emit_reduce(module: Module, kernel: RowKernel) -> None:
+    """Write the function of a row kernel."""
+    expression = kernel.expression
+    # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own, except for the in-place
+    # pairs, whose inputs the plan promises not to read after the stage that writes over them.
+    shared = {pair for output, number in expression.in_place for pair in (output, len(expression.outputs) + number)}
+    count = len(expression.outputs) + len(expression.inputs)
+    buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
+    f = module.function(kernel.name, [*buffers, "i64", "i64"])
+    if kernel.tile_count:
+        _TileWriter(f, kernel).write()
+
+
+class _TileWriter:
+    """Writes the loops over the tiles and rows of one kernel."""
+
+    def __init__(self, f: FunctionWriter, kernel: RowKernel) -> None:
+        self.f = f
+        self.kernel = kernel
+        self.schedule = kernel.schedule
+        self.rows = RowWriter(f, kernel)
+        self.begin, self.end = f.parameters[-2:]
+
+    def write(self) -> None:
+        """Write the loop over tiles."""
+        f, kernel, schedule = self.f, self.kernel, self.schedule
+        count = 1
+        for size in kernel.outer_rows:
+            count *= size
+        with f.loop(self.begin, self.end) as tiles:
+            outer, lane = f.divide(tiles.index, kernel.lane_tiles)
+            first = f.multiply(outer, schedule.row_tile)
+            last = f.minimum(f.add(first, schedule.row_tile), f.integer(count))
+            with f.loop(first, last) as rows:
+                coordinates = row_coordinates(f, rows.index, kernel.outer_rows)
+                if schedule.along_rows:
+                    self._neighbours(coordinates, f.multiply(lane, schedule.lane_tile))
+                else:
+                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, f.integer(0), 1),)))
+
+    def _neighbours(self, coordinates: tuple[Register, ...], first: Register) -> None:
+        """Write the neighbouring rows of a tile: as many vectors at once as it is wide, at the edge one by one."""
+        f, schedule, total = self.f, self.schedule, self.kernel.lane_rows
+        last = f.minimum(f.add(first, schedule.lane_tile), f.integer(total))
+        whole = f.compare("icmp eq", f.binary("sub", last, first), f.integer(schedule.lane_tile))
+        if total >= schedule.lane_tile:
+            with f.only_if(whole):
+                starts = [f.add(first, number * schedule.lanes) for number in range(schedule.unroll)]
+                self.rows.write(
+                    RowPosition(coordinates, tuple(ColumnSpan(f, start, schedule.lanes) for start in starts))
+                )
+        if total % schedule.lane_tile:
+            with f.only_if(f.binary("xor", whole, Register("i1", "true"))):
+                step = schedule.lanes if schedule.masked else 1
+                with f.loop(first, last, step) as rest:
+                    mask = mask_up_to(f, rest.index, last, step) if step > 1 else None
+                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, rest.index, step, mask),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +99,6 @@ class RowPosition:
 
     coordinates: tuple[Register, ...]
     spans: tuple[ColumnSpan, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Element:
-    """Where a body is written: a span, each view's address at the span's column 0, and its place in the row."""
-
-    span: ColumnSpan
-    bases: tuple[Register, ...]
-    row_values: dict[int, Typed]
-    position: Callable[[Instruction], Register]
 
 
 class RowWriter:
@@ -162,6 +143,16 @@ class RowWriter:
 
     def _step(self, view: View) -> int:
         return view.strides[self.along] if self.schedule.along_rows else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """Where a body is written: a span, each view's address at the span's column 0, and its place in the row."""
+
+    span: ColumnSpan
+    bases: tuple[Register, ...]
+    row_values: dict[int, Typed]
+    position: Callable[[Instruction], Register]
 
 
 class _StageWriter:
@@ -377,60 +368,69 @@ class _StageWriter:
         return position
 
 
-def emit_reduce(module: Module, kernel: RowKernel) -> None:
-    """Write the function of a row kernel."""
-    expression = kernel.expression
-    # SAFETY: noalias holds because the plan gives every buffer of a kernel bytes of its own, except for the in-place
-    # pairs, whose inputs the plan promises not to read after the stage that writes over them.
-    shared = {pair for output, number in expression.in_place for pair in (output, len(expression.outputs) + number)}
-    count = len(expression.outputs) + len(expression.inputs)
-    buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
-    f = module.function(kernel.name, [*buffers, "i64", "i64"])
-    if kernel.tile_count:
-        _TileWriter(f, kernel).write()
+@dataclass(frozen=True, slots=True)
+class AccumulatorType:
+    """What accumulates in one partial result of a state: the reduction, the dtype, the lanes."""
+
+    reducer: Reducer
+    dtype: str
+    lanes: int
+
+    @property
+    def identity(self) -> Partial:
+        """Give the partial result of nothing."""
+        return self.reducer.identity(self.dtype, self.lanes)
 
 
-class _TileWriter:
-    """Writes the loops over the tiles and rows of one kernel."""
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """Runs loops that carry a state with these slots; sums start anew after every `group` rounds."""
 
-    def __init__(self, f: FunctionWriter, kernel: RowKernel) -> None:
-        self.f = f
-        self.kernel = kernel
-        self.schedule = kernel.schedule
-        self.rows = RowWriter(f, kernel)
-        self.begin, self.end = f.parameters[-2:]
+    f: FunctionWriter
+    slots: tuple[AccumulatorType, ...]
+    group: int
 
-    def write(self) -> None:
-        """Write the loop over tiles."""
-        f, kernel, schedule = self.f, self.kernel, self.schedule
-        count = 1
-        for size in kernel.outer_rows:
-            count *= size
-        with f.loop(self.begin, self.end) as tiles:
-            outer, lane = f.divide(tiles.index, kernel.lane_tiles)
-            first = f.multiply(outer, schedule.row_tile)
-            last = f.minimum(f.add(first, schedule.row_tile), f.integer(count))
-            with f.loop(first, last) as rows:
-                coordinates = row_coordinates(f, rows.index, kernel.outer_rows)
-                if schedule.along_rows:
-                    self._neighbours(coordinates, f.multiply(lane, schedule.lane_tile))
-                else:
-                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, f.integer(0), 1),)))
+    def start(self) -> State:
+        """Give the state of nothing."""
+        return tuple(slot.identity for slot in self.slots)
 
-    def _neighbours(self, coordinates: tuple[Register, ...], first: Register) -> None:
-        """Write the neighbouring rows of a tile: as many vectors at once as it is wide, at the edge one by one."""
-        f, schedule, total = self.f, self.schedule, self.kernel.lane_rows
-        last = f.minimum(f.add(first, schedule.lane_tile), f.integer(total))
-        whole = f.compare("icmp eq", f.binary("sub", last, first), f.integer(schedule.lane_tile))
-        if total >= schedule.lane_tile:
-            with f.only_if(whole):
-                starts = [f.add(first, number * schedule.lanes) for number in range(schedule.unroll)]
-                self.rows.write(
-                    RowPosition(coordinates, tuple(ColumnSpan(f, start, schedule.lanes) for start in starts))
-                )
-        if total % schedule.lane_tile:
-            with f.only_if(f.binary("xor", whole, Register("i1", "true"))):
-                step = schedule.lanes if schedule.masked else 1
-                with f.loop(first, last, step) as rest:
-                    mask = mask_up_to(f, rest.index, last, step) if step > 1 else None
-                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, rest.index, step, mask),)))
+    def repeat(self, count: int, state: State, step: Step) -> State:
+        """Run a step for every number below a count."""
+        if count <= self.group or not any(slot.reducer.cascades for slot in self.slots):
+            return self._loop(self.f.integer(0), self.f.integer(count), state, step)
+        groups = -(-count // self.group)
+
+        def one_group(number: Register, before: State) -> State:
+            first = self.f.multiply(number, self.group)
+            last = self.f.minimum(self.f.add(first, self.group), self.f.integer(count))
+            return self._merge(before, self._loop(first, last, self._fresh(before), step))
+
+        return self.repeat(groups, state, one_group)
+
+    def run(self, start: int, end: int, stride: int, state: State, step: Step) -> State:
+        """Run a step for a few numbers, without groups."""
+        return self._loop(self.f.integer(start), self.f.integer(end), state, step, stride)
+
+    def anew(self, state: State, piece: Callable[[State], State]) -> State:
+        """Run code whose sums start from nothing, and add what they come to."""
+        return self._merge(state, piece(self._fresh(state)))
+
+    def _loop(self, first: Register, last: Register, state: State, step: Step, stride: int = 1) -> State:
+        with self.f.loop(first, last, stride, carried=[x for partial in state for x in partial]) as loop:
+            loop.carry(*(x for partial in step(loop.index, self._shaped(loop.carried)) for x in partial))
+        return self._shaped(loop.carried)
+
+    def _shaped(self, registers: Sequence[Register]) -> State:
+        left = iter(registers)
+        return tuple(tuple(next(left) for _ in range(1 + slot.reducer.places)) for slot in self.slots)
+
+    def _fresh(self, state: State) -> State:
+        return tuple(
+            slot.identity if slot.reducer.cascades else partial for slot, partial in zip(self.slots, state, strict=True)
+        )
+
+    def _merge(self, before: State, after: State) -> State:
+        return tuple(
+            slot.reducer.join(self.f, slot.dtype, x, y) if slot.reducer.cascades else y
+            for slot, x, y in zip(self.slots, before, after, strict=True)
+        )

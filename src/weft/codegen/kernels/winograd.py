@@ -22,6 +22,8 @@ channels at a few input channels in all 16 matrices; packed overlaps nothing els
 or written.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -42,6 +44,62 @@ from weft.plan.kernels.winograd import (
 )
 
 Square = tuple[Register, Register, Register]  # image, row and column of a square
+SIDE = 3
+PLACES = SIDE * SIDE
+
+
+def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
+    """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
+    # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
+    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
+    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    if not kernel.tile_count:
+        return
+    emit_gemm(module, kernel.product)
+    transforms = emit_input_transform(module, kernel), emit_output_transform(module, kernel)
+    out, image, weights, *inputs, begin, end = writer.parameters
+    vectors = Vectors(writer, kernel.element, 1)
+    rows = kernel.blocks.size
+    # SAFETY: the stack of a lane's thread has room: the plan chose the size of a block so that a call takes little.
+    patches = writer.emit("ptr", f"alloca [{PRODUCTS * rows * kernel.in_channels} x {vectors.element}], align 64")
+    products = writer.emit("ptr", f"alloca [{PRODUCTS * rows * kernel.out_channels} x {vectors.element}], align 64")
+    # A smaller block leaves rows of patches as they are: they are multiplied too, and must be numbers.
+    with writer.loop(0, PRODUCTS * rows * kernel.in_channels) as loop:
+        writer.store(constant(vectors.element, 0.0), vectors.address(patches, loop.index))
+    with writer.loop(begin, end) as loop:
+        first = first_of(writer, kernel.blocks, loop.index)
+        stop = first_of(writer, kernel.blocks, writer.add(loop.index, 1))
+        writer.emit_void(f"call void @{transforms[0]}({patches}, {image}, {first}, {stop})")
+        name, tiles = kernel.product.name, kernel.product.tile_count
+        writer.emit_void(f"call void @{name}({products}, {patches}, {weights}, i64 0, i64 {tiles})")
+        arguments = ", ".join(map(str, (out, products, *inputs, first, stop)))
+        writer.emit_void(f"call void @{transforms[1]}({arguments})")
+
+
+def emit_winograd_stage(module: Module, stage: WinogradStage) -> None:
+    """Emit the function of one end: void name(patches*, input*, ...) or name(out*, products*, inputs*..., ...)."""
+    inputs = len(stage.of.epilogue.inputs) if stage.makes == "pixels" else 0
+    writer = module.function(stage.name, [*["ptr"] * (2 + inputs), "i64", "i64"])
+    if not stage.tile_count:
+        return
+    emit, between, channels = {
+        "patches": (emit_input_transform, 0, stage.of.in_channels),
+        "pixels": (emit_output_transform, 1, stage.of.out_channels),
+    }[stage.makes]
+    transform = emit(module, replace(stage.of, name=f"{stage.name}.of"))
+    *pointers, begin, end = writer.parameters
+    first, stop = first_of(writer, stage.tiles, begin), first_of(writer, stage.tiles, end)
+    # A transform counts rows of patches or products from its first one.
+    pointers[between] = Vectors(writer, stage.of.element, 1).moved(pointers[between], (first, channels))
+    writer.emit_void(f"call void @{transform}({', '.join(map(str, (*pointers, first, stop)))})")
+
+
+def emit_winograd_weights(module: Module, kernel: WinogradWeightKernel) -> None:
+    """Emit the function that transforms and packs weights into a module."""
+    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
+    writer = module.function(kernel.name, [*["ptr"] * (3 if kernel.scaled else 2), "i64", "i64"])
+    if kernel.tile_count:
+        _WeightTransform(writer, kernel).emit()
 
 
 def patch_line(writer: FunctionWriter, x: Sequence[Register]) -> list[Register]:
@@ -54,6 +112,14 @@ def pixel_line(writer: FunctionWriter, x: Sequence[Register]) -> list[Register]:
     """Transform one line of sums of products back: four numbers to two."""
     total, difference = writer.binary("fadd", x[1], x[2]), writer.binary("fsub", x[1], x[2])
     return [writer.binary("fadd", x[0], total), writer.binary("fsub", difference, x[3])]
+
+
+def weight_columns(writer: FunctionWriter, x: Sequence[Register]) -> list[Register]:
+    """Transform one line of a window: three numbers to four."""
+    half = constant(x[0].kind, 0.5)
+    outer = writer.binary("fadd", x[0], x[2])
+    middle = [writer.binary(opcode, outer, x[1]) for opcode in ("fadd", "fsub")]
+    return [x[0], *(writer.binary("fmul", value, half) for value in middle), x[2]]
 
 
 def square_place(writer: FunctionWriter, kernel: WinogradKernel, index: Register) -> Square:
@@ -209,26 +275,6 @@ class _OutputTransform:
             self.vectors.store(epilogue.apply(total, 0, 0, count), out, count)
 
 
-SIDE = 3
-PLACES = SIDE * SIDE
-
-
-def emit_winograd_weights(module: Module, kernel: WinogradWeightKernel) -> None:
-    """Emit the function that transforms and packs weights into a module."""
-    # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
-    writer = module.function(kernel.name, [*["ptr"] * (3 if kernel.scaled else 2), "i64", "i64"])
-    if kernel.tile_count:
-        _WeightTransform(writer, kernel).emit()
-
-
-def weight_columns(writer: FunctionWriter, x: Sequence[Register]) -> list[Register]:
-    """Transform one line of a window: three numbers to four."""
-    half = constant(x[0].kind, 0.5)
-    outer = writer.binary("fadd", x[0], x[2])
-    middle = [writer.binary(opcode, outer, x[1]) for opcode in ("fadd", "fsub")]
-    return [x[0], *(writer.binary("fmul", value, half) for value in middle), x[2]]
-
-
 class _WeightTransform:
     """Emits the loop over tiles: windows are put side by side by output channel, then transformed as vectors."""
 
@@ -324,49 +370,3 @@ class _WeightTransform:
             narrow = writer.convert("fptrunc", value, self.number.element)
             scaled = narrow if scale is None else writer.binary("fmul", narrow, scale)
             self.vectors.store(scaled, self.number.address(to, place * kernel.packed_size))
-
-
-def emit_winograd(module: Module, kernel: WinogradKernel) -> None:
-    """Emit the functions of a convolution into a module; the one to call has the kernel's name."""
-    # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
-    pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
-    if not kernel.tile_count:
-        return
-    emit_gemm(module, kernel.product)
-    transforms = emit_input_transform(module, kernel), emit_output_transform(module, kernel)
-    out, image, weights, *inputs, begin, end = writer.parameters
-    vectors = Vectors(writer, kernel.element, 1)
-    rows = kernel.blocks.size
-    # SAFETY: the stack of a lane's thread has room: the plan chose the size of a block so that a call takes little.
-    patches = writer.emit("ptr", f"alloca [{PRODUCTS * rows * kernel.in_channels} x {vectors.element}], align 64")
-    products = writer.emit("ptr", f"alloca [{PRODUCTS * rows * kernel.out_channels} x {vectors.element}], align 64")
-    # A smaller block leaves rows of patches as they are: they are multiplied too, and must be numbers.
-    with writer.loop(0, PRODUCTS * rows * kernel.in_channels) as loop:
-        writer.store(constant(vectors.element, 0.0), vectors.address(patches, loop.index))
-    with writer.loop(begin, end) as loop:
-        first = first_of(writer, kernel.blocks, loop.index)
-        stop = first_of(writer, kernel.blocks, writer.add(loop.index, 1))
-        writer.emit_void(f"call void @{transforms[0]}({patches}, {image}, {first}, {stop})")
-        name, tiles = kernel.product.name, kernel.product.tile_count
-        writer.emit_void(f"call void @{name}({products}, {patches}, {weights}, i64 0, i64 {tiles})")
-        arguments = ", ".join(map(str, (out, products, *inputs, first, stop)))
-        writer.emit_void(f"call void @{transforms[1]}({arguments})")
-
-
-def emit_winograd_stage(module: Module, stage: WinogradStage) -> None:
-    """Emit the function of one end: void name(patches*, input*, ...) or name(out*, products*, inputs*..., ...)."""
-    inputs = len(stage.of.epilogue.inputs) if stage.makes == "pixels" else 0
-    writer = module.function(stage.name, [*["ptr"] * (2 + inputs), "i64", "i64"])
-    if not stage.tile_count:
-        return
-    emit, between, channels = {
-        "patches": (emit_input_transform, 0, stage.of.in_channels),
-        "pixels": (emit_output_transform, 1, stage.of.out_channels),
-    }[stage.makes]
-    transform = emit(module, replace(stage.of, name=f"{stage.name}.of"))
-    *pointers, begin, end = writer.parameters
-    first, stop = first_of(writer, stage.tiles, begin), first_of(writer, stage.tiles, end)
-    # A transform counts rows of patches or products from its first one.
-    pointers[between] = Vectors(writer, stage.of.element, 1).moved(pointers[between], (first, channels))
-    writer.emit_void(f"call void @{transform}({', '.join(map(str, (*pointers, first, stop)))})")
