@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 from weft.ir.parser import parse_graph
 from weft.passes.pipeline import run_pipeline
@@ -82,7 +83,9 @@ def planned(kind: str, text: str) -> Kernel:
     (region,) = find_regions(graph, frozenset(value for value in graph.inputs if value.name == "w"))
     plan = fuse(region, HOST).plan
     calls = (*plan.calls, *plan.packing, *plan.checks)
-    return next(call.kernel for call in calls if isinstance(call.kernel, KINDS[kind]))
+    found = [call.kernel for call in calls if isinstance(call.kernel, KINDS[kind])]
+    assert found, f"src/weft/plan/fuse/fuse.py: nothing that is fused there becomes a {kind}"
+    return found[0]
 
 
 SIZES = AttentionSizes("f32", (2,), 20, 30, 8, 5)
@@ -124,6 +127,11 @@ def attention_gradient() -> Kernel:
     return AttentionGradientKernel("gradient", SIZES, operands, (), body, 2, 3, schedule)
 
 
+def file_of(kind: type[Kernel]) -> str:
+    """Give the file that a kind of kernel is defined in."""
+    return f"src/{kind.__module__.replace('.', '/')}.py"
+
+
 def finely(kernel: Kernel) -> Kernel:
     """Cut a kernel into small tiles."""
     if isinstance(kernel, LoopKernel):
@@ -150,7 +158,8 @@ def finely(kernel: Kernel) -> Kernel:
 def _stage() -> Kernel:
     kernel = planned("WinogradKernel", CONVOLUTION.format(24, 40))
     assert isinstance(kernel, WinogradKernel)
-    return WinogradStage("stage", kernel, "patches")
+    whole = replace(kernel, block=kernel.images * prod(kernel.squares))
+    return WinogradStage("stage", whole, "patches")
 
 
 EXAMPLES: dict[str, Callable[[], Kernel]] = {

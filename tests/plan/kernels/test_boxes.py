@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.plan.kernels.examples import finely
+from tests.plan.kernels.examples import EXAMPLES, file_of, finely
 
 from weft.codegen.llvm.module import Module
 from weft.codegen.objects.native import compile_native
@@ -111,25 +111,32 @@ def inside(found: ByteBox | None, size: int) -> NDArray[np.bool_]:
     return marked
 
 
+class MachineCode:
+    """A kernel's function, and memory for its arguments: a view that runs backwards lies before its argument."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        module = Module(host_target())
+        EMIT[type(kernel)](module, kernel)
+        self.library = compile_native(str(module), host_target())
+        whole = kernel.boxes(0, kernel.tile_count)
+        self.starts = [min(one.low, 0) // 4 if one else 0 for one in whole]
+        self.sizes = [one.high // 4 - start if one else 1 << 16 for one, start in zip(whole, self.starts, strict=True)]
+        kinds = [*[ctypes.c_void_p] * len(whole), ctypes.c_int64, ctypes.c_int64]
+        self.function = ctypes.CFUNCTYPE(None, *kinds)(self.library.address(kernel.name))
+
+    def numbers(self) -> list[NDArray[np.float32]]:
+        made = np.random.default_rng(0)
+        return [made.standard_normal(size).astype(np.float32) for size in self.sizes]
+
+    def run(self, arguments: Sequence[NDArray[np.float32]], begin: int, end: int) -> None:
+        places = (argument.ctypes.data - 4 * start for argument, start in zip(arguments, self.starts, strict=True))
+        self.function(*places, begin, end)
+
+
 def touches_only_its_boxes(kernel: Kernel, outputs: int = 1) -> None:
-    module = Module(host_target())
-    EMIT[type(kernel)](module, kernel)
-    name = kernel.name
-    library = compile_native(str(module), host_target())
-    tiles = kernel.tile_count
-    whole = kernel.boxes(0, tiles)
-    # A view that runs backwards lies before its argument.
-    starts = [min(one.low, 0) // 4 if one else 0 for one in whole]
-    sizes = [one.high // 4 - start if one else 1 << 16 for one, start in zip(whole, starts, strict=True)]
-    kinds = [*[ctypes.c_void_p] * len(sizes), ctypes.c_int64, ctypes.c_int64]
-    function = ctypes.CFUNCTYPE(None, *kinds)(library.address(name))
-
-    def run(arguments: Sequence[NDArray[np.float32]], begin: int, end: int) -> None:
-        places = (argument.ctypes.data - 4 * start for argument, start in zip(arguments, starts, strict=True))
-        function(*places, begin, end)
-
-    made = np.random.default_rng(0)
-    given = [made.standard_normal(size).astype(np.float32) for size in sizes]
+    code, tiles = MachineCode(kernel), kernel.tile_count
+    starts, sizes, run = code.starts, code.sizes, code.run
+    given = code.numbers()
     wanted = [argument.copy() for argument in given]
     run(wanted, 0, tiles)
     ranges = {(begin, end) for begin in range(0, tiles, max(1, tiles // 5)) for end in (begin + 1, begin + 4, tiles)}
@@ -145,16 +152,46 @@ def touches_only_its_boxes(kernel: Kernel, outputs: int = 1) -> None:
         for number in range(outputs):
             written = mine[number] != 12345.0
             assert written.any()
-            assert not (written & ~marks[number]).any(), f"tiles [{begin}, {end}) write outside their box"
-            assert np.array_equal(mine[number][written], wanted[number][written]), (
-                f"tiles [{begin}, {end}) read outside"
-            )
+            where = f"{file_of(type(kernel))}: tiles [{begin}, {end})"
+            assert not (written & ~marks[number]).any(), f"{where} write outside their box"
+            assert np.array_equal(mine[number][written], wanted[number][written]), f"{where} read outside theirs"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_touch_only_what_their_boxes_say(name: str) -> None:
     for kernel in kernels_of(GRAPHS[name]):
         touches_only_its_boxes(kernel)
+
+
+# Kinds that read or write places, which random numbers are not; and how many arguments those write that write several.
+OF_PLACES = {"CheckKernel", "ScatterKernel", "TopKernel"}
+WRITES = {"AttentionKernel": 3, "AttentionGradientKernel": 3}
+
+
+@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PLACES))
+def test_a_kernel_of_each_kind_touches_only_what_its_boxes_say(kind: str) -> None:
+    kernel = finely(EXAMPLES[kind]())
+    touches_only_its_boxes(kernel, WRITES.get(kind, 1))
+
+
+@pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - OF_PLACES))
+def test_what_may_be_written_over_an_argument_gives_the_same_there(kind: str) -> None:
+    example = EXAMPLES[kind]()
+    for read in range(len(example.boxes(0, example.tile_count)) - WRITES.get(kind, 1)):
+        over = example.written_over(0, read, host_target())
+        if over is None:
+            continue
+        kernel = finely(over)
+        code, place = MachineCode(kernel), read + WRITES.get(kind, 1)
+        apart, shared = code.numbers(), code.numbers()
+        shared[0] = shared[place]
+        for tile in range(kernel.tile_count):
+            code.run(apart, tile, tile + 1)
+            code.run(shared, tile, tile + 1)
+        marks = inside(kernel.boxes(0, kernel.tile_count)[0], code.sizes[0])
+        assert np.array_equal(apart[0][marks], shared[0][marks]), (
+            f"{file_of(type(kernel))}: `written_over` argument {read}, the result is another"
+        )
 
 
 def test_a_cut_within_one_row_is_exact() -> None:

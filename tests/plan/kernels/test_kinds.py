@@ -6,9 +6,10 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from tests.plan.kernels.examples import EXAMPLES, HOST, finely
+from tests.plan.kernels.examples import EXAMPLES, HOST, file_of, finely
 
 import weft.plan.kernels
 from weft.codegen.llvm.module import Module
@@ -17,13 +18,10 @@ from weft.plan.kernels.kernel import KINDS, Kernel
 
 for module in pkgutil.iter_modules(weft.plan.kernels.__path__):  # a kind that nobody plans yet is a kind too
     importlib.import_module(f"weft.plan.kernels.{module.name}")
+ROOT = Path(__file__).parents[3]
 ROOM = "weft.plan.kernels."
 HERE = {name: kind for name, kind in KINDS.items() if kind.__module__.startswith(ROOM)}
 FACETS = sorted(Kernel.__abstractmethods__)
-
-
-def file_of(kind: type[Kernel]) -> str:
-    return f"src/{kind.__module__.replace('.', '/')}.py"
 
 
 @pytest.mark.parametrize("facet", FACETS)
@@ -39,6 +37,20 @@ def lacks(kind: type[Kernel]) -> frozenset[str]:
 def test_every_kind_has_an_emitter() -> None:
     missing = [name for name, kind in HERE.items() if kind not in EMIT]
     assert not missing, f"src/weft/codegen/plan_kernels.py: EMIT has no row for {missing}"
+
+
+# Emitters that whole programs test, machine code against eager.
+TESTED_ELSEWHERE = {"attention_gradient": "tests/plan/fuse/test_attention_gradient.py"}
+
+
+def test_every_emitter_is_tested() -> None:
+    room = ROOT / "tests/codegen/kernels"
+    files = {path.name: path.read_text(encoding="utf-8") for path in sorted(room.glob("test_*.py"))}
+    names = {emit.__module__.rpartition(".")[2] for emit in EMIT.values()} - TESTED_ELSEWHERE.keys()
+    tested = {name for name in names if any(f"codegen.kernels.{name} import" in text for text in files.values())}
+    missing = [f"tests/codegen/kernels/test_{name}.py" for name in sorted(names - tested)]
+    assert not [file for file in missing if not (ROOT / file).exists()]
+    assert all((ROOT / path).exists() for path in TESTED_ELSEWHERE.values())
 
 
 def test_every_kind_has_an_example() -> None:
