@@ -1,4 +1,4 @@
-"""A module, its loss and its optimizer -> a function that trains: forward, loss, backward and update as one program."""
+"""Train a module by whole programs: forward, loss, backward and update as one."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from torch import nn
 from weft.api.checks.check import Work, call_and_undo
 from weft.api.hybrid import Call, Hybrid
 from weft.api.hybrid_errors import refuse_check, show_less
-from weft.api.optimizers.library import Snapshot, all_or_nothing, by_library, needs_closure
+from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
 from weft.api.steady_step import Ran, SteadyStep, steady_step
-from weft.api.step_copies import again, parts_of
-from weft.api.step_errors import hooked, refuse_options, refuse_wrong, with_loop
-from weft.api.step_loop import UsualLoop
 from weft.api.step_training import (
     Clipping,
     Gradients,
-    Task,
+    TrainingTask,
+    UsualLoop,
     added_up,
     clipped,
     losses_of,
@@ -51,10 +49,18 @@ from weft.trace.interception.capture import (
     tree_flatten,
     tree_map_only,
 )
-from weft.trace.interception.refusals import refuse_unmaterialised, trace_failure, unmaterialised
+from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
 from weft.trace.python_state.reachable import Location, PythonState, find_state
 from weft.trace.traced import Traced
 
+MEMORY = ("normal", "low")
+ORDER = "weft.step(net, loss, optimizer)"
+IN_A_LOOP = (
+    'train in an ordinary loop with the parts hybridized that can be, or with hybridize(net, fallback="eager"), '
+    "loss.backward() and optimizer.step()"
+)
+# What a step trains, how it does so, gradients that are still to be used, of how many calls these are.
+Parts = tuple[Any, dict[str, Any], list[Any], int]
 MOST_FORMS = 8  # of rounds whose inputs an entry gives
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
@@ -79,7 +85,7 @@ class Step(Hybrid):
 
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
-    def __init__(self, task: Task, optimizer: torch.optim.Optimizer, check: int = 0) -> None:
+    def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, check: int = 0) -> None:
         # Where a search decides how often the loss is computed, roundings decide where it ends.
         check = 0 if needs_closure(optimizer) else check
         super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None, check)
@@ -90,7 +96,7 @@ class Step(Hybrid):
         self._entries: dict[str, tuple[Guarded[Program], Entry] | None] = {}  # by the form of a round
         self._calls = 0  # since the last update
         self._round: _Round | None = None
-        self._before = Snapshot()
+        self._before = OptimizerSnapshot()
         self._steady: SteadyStep | None = None
         self._known = [*self._parameters()]
         self._waits_for_sizes = any(map(unmaterialised, self._known))
@@ -104,7 +110,7 @@ class Step(Hybrid):
         return f"{self.name}: {counted(self.traces, 'program')}, {memory}, peak of {self.peak_bytes} bytes"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return again, (step, *parts_of(self))
+        return _made_again, (step, *_parts_of(self))
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Train on one batch; gives the loss or losses, without a gradient."""
@@ -218,7 +224,7 @@ class Step(Hybrid):
         if not self._calls:
             self.optimizer.zero_grad()
         kept = (tensor for entry in current.prepared.kept for tensor in entry.values())
-        before = Snapshot()
+        before = OptimizerSnapshot()
         added_to = (gradient for gradient in current.before if gradient is not None)
         before.take([*self._buffers(), *current.prepared.parameters, *kept, *added_to], {})
 
@@ -308,7 +314,7 @@ class Step(Hybrid):
         try:
             found = super()._traced(call, runs=runs)
         except UnsupportedError as error:
-            raise with_loop(error) from error
+            raise _with_loop(error) from error
         self._updated[found] = self._gradients_there
         return found
 
@@ -345,7 +351,7 @@ class Step(Hybrid):
             prepared = Prepared(parameters, [{} for _ in parameters], UpdateForm((), ()), [])
         for index, parameter in enumerate(prepared.parameters):
             if has_gradient_hooks(parameter):
-                raise hooked(index)
+                raise _hooked(index)
         before = [parameter.grad if self._calls else None for parameter in prepared.parameters]
         dtypes = dict.fromkeys(map(number_dtype, prepared.parameters)) if prepared.numbers else {}
         numbers = {dtype: torch.tensor(prepared.numbers, dtype=dtype) for dtype in dtypes}
@@ -422,7 +428,7 @@ class Step(Hybrid):
         current = self._round
         assert current is not None
         arguments = call.arguments[: len(call.arguments) - 1 - len(current.numbers)]
-        before = Snapshot()
+        before = OptimizerSnapshot()
         before.take(self._buffers(), {})
 
         def gradients() -> object:
@@ -475,14 +481,14 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     `check` steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
     optimizer's state; MismatchError tells what differs.
     """
-    refuse_wrong(net, loss, optimizer)
+    _refuse_wrong(net, loss, optimizer)
     refuse_check(check)
     if check and needs_closure(optimizer):
         warnings.warn(
             f"weft: steps of {type(optimizer).__name__} are not checked: roundings decide how often it asks for a loss",
             stacklevel=2,
         )
-    refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
+    _refuse_options(accumulate=accumulate, memory=memory, limits={"norm": clip_norm, "value": clip_value})
     if accumulate > 1 and needs_closure(optimizer):
         raise UsageError(
             f"{type(optimizer).__name__} cannot accumulate",
@@ -491,8 +497,87 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
         )
     rule = RULES.get(type(optimizer))
     clipping = Clipping(clip_norm, clip_value)
-    return Step(Task(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer, check)
+    return Step(TrainingTask(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer, check)
 
 
 def _name(thing: Any) -> str:
     return type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", "a function")
+
+
+def _with_loop(error: UnsupportedError) -> UnsupportedError:
+    """What hybridize gives as the last way out, as it is done with a training step."""
+    fix = error.fix and error.fix.replace(KEEP_EAGER, IN_A_LOOP)
+    return UnsupportedError(error.fact, where=error.where, why=error.why, fix=fix)
+
+
+def _hooked(index: int) -> UnsupportedError:
+    """Give the error about a parameter whose gradient a hook wants to see."""
+    return UnsupportedError(
+        f"parameter {index} of the optimizer has a gradient hook",
+        why="gradients of a step are computed inside its program, where Python does not run",
+        fix="remove the hook (clip_norm= and clip_value= limit gradients), or train with hybridize and loss.backward()",
+    )
+
+
+def _refuse_wrong(net: Any, loss: Any, optimizer: Any) -> None:
+    """Refuse what a step cannot be made of."""
+    if not callable(net):
+        raise UsageError(f"{net!r} is neither a module nor a function")
+    if isinstance(loss, torch.optim.Optimizer) or not (loss is None or callable(loss)):
+        raise UsageError(f"{loss!r} is no loss", why="it is called with output and target", fix=ORDER)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"{optimizer!r} is no optimizer", why="one of torch.optim, or derived from it, is", fix=ORDER)
+    parts = [part for part in (net, loss) if isinstance(part, nn.Module)]
+    own = {id(parameter) for part in parts for parameter in part.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if own and isinstance(net, nn.Module) and not any(id(parameter) in own for parameter in held):
+        raise UsageError(
+            "the optimizer has none of the module's parameters",
+            why="it was made for another module, or for a copy of this one",
+            fix="make it of net.parameters(), after net.to(...)",
+        )
+
+
+def _refuse_options(*, accumulate: int, memory: str, limits: Mapping[str, float | None]) -> None:
+    """Refuse what a step cannot be told."""
+    if accumulate < 1:
+        raise UsageError(f"accumulate is {accumulate}", why="it is a number of calls", fix="pass 1 or more")
+    if memory not in MEMORY:
+        raise UsageError(f"memory is {memory!r}", why="a step knows two ways", fix='pass "normal" or "low"')
+    for name, limit in limits.items():
+        if limit is not None and not limit >= 0:
+            raise UsageError(
+                f"clip_{name} is {limit!r}", why="it is a limit of sizes", fix="pass a number of at least 0"
+            )
+
+
+def _parts_of(step: Step) -> Parts:
+    """Everything that a step is but its programs, which are made anew."""
+    if needs_closure(step.optimizer):
+        raise UnsupportedError(
+            f"a step with {type(step.optimizer).__name__} cannot be copied or pickled",
+            why="a copy that PyTorch makes of this optimizer does not know its parameters",
+            fix="copy the module, make an optimizer of its parameters, give it optimizer.state_dict(), and make a step "
+            "of the two",
+        )
+    task = step.task
+    options = {
+        "clip_norm": task.clipping.norm,
+        "clip_value": task.clipping.value,
+        "accumulate": task.accumulate,
+        "deterministic": task.deterministic,
+        "memory": "low" if task.low_memory else "normal",
+        "check": step.checked,
+    }
+    # Copies of parameters have no gradients; those that were added up so far belong to the next update.
+    gradients = [parameter.grad for parameter in step._parameters()] if step._calls else []
+    return (task.net, task.loss, step.optimizer), options, gradients, step._calls
+
+
+def _made_again(make: Callable[..., Step], trained: Any, options: Any, gradients: list[Any], calls: int) -> Step:
+    """Make another step of these parts."""
+    made = make(*trained, **options)
+    for parameter, gradient in zip(made._parameters(), gradients, strict=False):
+        parameter.grad = gradient
+    made._calls = calls
+    return made

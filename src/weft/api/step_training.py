@@ -1,4 +1,4 @@
-"""A loss, gradients and an optimizer's rule -> the Python function of one training step, as it is traced."""
+"""Write one training step as a Python function to trace, and as the usual loop of PyTorch that it is compared with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from weft.api.optimizers.library import by_library
 from weft.api.optimizers.rules import Tensors, UpdateRule
 from weft.api.optimizers.state import NARROW, Prepared
 from weft.errors import UsageError
 from weft.programs.results import SECOND_TIME
 from weft.trace.backward import refuse_reentrant
-from weft.trace.interception.capture import real_stand_in, storage_key, tree_flatten, without_functions
+from weft.trace.interception.capture import real_stand_in, storage_key, tree_flatten, tree_map_only, without_functions
 
 Gradients = list[torch.Tensor | None]
 
@@ -27,7 +28,7 @@ class Clipping:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
+class TrainingTask:
     """What a step trains: a module, its loss, the rule of its optimizer if Weft has one, and what limits gradients.
 
     `deterministic` steps give the same bits however many cores there are; those of `low_memory` compute cheap values
@@ -43,7 +44,7 @@ class Task:
     low_memory: bool
 
 
-def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+def losses_of(task: TrainingTask, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Forward and loss: the last argument is the target, all others are the net's.
 
     A net that gives its loss itself may give it among other results, as their attribute `loss`.
@@ -57,7 +58,7 @@ def losses_of(task: Task, arguments: Sequence[Any], keywords: Mapping[str, Any])
 
 
 def total_gradients(
-    task: Task, losses: Any, parameters: Sequence[torch.Tensor], spent: Sequence[torch.Tensor] = ()
+    task: TrainingTask, losses: Any, parameters: Sequence[torch.Tensor], spent: Sequence[torch.Tensor] = ()
 ) -> Gradients:
     """The gradients of the sum of all losses, each laid out as its parameter, in memory of its own.
 
@@ -157,3 +158,40 @@ def update(
 def number_dtype(parameter: torch.Tensor) -> torch.dtype:
     """In which precision a parameter is updated: its own, but float32 for the narrow ones."""
     return torch.float32 if parameter.dtype in NARROW else parameter.dtype
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsualLoop:
+    """What the loop trains, how many calls it has added up since its last update, and its parameters."""
+
+    task: TrainingTask
+    optimizer: torch.optim.Optimizer
+    parameters: Sequence[torch.Tensor]
+    calls: int
+
+    def run(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Make a step; gives the losses, without a gradient."""
+        if self.calls + 1 < self.task.accumulate:
+            return self._differentiate(arguments, keywords)
+
+        def differentiate() -> Any:
+            losses = self._differentiate(arguments, keywords)
+            clipping = self.task.clipping
+            if clipping.norm is not None:
+                torch.nn.utils.clip_grad_norm_(self.parameters, clipping.norm)
+            if clipping.value is not None:
+                torch.nn.utils.clip_grad_value_(self.parameters, clipping.value)
+            return losses
+
+        return by_library(self.optimizer, differentiate)
+
+    def _differentiate(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        if not self.calls:
+            self.optimizer.zero_grad()
+        with torch.inference_mode(False), torch.enable_grad():
+            losses = losses_of(self.task, arguments, keywords)
+            roots = [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
+            carrying = [root for root in roots if root.requires_grad] or roots
+            weights = [torch.full_like(root, 1 / self.task.accumulate) for root in carrying]
+            torch.autograd.backward(carrying, weights, inputs=[one for one in self.parameters if one.requires_grad])
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, losses)

@@ -146,6 +146,11 @@ def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
     return min(found, planner.draft(again.graph, again.copies).planned(FRUGAL), key=lambda one: one.peak_bytes)
 
 
+def lifted(graph: Graph) -> Graph:
+    """Give a simplified graph in small ops, as far as this machine's code computes it."""
+    return with_attentions(lift(graph), host_target())
+
+
 def rarely_changing(traced: Traced) -> frozenset[Value]:
     """Give the inputs that are weights: those that the function reached by itself and does not write."""
     changing = {*(write.input for write in traced.graph.writes), *traced.moving}

@@ -32,9 +32,8 @@ class EagerBackoff:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._told = False
-        self._segments: list[
-            tuple[SegmentPlan, int, float]
-        ] = []  # since the last read: plans, operators, estimated work
+        # Since the last read: plans, operators, estimated work.
+        self._segments: list[tuple[SegmentPlan, int, float]] = []
         self.calls = 0  # that were intercepted since the last read
         self.lost_seconds = 0.0
         self.eager_calls = 0  # operators that are still to be run at once

@@ -107,7 +107,7 @@ def queued(function: Callable[..., Any], args: Any, kwargs: Any, now: int) -> An
         numbers = _numbers(recording, node, args)
         if numbers is None or node.seconds > recording.most_seconds or node.bytes > recording.most_bytes:
             return MISSED  # it is another call, or ends the recording
-        if node.new_inputs and (kwargs is None or not _take_fresh(recording, node, args)):
+        if node.new_inputs and (kwargs is None or not _take_new_inputs(recording, node, args)):
             return MISSED
         frame = _getframe(2)
         code = frame.f_code
@@ -160,7 +160,7 @@ def _numbers(recording: Recording, node: TrieNode, args: Any) -> Sequence[Any] |
     return numbers or ()
 
 
-def _take_fresh(recording: Recording, node: TrieNode, args: Any) -> bool:
+def _take_new_inputs(recording: Recording, node: TrieNode, args: Any) -> bool:
     """Take what a call brings along, if all of it has the expected metadata."""
     schema = node.schema
     assert schema is not None

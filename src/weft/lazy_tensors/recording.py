@@ -27,28 +27,6 @@ MOST_SECONDS_HERE = 1e-3  # of estimated work that the thread that waits for it 
 class Recording:
     """The operators called since the last task was pushed, with what they take from outside."""
 
-    __slots__ = (
-        "closed",
-        "device",
-        "epoch",
-        "flushes",
-        "gradients",
-        "input_metadata",
-        "input_storages",
-        "inputs",
-        "most_bytes",
-        "most_seconds",
-        "node",
-        "numbers",
-        "operand_numbers",
-        "places",
-        "producer",
-        "storages",
-        "thread",
-        "values",
-        "written",
-    )  # fmt: skip
-
     def __init__(self, device: str, most_bytes: float, most_seconds: float, epoch: int) -> None:
         self.most_bytes = most_bytes
         self.most_seconds = most_seconds
@@ -61,9 +39,8 @@ class Recording:
         self.gradients: list[tuple[torch.Tensor, weakref.ref[LazyValue]]] = []  # what a backward in here gives
         self.inputs: list[Any] = []  # values of earlier tasks, and ordinary tensors
         self.input_storages: list[LazyStorage] = []
-        self.input_metadata: list[
-            TensorMetadata | None
-        ] = []  # what changes the metadata of a tensor ends the recording
+        # What changes the metadata of a tensor ends the recording.
+        self.input_metadata: list[TensorMetadata | None] = []
         self.operand_numbers: dict[int, int] = {}  # by the identity of what was taken: its number, as steps take it
         self.storages: dict[LazyStorage, None] = {}  # of what is taken from outside
         self.written: dict[LazyStorage, None] = {}
@@ -145,27 +122,6 @@ class Recording:
 
 class Segment:
     """One task: runs the plan of a recording, and gives each value its tensor."""
-
-    __slots__ = (
-        "__name__",
-        "_alive",
-        "_flushes",
-        "_gradients",
-        "_inputs",
-        "_numbers",
-        "_places",
-        "_storages",
-        "_thread",
-        "_written",
-        "bytes",
-        "changes",
-        "device",
-        "gives_gradients",
-        "plan",
-        "reads",
-        "seconds",
-        "writes",
-    )  # fmt: skip
 
     def __init__(self, plan: SegmentPlan, recording: Recording, alive: list[LazyValue]) -> None:
         self.device = recording.device

@@ -264,15 +264,15 @@ class Session:
                 return int(value.index)
             if value.recording is not None:
                 self.flush(value.recording)
-            operand_numbers = recording.operand_numbers.get(id(value))
-            if operand_numbers is not None:
-                return operand_numbers
+            number = recording.operand_numbers.get(id(value))
+            if number is not None:
+                return number
             if value.real is not None and self.storages.exported(value.real):
                 return self._take_exported(recording, tensor, value.real, schema)
             return recording.add_input(value, self._storage(tensor), value, metadata)
-        operand_numbers = recording.operand_numbers.get(id(tensor))
-        if operand_numbers is not None:
-            return operand_numbers if position not in schema.written or not self.storages.exported(tensor) else None
+        number = recording.operand_numbers.get(id(tensor))
+        if number is not None:
+            return number if position not in schema.written or not self.storages.exported(tensor) else None
         storage = self.storages.unless_exported(tensor)
         if storage is None:
             return self._take_exported(recording, tensor, tensor, schema)
@@ -548,9 +548,8 @@ class Session:
                 self._flush_for_wait(recording)
         self.gradients.flush()
         variables = [storage.var for storage in storages if storage.var is not None]
-        variables += [
-            producer.variable() for producer in {value.producer: None for value in values} if producer is not None
-        ]
+        producers = {value.producer: None for value in values}
+        variables += [producer.variable() for producer in producers if producer is not None]
         if variables:
             self.wait_on(*variables)
 

@@ -47,10 +47,9 @@ class TensorMetadata:
         self.leaf = tensor.is_leaf
         self.numel = tensor.numel()
         self.bytes = self.numel * tensor.element_size()
-        self.make: Callable[[LazyValue], Any] | None = (
-            None  # makes a lazy tensor with this metadata; made when first needed
-        )
-        self.detached: TensorMetadata | None = None  # that of what `detach` gives; learned as well
+        # Both are made when first needed: what makes a lazy tensor with this metadata, and that of what `detach` gives.
+        self.make: Callable[[LazyValue], Any] | None = None
+        self.detached: TensorMetadata | None = None
 
 
 _METADATA: dict[Any, TensorMetadata] = {}

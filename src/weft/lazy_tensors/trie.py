@@ -8,6 +8,7 @@ tried first, and a call that is as predicted needs no key to be found by.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -26,44 +27,23 @@ COMPARED = frozenset((int, str, torch.dtype, torch.device))
 NOT_EXPECTED = -1  # no modes are written so: the call is found the usual way
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class NewInput:
     """A tensor that a recording takes for the first time at some node."""
 
-    __slots__ = ("index", "metadata", "place", "position")
-
-    def __init__(self, place: int, position: int, index: int, metadata: TensorMetadata | None) -> None:
-        self.place = place  # among the arguments
-        self.position = position  # among the tensors
-        self.index = index
-        self.metadata = metadata
+    place: int  # among the arguments
+    position: int  # among the tensors
+    index: int
+    metadata: TensorMetadata | None
 
 
 class TrieNode:
     """One operator behind all those before it, and what follows."""
 
     __slots__ = (
-        "_reached",
-        "bytes",
-        "code",
-        "count",
-        "expected",
-        "first",
-        "following",
-        "function",
-        "inputs",
-        "made",
-        "may_be_tiny",
-        "metadata",
-        "modes",
-        "names",
-        "new_inputs",
-        "operands",
-        "parent",
-        "place",
-        "plans",
-        "predicted",
-        "schema",
-        "seconds",
+        "_reached", "bytes", "code", "count", "expected", "first", "following", "function", "inputs", "made",
+        "may_be_tiny", "metadata", "modes", "names", "new_inputs", "operands", "parent", "place", "plans", "predicted",
+        "schema", "seconds",
     )  # fmt: skip
 
     def __init__(self, parent: TrieNode | None, schema: CallSchema | None, operands: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Call a program from a file like the function or module it was made from, in machine code once it is known to be true.
+"""Call a program from a file like the function or module it was made from, natively once its file is known to be true.
 
 Kernels rely on the sizes and types that a graph declares. A graph that was traced has them from the operators; one from
 a file may say anything, so at the first call each value is compared with what PyTorch's operator gives.
@@ -7,7 +7,7 @@ a file may say anything, so at the first call each value is compared with what P
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 from types import MappingProxyType
@@ -18,21 +18,23 @@ import torch
 from weft.codegen.library import LibraryExecutable
 from weft.compile.pipeline import compile_graph
 from weft.errors import InternalError, UnsupportedError, UsageError
-from weft.guards.entry import MISSED, Entry, refuse_all
+from weft.guards.back_off import BackOff
+from weft.guards.entry import MISSED, Entry, Ways, bound_run, make_entry, refuse_all
+from weft.guards.guarded import NewResults, TakenLeaves
+from weft.guards.likeness import CallItems, likeness_of
+from weft.guards.words import Words, can_watch
 from weft.ir.graph import Graph, Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import split
-from weft.ir.printer import print_graph
 from weft.ir.types import CPU, NUMBER_KINDS, NumberType, TensorType, Type, type_of
 from weft.passes.pipeline import run_pipeline
 from weft.plan.library_plan import plan_library
 from weft.plan.regions.indices import INDEXED
 from weft.programs.boundary import Boundary
 from weft.programs.drawing import draw
+from weft.programs.listing import ProgramPlan, listing
 from weft.programs.parts import SPACES, ProgramParts, calls
-from weft.programs.plan import ProgramPlan
-from weft.programs.shortcut import Shortcut
-from weft.programs.structure import build, take_apart
+from weft.programs.structure import LeafPort, build, take_apart
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.new_tensors import OutputType
@@ -47,23 +49,30 @@ class LoadedGraph:
         self._graph = graph
         self._weights = weights
         self._operators = LibraryExecutable(plan_library(graph))
-        self._may_be_native = _may_be_native(graph)
+        self._why_not = _why_not_native(graph)
         self._lock = Lock()
         self._planned: CompiledGraph | None = None
         self._is_true = False
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph."""
-        if not self._may_be_native or not _are_ordinary(inputs):
+        if self._why_not or not _are_ordinary(inputs):
             return self._operators(inputs)
         if not self._is_true:
             self.check(inputs)
         return self._compiled()(inputs)
 
+    def __str__(self) -> str:
+        if self._why_not:
+            return listing(self._graph, self._why_not)
+        if not self._is_true:
+            return listing(self._graph, "its first call compares each value with what the file says")
+        return listing(run_pipeline(self._graph))
+
     @property
     def plan(self) -> ProgramPlan:
         """How the graph is computed."""
-        if not self._may_be_native:
+        if self._why_not:
             return ProgramPlan((), self._operators.plan)
         compiled = self._compiled()
         return ProgramPlan(tuple(region.plan for region in compiled.regions), compiled.executable.plan)
@@ -74,10 +83,10 @@ class LoadedGraph:
 
     def check(self, inputs: Sequence[Any]) -> None:
         """Run the graph by PyTorch's operators, and raise UsageError if a value is not what the graph declares."""
-        if not self._may_be_native:
+        if self._why_not:
             raise UnsupportedError(
                 f"{self._graph.name} runs by PyTorch's operators alone",
-                why="it is on another device, or its file calls operators of other packages, or small ops with indices",
+                why=self._why_not,
             )
         known = dict(zip(self._graph.inputs, inputs, strict=True))
         # The run proper draws the same random numbers again.
@@ -104,18 +113,20 @@ class LoadedGraph:
             return self._planned
 
 
-def _may_be_native(graph: Graph) -> bool:
-    """Whether kernels may compute a graph once it is known to be true.
+def _why_not_native(graph: Graph) -> str | None:
+    """Why kernels may not compute a graph even once it is known to be true, if they may not.
 
     Indices are compared with sizes where operators are lifted, not in small ops that stand in a file; and operators of
     other packages may do something more than compute, so they must not run once more.
     """
     kinds = (value.type for value in (*graph.inputs, *graph.values))
-    return (
-        all(kind.device == CPU for kind in kinds if isinstance(kind, TensorType))
-        and all(value.op not in INDEXED for value in graph.values)
-        and all(split(call.target)[0] in SPACES for call in calls(graph))
-    )
+    if any(kind.device != CPU for kind in kinds if isinstance(kind, TensorType)):
+        return "it is on another device"
+    if any(value.op in INDEXED for value in graph.values):
+        return "its file has small ops with indices"
+    if any(split(call.target)[0] not in SPACES for call in calls(graph)):
+        return "its file calls operators of other packages"
+    return None
 
 
 def _are_ordinary(inputs: Sequence[Any]) -> bool:
@@ -165,7 +176,7 @@ class LoadedProgram:
         draw(self.graph, path, {entry.input: entry.name for entry in self.parts.state})
 
     def __str__(self) -> str:
-        return print_graph(self.graph)
+        return str(self._execute)
 
     def __repr__(self) -> str:
         return f"<loaded program {self.graph.name}: {len(self.graph.values)} values>"
@@ -294,3 +305,60 @@ def _modes(grad_mode: bool) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+# What gives the run of a graph as it is bound now, where that is one region, given which inputs are arguments.
+Bind = Callable[[Sequence[int]], tuple[BoundProgram, tuple[OutputType, ...]] | None]
+
+
+class Shortcut:
+    """Makes the entry from time to time, as it is costly to make."""
+
+    def __init__(self, parts: ProgramParts, bind: Bind) -> None:
+        self._bind = bind
+        self._count = _plain_arguments(parts)
+        self._tensors = [entry.tensor for entry in parts.state]
+        self._words = self._watched()
+        self._attempts = BackOff()
+
+    def state_is_as_before(self) -> bool:
+        """Whether the program's own tensors surely have the sizes and types that they had when last looked at."""
+        return self._words is not None and self._words.hold()
+
+    def look_again(self) -> None:
+        """Take the program's own tensors as they are now for right."""
+        self._words = self._watched()
+
+    def after(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Entry | None:
+        """Give the entry of calls like the one that was just made; None where nothing new does."""
+        if self._count != len(arguments) or keywords or self._words is None or not self._attempts.is_due():
+            return None
+        found = self._bind(range(self._count))
+        likeness = likeness_of(CallItems(arguments, {}))
+        if found is None or likeness is None or not likeness.is_all_words or not self._words.are_all:
+            return None
+        program, types = found
+        told = self._words.told(())
+        run = bound_run((program, NewResults(types)), told)
+        ways = Ways([told], refuse_all, refuse_all)
+        return None if run is None else make_entry(likeness, TakenLeaves(range(self._count)), ways, [run.state])
+
+    def _watched(self) -> Words | None:
+        return Words([], self._tensors) if can_watch(self._tensors) else None
+
+
+def _plain_arguments(parts: ProgramParts) -> int | None:
+    """How many tensors go in, by position, where nothing else does and one new tensor comes out."""
+    nodes: Sequence[Any] = [node for _, node in parts.arguments.positional]
+    results = parts.graph.results
+    plain = (
+        not parts.arguments.keywords
+        and nodes == [LeafPort(index) for index in range(len(nodes))]
+        and parts.results == LeafPort(0)
+        and len(results) == 1
+        and results[0].path == ()
+        and results[0].value not in parts.graph.inputs
+        and not parts.graph.writes
+        and parts.memory is None
+    )
+    return len(nodes) if plain else None

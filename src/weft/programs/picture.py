@@ -8,7 +8,7 @@ from html import escape
 
 from weft.document.blocks import Block, Code, Document, Heading, Paragraph, Picture
 from weft.document.charts import Axes, curve_text, curves
-from weft.document.schedules import LaneBlock, Piece, flow, lanes, lanes_text
+from weft.document.schedules import Piece, flow
 from weft.errors import counted
 from weft.ir.graph import Graph
 from weft.ir.printer import print_graph
@@ -17,7 +17,7 @@ from weft.plan.form.plan import Plan
 from weft.plan.memory.arena import aligned, bytes_in_use
 from weft.plan.plan_text import describe
 from weft.programs.drawing import picture
-from weft.programs.timeline import CallTimeline
+from weft.programs.timeline import CallTimeline, timeline_picture
 
 MOST_PIECES, MOST_VALUES = 300, 300  # of a picture that one can still look at
 TEXT_WIDTH = 60
@@ -43,16 +43,6 @@ def program_card(summary: str, graph: Graph, state: Mapping[int, str], plans: Se
         )
         blocks.append(Picture(image))
     return Document((*blocks, *flow_pictures(plans), Code(print_graph(graph, short_places=True))))
-
-
-def timeline_picture(timeline: CallTimeline, caption: str | None = None) -> Picture:
-    """Draw what each lane did in a measured call; the caption is its time, or the one that is given."""
-    busy = [
-        LaneBlock(f"lane {span.lane}", span.name, None if span.is_wait else _kind(span.name), span.start, span.end)
-        for span in timeline.spans
-    ]
-    told = f"the fastest of some calls took {timeline}" if caption is None else caption
-    return Picture(lanes(busy, timeline.seconds, told), lanes_text(busy, timeline.seconds, TEXT_WIDTH))
 
 
 def flow_pictures(plans: Sequence[Plan]) -> Iterator[Block]:
@@ -118,10 +108,6 @@ def _kept(plan: Plan) -> list[int]:
         seen.update(argument.buffer for argument in call.arguments if argument.buffer in arena)
         found.append(sum(arena[buffer] for buffer in seen))
     return found
-
-
-def _kind(name: str) -> str:
-    return name.partition(" ")[0] if name.partition(" ")[2][:1].isdigit() else name
 
 
 def _size(size: float) -> str:

@@ -18,14 +18,13 @@ from weft.errors import UsageError, counted
 from weft.files import given_file
 from weft.guards.guarded import NewResults
 from weft.ir.graph import Graph
-from weft.ir.printer import print_graph
 from weft.programs.boundary import Boundary
 from weft.programs.description import Example, describe_program, named_graph, state_names
 from weft.programs.drawing import draw
 from weft.programs.file import save_program
+from weft.programs.listing import ProgramPlan, listing
 from weft.programs.parts import ProgramParts
 from weft.programs.picture import program_card
-from weft.programs.plan import ProgramPlan
 from weft.programs.results import Returned, RunModes, flat_kind, keep, places
 from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
@@ -64,7 +63,10 @@ class Program:
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
-        return print_graph(self._named())
+        return listing(self._named())
+
+    def __repr__(self) -> str:
+        return f"<weft program {self.graph.name}: {self.summary()}>"
 
     def _repr_html_(self) -> str:
         """Show it in a notebook: in a line, as a picture, and as text."""

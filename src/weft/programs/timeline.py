@@ -13,6 +13,9 @@ from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
+from weft.document.blocks import Document, Picture
+from weft.document.html import notebook
+from weft.document.schedules import LaneBlock, lanes, lanes_text
 from weft.files import given_file, write_atomically
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.executable import LaneSpan
@@ -20,10 +23,11 @@ from weft.runtime.executable import LaneSpan
 WARM_CALLS, MEASURED_CALLS = 5, 20
 MICROSECONDS = 1e6
 CALL = 'program.timeline("call.json")'
+TEXT_WIDTH = 60
 LIBRARY, OUTSIDE = "PyTorch's operators", "outside machine code"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CallTimeline:
     """What each lane did in one call, in seconds from its start; `seconds` is what the call took."""
 
@@ -37,6 +41,13 @@ class CallTimeline:
             busy = sum(span.end - span.start for span in self.spans if span.lane == lane and not span.is_wait)
             shares.append(f"lane {lane} {busy / self.seconds:.0%} busy")
         return f"{self.seconds * MICROSECONDS:.1f} us: " + (", ".join(shares) or "nothing in machine code")
+
+    def __repr__(self) -> str:
+        return f"<timeline of a call: {self}>"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook as a picture of the lanes."""
+        return notebook(Document((timeline_picture(self),)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a Chrome trace."""
@@ -80,3 +91,17 @@ def _between(name: str, calls: list[tuple[float, float]]) -> Iterator[LaneSpan]:
 
 def _from(span: LaneSpan, start: float) -> LaneSpan:
     return LaneSpan(span.lane, span.name, span.is_wait, span.start - start, span.end - start)
+
+
+def timeline_picture(timeline: CallTimeline, caption: str | None = None) -> Picture:
+    """Draw what each lane did in a measured call; the caption is its time, or the one that is given."""
+    busy = [
+        LaneBlock(f"lane {span.lane}", span.name, None if span.is_wait else _kind(span.name), span.start, span.end)
+        for span in timeline.spans
+    ]
+    told = f"the fastest of some calls took {timeline}" if caption is None else caption
+    return Picture(lanes(busy, timeline.seconds, told), lanes_text(busy, timeline.seconds, TEXT_WIDTH))
+
+
+def _kind(name: str) -> str:
+    return name.partition(" ")[0] if name.partition(" ")[2][:1].isdigit() else name

@@ -62,7 +62,7 @@ def total(losses: Any) -> Any:
     return sum(losses.values() if isinstance(losses, dict) else losses)
 
 
-class Snapshot:
+class OptimizerSnapshot:
     """What some tensors and an optimizer's state held; taken again, it uses the same memory."""
 
     def __init__(self) -> None:

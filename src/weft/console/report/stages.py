@@ -20,7 +20,6 @@ from weft.console.terminal import Progress
 from weft.document.blocks import Document, Paragraph, facts
 from weft.errors import ExecutionError, UnsupportedError, UsageError
 from weft.files import FILE, FOLDER, what_is_there, write_atomically
-from weft.ir.printer import print_graph
 from weft.plan.form.plan import Plan
 from weft.programs.file import SUFFIX, ProgramFileError, load_program
 from weft.programs.loaded import LoadedProgram
@@ -78,7 +77,7 @@ def stage_text(program: Program | LoadedProgram, stage: str) -> str:
 
 
 def _graph(program: Program | LoadedProgram) -> str:
-    return str(program) if isinstance(program, Program) else print_graph(program.graph, short_places=True)
+    return str(program)
 
 
 def _plan(program: Program | LoadedProgram) -> str:

@@ -31,6 +31,13 @@ def lift(graph: Graph) -> Graph:
     return _Lifter(graph).run()
 
 
+def refusals(graph: Graph) -> dict[Value, str]:
+    """Tell why calls of a graph stay with PyTorch's operators, a sentence each."""
+    lifter = _Lifter(graph)
+    lifter.run()
+    return lifter.refusals
+
+
 def rule_of(target: str) -> Rule | None:
     """The rule of an operator; an operator that writes its first argument has that of its twin which does not."""
     if target in RULES:
@@ -50,6 +57,7 @@ class _Lifter:
         self.now: dict[Value, Value] = {value: value for value in graph.inputs}
         self.kept: dict[Value, None] = dict.fromkeys(graph.inputs)
         self.parts: dict[Value, tuple[Expression | None, ...]] = {}
+        self.refusals: dict[Value, str] = {}  # why a call stays as it is
         self.roots = set(graph.roots())
         read = {operand for value in graph.values for operand in value.operands} | self.roots
         self.used = read
@@ -79,8 +87,11 @@ class _Lifter:
         return self._placed(value, found, fresh=not sources(whole))
 
     def _lifted(self, value: Value) -> Value:
-        results = self._results(value) if self._is_candidate(value) else None
+        why = self._refusal(value) if value.op in ("library", "update") else ""
+        results = self._results(value) if why is None else None
         if results is None:
+            if why:
+                self.refusals[value] = why
             return self._kept_as_is(value)
         if isinstance(value.type, TupleType):
             self.parts[value] = results
@@ -89,17 +100,22 @@ class _Lifter:
         assert result is not None
         return self._placed(value, result, fresh=not sources(value))
 
-    def _is_candidate(self, value: Value) -> bool:
-        if value.op not in ("library", "update") or rule_of(value.attributes["call"].target) is None:
-            return False
+    def _refusal(self, value: Value) -> str | None:
+        """Why a call is not even tried, if it is not."""
+        call: Call = value.attributes["call"]
+        if rule_of(call.target) is None:
+            return "there is no rule that lifts it"
         if value not in self.used and may_refuse(value):
-            return False  # called for what it raises: no kernel would read at its indices
-        if looks_elsewhere(value.attributes["call"], value.operands) or (value in self.rigid and sources(value)):
-            return False
+            return "it is called for what it raises"  # no kernel would read at its indices
+        if looks_elsewhere(call, value.operands) or (value in self.rigid and sources(value)):
+            return "it reads memory as such: by offset and strides"
         if is_negated(value) or any(map(is_negated, value.operands)):
-            return False
+            return "it takes or gives a lazy conjugate or negative"
         kinds = [*(operand.type for operand in value.operands), *results_of(value.type)]
-        return all(kind.dtype in REAL and kind.device == CPU for kind in kinds if isinstance(kind, TensorType))
+        tensors = [kind for kind in kinds if isinstance(kind, TensorType)]
+        device = next((kind.device for kind in tensors if kind.device != CPU), None)
+        dtype = next((kind.dtype for kind in tensors if kind.dtype not in REAL), None)
+        return f"it is on {device}" if device else f"no machine code computes in {dtype}" if dtype else None
 
     def _results(self, value: Value) -> tuple[Expression | None, ...] | None:
         """The results of a call as expressions, or None if its rule does not cover it."""
@@ -134,6 +150,7 @@ class _Lifter:
         except UsageError as error:
             # What a rule refuses, or the op table does, stays PyTorch's.
             logger.debug("%s: %s stays a library call: %s", self.graph.name, call.target, error.fact)
+            self.refusals[value] = error.fact
             return None
         for check in arguments.checks:
             self._keep(check)
