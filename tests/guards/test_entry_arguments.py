@@ -269,3 +269,65 @@ def test_alarms_that_are_rare_leave_facts_to_words(x):
         for _ in range(200):
             net(x)
         assert latest(net).is_bound
+
+
+def test_many_tensors_are_told_apart_though_not_each_two_are_compared_natively(monkeypatch):
+    hybrid = weft.hybridize(lambda rows: rows[0] * 2 if rows[38] is rows[39] else torch.stack(rows).sum(0))
+    rows = [torch.randn(3) for _ in range(40)]
+    for _ in range(4):
+        torch.testing.assert_close(hybrid(rows), torch.stack(rows).sum(0))
+    long = Called(hybrid, monkeypatch)
+    others = [torch.randn(3) for _ in range(40)]
+    torch.testing.assert_close(hybrid(others), torch.stack(others).sum(0))
+    assert long.times == 0
+    others[39] = others[38]
+    assert torch.equal(hybrid(others), others[0] * 2)
+
+
+def test_the_dtype_that_autocast_casts_to_is_part_of_a_call(monkeypatch):
+    hybrid = weft.hybridize(lambda a: a @ a)
+    given = torch.randn(3, 3)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            for _ in range(4):
+                assert hybrid(given).dtype is dtype
+    long = Called(hybrid, monkeypatch)
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype=dtype):
+            assert hybrid(given).dtype is dtype
+    assert long.times == 0
+    assert hybrid(given).dtype is torch.float32
+
+
+def test_an_own_tensor_that_comes_to_look_like_an_argument_is_told_from_others():
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(5))
+
+        def forward(self, x):
+            return x * 2 if x is self.weight else x + self.weight.sum()
+
+    with torch.no_grad():
+        net, eager = weft.hybridize(Asking()), Asking()
+        for _ in range(4):
+            net(torch.ones(3).requires_grad_())
+        for one in (net, eager):
+            one.weight = nn.Parameter(torch.full((3,), 4.0))
+        for _ in range(3):
+            assert torch.equal(net(torch.ones(3)), eager(torch.ones(3)))
+            assert torch.equal(net(net.weight), eager(eager.weight))
+
+
+def test_a_buffer_that_comes_to_require_grad_by_its_base_is_noticed():
+    whole = torch.randn(4, 3)
+    part = whole[1:3]
+    hybrid = weft.hybridize(lambda a: a * part)
+    given = torch.randn(2, 3)
+    for _ in range(4):
+        assert not hybrid(given).requires_grad
+    whole.requires_grad_()
+    for _ in range(2):
+        result = hybrid(given)
+        assert result.requires_grad
+        assert torch.equal(result, given * part)

@@ -65,11 +65,11 @@ AREAS = {
     "engine": Area(("engine/*.py",), ("engine/test_*.py",)),
     "facts": Area(
         ("trace/python_state/facts.py", "trace/signature.py"),
-        ("trace/python_state/*.py", "trace/test_signature*.py", "api/test_guards.py"),
+        ("trace/python_state/*.py", "trace/test_signature*.py", "guards/test_guarded.py"),
     ),
     "guards": Area(
         ("guards/*.py", "codegen/calls/entry.py", "codegen/calls/native_call.py"),
-        ("guards/test_*.py", "api/test_guards.py", "api/test_step_steady.py", "programs/test_loaded.py"),
+        ("guards/test_*.py", "api/test_step_steady.py", "programs/test_loaded.py"),
     ),
     "kernels": Area(
         ("codegen/kernels/*.py", "plan/kernels/*.py"),
