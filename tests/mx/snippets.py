@@ -266,13 +266,29 @@ nd.image.crop(nd.ones((2, 2, 3)), 1, 1, 2, 2)
 """
 
 
+MODULES = r"""
+i = mx.io.NDArrayIter(np.arange(10).reshape((5, 2)), np.arange(5), 2); print(i.provide_data, i.provide_label, i.num_data, i.batch_size); print([(b.data[0].asnumpy().tolist(), b.label[0].asnumpy().tolist(), b.pad) for b in i]); i.reset(); print(len(list(i)))
+i = mx.io.NDArrayIter({'a': nd.ones((3, 2)), 'b': nd.zeros((3, 1))}, None, 2, last_batch_handle='discard'); print([d.name for d in i.provide_data], i.provide_label, [[x.shape for x in b.data] for b in i])
+i = mx.io.NDArrayIter(np.arange(5), np.arange(5), 2, last_batch_handle='roll_over'); print([b.data[0].asnumpy().tolist() for b in i]); i.reset(); print([b.data[0].asnumpy().tolist() for b in i])
+i = mx.io.ResizeIter(mx.io.NDArrayIter(np.arange(4), None, 2), 3); print([b.data[0].asnumpy().tolist() for b in i]); print(mx.io.DataBatch([nd.ones((2, 3))], [nd.ones(2)]), mx.io.DataDesc('x', (1, 2)))
+import tempfile; d = tempfile.mkdtemp(); s = sym.SoftmaxOutput(sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'), name='softmax'); mx.model.save_checkpoint(d + '/m', 3, s, {'fc_weight': nd.ones((2, 3)), 'fc_bias': nd.array([0, 1])}, {}); t, a, x = mx.model.load_checkpoint(d + '/m', 3); print(t.list_arguments(), a, x); m = mx.mod.Module.load(d + '/m', 3, context=mx.cpu()); m.bind([('data', (2, 3))], for_training=False); m.forward(mx.io.DataBatch([nd.ones((2, 3))])); print(m.get_outputs()[0].asnumpy().round(4))
+s = sym.BatchNorm(sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'), name='bn'); m = mx.mod.Module(s, label_names=None); m.bind([('data', (2, 3))], for_training=False); m.init_params(mx.init.One()); print({k: v.shape for k, v in m.get_params()[0].items()}, m.get_params()[1]); m.forward(mx.io.DataBatch([nd.ones((2, 3))])); print(m.get_outputs()[0], m.output_names)
+s = sym.SoftmaxOutput(sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'), name='softmax'); i = mx.io.NDArrayIter(np.arange(12).reshape((6, 2)) / 6., np.array([0, 1, 0, 1, 1, 1]), 2); m = mx.mod.Module(s); m.fit(i, num_epoch=3, optimizer_params={'learning_rate': 0.5}, initializer=mx.init.Constant(0.1)); print([x.asnumpy().round(4) for x in m.get_params()[0].values()]); i.reset(); print(m.score(i, 'acc')); print(m.predict(i).asnumpy().round(4))
+s = sym.LinearRegressionOutput(sym.FullyConnected(sym.var('data'), num_hidden=1, name='fc'), name='lro'); i = mx.io.NDArrayIter(np.arange(10).reshape((5, 2)) / 6., np.arange(5), 2, label_name='lro_label'); m = mx.mod.Module(s, label_names=('lro_label',)); m.bind(i.provide_data, i.provide_label, inputs_need_grad=True); m.init_params(mx.init.Constant(0.1)); m.init_optimizer(optimizer='adam'); b = next(iter(i)); m.forward(b, is_train=True); m.backward(); print(m.get_input_grads()[0]); m.update(); print([x.asnumpy().round(4) for x in m.get_params()[0].values()], m.predict(i).shape)
+m = mx.mod.Module(sym.var('x') * 2)
+m = mx.mod.Module(sym.var('data') * 2, label_names=None); m.forward(mx.io.DataBatch([nd.ones((1,))]))
+s = sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'); m = mx.mod.Module(s, label_names=None); m.bind([('data', (2, 3))]); m.set_params({'fc_weight': nd.ones((2, 3))}, {})
+s = sym.FullyConnected(sym.var('data'), num_hidden=2, name='fc'); m = mx.mod.Module(s, label_names=None); m.bind([('data', (2, 3))]); m.set_params({'fc_weight': nd.ones((2, 3)), 'fc_bias': nd.ones(2), 'x': nd.ones(1)}, {})
+"""
+
+
 def snippets() -> list[str]:
     """Every program."""
     found = [line for part in PARTS for line in part.strip().split("\n") if line]
     return [line.replace("\n", "\n") for line in found]
 
 
-PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT, TRAINING, DATA]
+PARTS = [ARRAYS, GRADIENTS, ENGINE, SYMBOLS, GLUON, RECURRENT, TRAINING, DATA, MODULES]
 
 
 def printed(code: str, scope: dict[str, object]) -> str:

@@ -7,14 +7,18 @@ from weft.mx.arrays import queue as engine
 from weft.mx.arrays.nd import random
 from weft.mx.base import MXNetError, context
 from weft.mx.base.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
+from weft.mx.gluon.to_torch import to_torch
 from weft.mx.installing import install
 from weft.mx.symbols import executor, sym
 from weft.mx.symbols import names as name
 from weft.mx.symbols import sym as symbol
 from weft.mx.symbols.names import AttrScope
-from weft.mx.training import initializer, kvstore, lr_scheduler, metric, optimizer
+from weft.mx.training import data_iter as io
+from weft.mx.training import initializer, kvstore, lr_scheduler, metric, model, module, optimizer
 from weft.mx.training import initializer as init
 from weft.mx.training import kvstore as kv
+from weft.mx.training import model as callback
+from weft.mx.training import module as mod
 
 __version__ = "1.9.1"  # of MXNet, whose dialect this is
 
@@ -24,6 +28,7 @@ __all__ = [
     "MXNetError",
     "autograd",
     "base",
+    "callback",
     "context",
     "cpu",
     "cpu_pinned",
@@ -36,10 +41,14 @@ __all__ = [
     "init",
     "initializer",
     "install",
+    "io",
     "kv",
     "kvstore",
     "lr_scheduler",
     "metric",
+    "mod",
+    "model",
+    "module",
     "name",
     "nd",
     "ndarray",
@@ -48,4 +57,5 @@ __all__ = [
     "random",
     "sym",
     "symbol",
+    "to_torch",
 ]

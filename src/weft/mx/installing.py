@@ -12,7 +12,7 @@ from weft.mx.arrays import autograd, nd, queue
 from weft.mx.base import context
 from weft.mx.gluon import block, data, loss, nn, parameter, rnn, splitting, trainer, vision_data, vision_models
 from weft.mx.symbols import names, sym
-from weft.mx.training import initializer, kvstore, lr_scheduler, metric, optimizer
+from weft.mx.training import data_iter, initializer, kvstore, lr_scheduler, metric, model, module, optimizer
 
 MODULES: dict[str, Any] = {
     "mxnet": mx,
@@ -40,10 +40,15 @@ MODULES: dict[str, Any] = {
     "mxnet.nd": nd,
     "mxnet.ndarray": nd,
     "mxnet.optimizer": optimizer,
+    "mxnet.callback": model,
+    "mxnet.io": data_iter,
     "mxnet.kv": kvstore,
     "mxnet.kvstore": kvstore,
     "mxnet.lr_scheduler": lr_scheduler,
     "mxnet.metric": metric,
+    "mxnet.mod": module,
+    "mxnet.model": model,
+    "mxnet.module": module,
     "mxnet.name": names,
     "mxnet.random": nd.random,
     "mxnet.sym": sym,
