@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from weft.mx.arrays import nd
 from weft.mx.arrays.array_file import read_arrays, written_arrays
 from weft.mx.arrays.invoke import call_operator
 from weft.mx.arrays.ndarray import NDArray, ready, zeros
@@ -92,117 +93,250 @@ def _like(weight: NDArray) -> NDArray:
     return zeros(weight.shape, weight.context, weight.dtype)
 
 
-@register
-class SGD(Optimizer):
-    """Go down the gradient, with momentum if there is one."""
+class _ByOperator(Optimizer):
+    """An optimizer that is one operator: its name, the options that it is given, and how many arrays it keeps."""
 
-    with_momentum = "sgd_mom_update"
+    rate = 0.01
+    rate_first = True  # whether the rate is the first argument by place
+    options: ClassVar[dict[str, Any]] = {}
+    operator = ""
+    kept = 0
 
-    def __init__(self, learning_rate: float = 0.01, momentum: float = 0.0, **given: Any) -> None:
-        super().__init__(learning_rate=learning_rate, **given)
-        self.momentum = momentum
+    def __init__(self, *places: Any, **given: Any) -> None:
+        order = [*(["learning_rate"] if self.rate_first else []), *self.options]
+        given = {"learning_rate": self.rate, **self.options, **dict(zip(order, places, strict=False)), **given}
+        own = {name: given.pop(name) for name in self.options}
+        super().__init__(**given)
+        self.__dict__.update(own)
 
     def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
-        """The momentum."""
-        return _like(weight) if self.momentum else None
+        """What is kept for a weight between updates."""
+        made = tuple(_like(weight) for _ in range(self.kept))
+        return made if len(made) > 1 else made[0] if made else None
+
+    def _options(self, index: int) -> dict[str, Any]:
+        """What the operator is told besides rate and decay."""
+        _ = index
+        return {name: value for name in self.options if (value := getattr(self, name)) is not None}
 
     def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Change one weight."""
+        states = state if isinstance(state, tuple) else () if state is None else (state,)
         given = self._given(index)
-        if state is None:
-            _apply("sgd_update", weight, (grad,), given)
-        else:
-            _apply(self.with_momentum, weight, (grad, state), {**given, "momentum": self.momentum})
+        _apply(self.operator, weight, (grad, *states), {**given, **self._options(index)})
+
+
+@register
+class SGD(_ByOperator):
+    """Go down the gradient, with momentum if there is one."""
+
+    options: ClassVar[dict[str, Any]] = {"momentum": 0.0}
+    operators = "sgd_update", "sgd_mom_update"  # without momentum, and with it
+    rate_first = False
+    momentum: float
+
+    def __init__(self, *places: Any, **given: Any) -> None:
+        super().__init__(*places, **given)
+        self.operator, self.kept = self.operators[bool(self.momentum)], int(bool(self.momentum))
+
+    def _options(self, index: int) -> dict[str, Any]:
+        return super()._options(index) if self.momentum else {}
 
 
 @register
 class NAG(SGD):
     """Nesterov's momentum."""
 
-    with_momentum = "nag_mom_update"
+    operators = "sgd_update", "nag_mom_update"
 
 
 @register
-class Adam(Optimizer):
+class Signum(SGD):
+    """Go by the sign of the gradient, or of the momentum."""
+
+    rate_first = True
+    options: ClassVar[dict[str, Any]] = {"momentum": 0.9, "wd_lh": 0.0}
+    operators = "signsgd_update", "signum_update"
+
+
+@register
+class Adam(_ByOperator):
     """Divide the mean of the gradients by the root of the mean of their squares."""
 
-    def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        **given: Any,
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, **given)
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+    rate = 0.001
+    options: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    operator, kept = "adam_update", 2
+    beta1: float
+    beta2: float
 
-    def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
-        """The two means."""
-        return _like(weight), _like(weight)
+    def _given(self, index: int) -> dict[str, Any]:
+        given = super()._given(index)
+        count = self._counts[index]
+        given["lr"] *= (1.0 - self.beta2**count) ** 0.5 / (1.0 - self.beta1**count)
+        return given
+
+
+@register
+class AdaGrad(_ByOperator):
+    """Divide the gradient by the root of the sum of its squares."""
+
+    operator, kept = "_sparse_adagrad_update", 1
+    rate_first = False
+    options: ClassVar[dict[str, Any]] = {"eps": 1e-7}
+    eps: float
+
+    def _options(self, index: int) -> dict[str, Any]:  # noqa: ARG002
+        return {"epsilon": self.eps}
+
+
+@register
+class RMSProp(_ByOperator):
+    """Divide the gradient by the root of the mean of its squares, or by its deviation."""
+
+    rate = 0.001
+    options: ClassVar[dict[str, Any]] = {
+        "gamma1": 0.9, "gamma2": 0.9, "epsilon": 1e-8, "centered": False, "clip_weights": None,
+    }  # fmt: skip
+    centered: bool
+
+    def __init__(self, *places: Any, **given: Any) -> None:
+        super().__init__(*places, **given)
+        self.operator = "rmspropalex_update" if self.centered else "rmsprop_update"
+        self.kept = 3 if self.centered else 1
+
+    def _options(self, index: int) -> dict[str, Any]:
+        unused = {"centered"} if self.centered else {"centered", "gamma2"}
+        return {name: value for name, value in super()._options(index).items() if name not in unused}
+
+
+@register
+class Ftrl(_ByOperator):
+    """Follow the regularized leader."""
+
+    options: ClassVar[dict[str, Any]] = {"lamda1": 0.01, "beta": 1}
+    operator, kept = "ftrl_update", 2
+
+    def __init__(self, lamda1: float = 0.01, learning_rate: float = 0.1, beta: float = 1, **given: Any) -> None:
+        super().__init__(learning_rate, lamda1, beta, **given)
+
+
+@register
+class FTML(_ByOperator):
+    """Follow the moving leader."""
+
+    rate = 0.0025
+    operator, kept = "ftml_update", 3
+    options: ClassVar[dict[str, Any]] = {"beta1": 0.6, "beta2": 0.999, "epsilon": 1e-8}
+    rate_first = False
+
+    def _given(self, index: int) -> dict[str, Any]:
+        given = super()._given(index)
+        if "clip_gradient" in given:
+            given["clip_grad"] = given.pop("clip_gradient")
+        return {**given, "t": self._counts[index]}
+
+
+class _ByHand(_ByOperator):
+    """An optimizer that is several operators."""
+
+    def _slope(self, given: dict[str, Any], weight: NDArray, grad: NDArray) -> NDArray:
+        """The gradient, scaled, with the decay of the weight, clipped."""
+        found: NDArray = grad * given["rescale_grad"] + given["wd"] * weight
+        if self.clip_gradient is not None:
+            found = nd.clip(found, -self.clip_gradient, self.clip_gradient)
+        return found
 
     def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Change one weight."""
         given = self._given(index)
-        count = self._counts[index]
-        given["lr"] *= (1.0 - self.beta2**count) ** 0.5 / (1.0 - self.beta1**count)
-        options = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
-        _apply("adam_update", weight, (grad, *state), {**given, **options})
+        self._step(given, self._counts[index], weight, (self._slope(given, weight, grad), *state))
+
+    def _step(self, given: dict[str, Any], count: int, weight: NDArray, arrays: tuple[NDArray, ...]) -> None:
+        raise NotImplementedError
 
 
 @register
-class AdaGrad(Optimizer):
-    """Divide the gradient by the root of the sum of its squares."""
+class AdaDelta(_ByHand):
+    """Let steps be as long as those before, by the gradients before."""
 
-    def __init__(self, eps: float = 1e-7, **given: Any) -> None:
-        super().__init__(**given)
-        self.eps = eps
-
-    def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
-        """The sum."""
-        return _like(weight)
+    kept = 2
+    rate_first = False
+    options: ClassVar[dict[str, Any]] = {"rho": 0.9, "epsilon": 1e-5}
+    rho: float
+    epsilon: float
 
     def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Change one weight."""
-        _apply("_sparse_adagrad_update", weight, (grad, state), {**self._given(index), "epsilon": self.eps})
+        """Change one weight: the decay is apart."""
+        given = self._given(index)
+        slope = self._slope({**given, "wd": 0.0}, weight, grad)
+        seen, moved = state
+        seen[:] = self.rho * seen + (1 - self.rho) * slope * slope
+        step = nd.sqrt(moved + self.epsilon) / nd.sqrt(seen + self.epsilon) * slope
+        moved[:] = self.rho * moved + (1 - self.rho) * step * step
+        weight[:] = weight - (step + given["wd"] * weight)
 
 
 @register
-class RMSProp(Optimizer):
-    """Divide the gradient by the root of the mean of its squares."""
+class Adamax(_ByHand):
+    """Adam with the largest gradient in the place of the mean of squares."""
 
-    def __init__(self, learning_rate: float = 0.001, gamma1: float = 0.9, epsilon: float = 1e-8, **given: Any) -> None:
-        if given.pop("centered", False):
-            raise NotImplementedError("RMSProp(centered=True) is not in weft.mx")
-        super().__init__(learning_rate=learning_rate, **given)
-        self.gamma1, self.epsilon = gamma1, epsilon
+    rate, kept = 0.002, 2
+    options: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999}
+    beta1: float
+    beta2: float
 
-    def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
-        """The mean."""
-        return _like(weight)
-
-    def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Change one weight."""
-        options = {"gamma1": self.gamma1, "epsilon": self.epsilon}
-        _apply("rmsprop_update", weight, (grad, state), {**self._given(index), **options})
+    def _step(self, given: dict[str, Any], count: int, weight: NDArray, arrays: tuple[NDArray, ...]) -> None:
+        slope, mean, largest = arrays
+        mean[:] = self.beta1 * mean + (1 - self.beta1) * slope
+        largest[:] = nd.maximum(self.beta2 * largest, nd.abs(slope))
+        weight[:] = weight - given["lr"] / (1 - self.beta1**count) * mean / largest
 
 
 @register
-class Ftrl(Optimizer):
-    """Follow the regularized leader."""
+class Nadam(_ByHand):
+    """Adam with Nesterov's momentum."""
 
-    def __init__(self, lamda1: float = 0.01, learning_rate: float = 0.1, beta: float = 1, **given: Any) -> None:
-        super().__init__(learning_rate=learning_rate, **given)
-        self.lamda1, self.beta = lamda1, beta
+    rate, kept = 0.001, 2
+    options: ClassVar[dict[str, Any]] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "schedule_decay": 0.004}
+    beta1: float
+    beta2: float
+    epsilon: float
+    schedule_decay: float
 
-    def create_state(self, index: int, weight: NDArray) -> Any:  # noqa: ARG002
-        """The two sums."""
-        return _like(weight), _like(weight)
+    def __init__(self, *places: Any, **given: Any) -> None:
+        super().__init__(*places, **given)
+        self.m_schedule = 1.0
+
+    def _step(self, given: dict[str, Any], count: int, weight: NDArray, arrays: tuple[NDArray, ...]) -> None:
+        slope, mean, var = arrays
+        now, then = (self.beta1 * (1 - 0.5 * 0.96 ** (at * self.schedule_decay)) for at in (count, count + 1))
+        self.m_schedule *= now
+        mean[:] = self.beta1 * mean + (1 - self.beta1) * slope
+        var[:] = self.beta2 * var + (1 - self.beta2) * slope * slope
+        direction = (1 - now) * slope / (1 - self.m_schedule) + then * mean / (1 - self.m_schedule * then)
+        weight[:] = weight - given["lr"] * direction / (nd.sqrt(var / (1 - self.beta2**count)) + self.epsilon)
+
+
+@register
+class LAMB(_ByHand):
+    """Adam with steps as long as weights are to them."""
+
+    rate, kept = 0.001, 2
+    options: ClassVar[dict[str, Any]] = {
+        "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6,
+        "lower_bound": None, "upper_bound": None, "bias_correction": True,
+    }  # fmt: skip
+    BOUNDS = ("lower_bound", "upper_bound")
 
     def update(self, index: int, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Change one weight."""
-        options = {"lamda1": self.lamda1, "beta": self.beta}
-        _apply("ftrl_update", weight, (grad, *state), {**self._given(index), **options})
+        given = self._given(index)
+        rate, options = given.pop("lr"), self._options(index)
+        bounds = {name: options.pop(name) for name in self.BOUNDS if name in options}
+        first = {**given, **options, "t": self._counts[index]}
+        direction = call_operator(operator("lamb_update_phase1"), [weight, grad, *state], first)
+        norms = weight.norm(), direction.norm()
+        call_operator(operator("lamb_update_phase2"), [weight, direction, *norms], {"lr": rate, **bounds}, weight)
 
 
 def create(name: str | Optimizer, **given: Any) -> Optimizer:
