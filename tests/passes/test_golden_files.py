@@ -34,4 +34,5 @@ def test_the_second_run_of_a_pass_finds_nothing_to_do(case: GoldenCase) -> None:
 
 def test_every_pass_has_a_golden_file() -> None:
     tested = {name for case in CASES for name in case.passes}
-    assert [one.name for one in PASSES if one.name not in tested] == []
+    missing = {one.name for one in PASSES} - tested
+    assert not missing, f"write a Graph and a line `--- <name>` to tests/golden/passes/<case>.txt for {missing}"

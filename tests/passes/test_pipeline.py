@@ -26,6 +26,12 @@ def test_the_passes_stand_in_the_order_that_is_asked_for() -> None:
     assert all(row.reason for row in ORDER)
 
 
+def test_every_pass_has_its_place_for_a_reason() -> None:
+    placed = {name for row in ORDER for name in (row.first, row.second)}
+    missing = {one.name for one in PASSES} - placed
+    assert not missing, f"src/weft/passes/pipeline.py: ORDER has no row for {missing}"
+
+
 def test_a_wrong_order_is_an_error_with_the_reason() -> None:
     with pytest.raises(InternalError, match="pass simplify must run before cse\n  why   simplified expressions"):
         check_order(list(reversed(PASSES)), [row for row in ORDER if row.second == "cse"])
