@@ -63,7 +63,6 @@ REFUSED = {
     "two draws": (draws_twice, "rng.integers"),
     "an old generator of NumPy": (by_a_helper, "legacy.rand"),
     "the bits of a generator": (lambda x: x + int(np.random.Generator(bits).integers(100)), "bits"),
-    "a generator of Python": (lambda x: x + own.gauss(0, 1), "gauss"),
     "a choice": (lambda x: x + own.choice([1, 2]), "choice"),
     "a branch": (decides, "own.random() < 0.5"),
     "a shuffled list": (lambda x: x + own.sample([1, 2, 3], 2)[0], "sample"),

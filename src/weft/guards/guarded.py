@@ -71,7 +71,7 @@ class Guarded(Generic[Runs]):
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers if entry.argument is not None)
         self._places = tuple(entry.slot.let_go(touched) for entry in traced.numbers if entry.slot is not None)
-        self._computed = tuple(entry.computed for entry in traced.numbers if entry.computed is not None)
+        self._later = tuple(entry.later for entry in traced.numbers if entry.later is not None)
         self._conditions = traced.conditions
         slots = [state.slot(tensor) for tensor in captured]
         # Places of one tensor are one input, as long as it is one tensor; and what puts into a place what is there
@@ -135,12 +135,16 @@ class Guarded(Generic[Runs]):
 
     def inputs(self, leaves: Sequence[Any]) -> list[Any]:
         """The tensors to run on: arguments, then what the function reaches by itself, as it is now."""
-        return self._resolved(self._with_computed(self._found(leaves)))
+        return self._resolved(self._with_later(self._found(leaves)))
 
-    def _with_computed(self, inputs: list[Any]) -> list[Any]:
-        """The same with what Python computes of numbers among them."""
-        numbers = inputs[len(self.arguments) + len(self.slots) :] if self._computed else ()
-        return [*inputs, *(leaf.value(numbers) for leaf in self._computed)]
+    def _with_later(self, inputs: list[Any]) -> list[Any]:
+        """The same with what Python computes of numbers among them, and draws, just before a run."""
+        if not self._later:
+            return inputs
+        numbers = inputs[len(self.arguments) + len(self.slots) :]
+        for later in self._later:
+            numbers.append(later.value(numbers))
+        return [*inputs[: len(self.arguments) + len(self.slots)], *numbers]
 
     def _found(self, leaves: Sequence[Any]) -> list[Any]:
         return [
@@ -175,7 +179,7 @@ class Guarded(Generic[Runs]):
                 *[leaves[index] for index in self.numbers],
                 *[slot.get() for slot in self._places],
             ]
-            return self._resolved(self._with_computed(found))
+            return self._resolved(self._with_later(found))
         return self.inputs(leaves) if self.miss(leaves) is None else None
 
     def holds(self, leaves: Sequence[Any]) -> bool:
@@ -243,7 +247,7 @@ class Guarded(Generic[Runs]):
 
     def settled_for_step(self, given: Sequence[Any]) -> Settled | None:
         """The facts as words, where calls that look like this one rely on nothing but them and on apart memory."""
-        asks = self.moves or self.asked or self._flipped or self.numbers or self._places
+        asks = self.moves or self.asked or self._flipped or self.numbers or self._places or self._later
         if self._memory != () or not self._are_apart or self._writes_arguments or asks or self.may_be_own(given):
             return None
         return self._settled
@@ -298,7 +302,7 @@ class Guarded(Generic[Runs]):
 
     def _may_be_told(self, settled: Settled) -> bool:
         """Whether words tell all that the program relies on."""
-        asks = self.asked or self._flipped or self._places or self.moves
+        asks = self.asked or self._flipped or self._places or self._later or self.moves
         return settled.is_told() and not asks and (self._memory is None or self._are_apart)
 
 

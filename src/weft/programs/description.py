@@ -70,7 +70,7 @@ def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramP
     numbers = enumerate(traced.numbers, len(traced.inputs))
     positions |= {entry.argument: index for index, entry in numbers if entry.argument is not None}
     names = state_names(traced, example)
-    if any(entry.slot is not None for entry in traced.numbers):
+    if any(entry.slot is not None or entry.later is not None for entry in traced.numbers):
         raise UnsupportedError(
             "the program counts in a Python object, which a program file cannot",
             why="a file has no Python objects: it takes tensors and returns tensors",

@@ -228,7 +228,9 @@ def _without_tensor(entry: TracedInput) -> TracedInput:
 
 def _number(entry: TracedNumber, leaves: Sequence[Any]) -> Any:
     """A number that goes in, as it is now."""
-    return entry.slot.get() if entry.slot is not None else leaves[entry.argument or 0]
+    if entry.argument is None:
+        return entry.number if entry.slot is None else entry.slot.get()
+    return leaves[entry.argument]
 
 
 def _without_autocast() -> Any:

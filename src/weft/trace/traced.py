@@ -22,6 +22,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.containers import Touched, identity
 from weft.trace.python_state.counters import Condition, NumberLeaf, counted_places
+from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.effects import Kept, KeptConstant, OwnNumber, Rebound
 from weft.trace.python_state.facts import content
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
@@ -186,7 +187,7 @@ def _drawing_nothing(request: Request) -> Traced:
 def _next(request: Request) -> Effects:
     """What a call would leave in Python now, where everything is as it would be then."""
     found = _traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
-    return Effects(found.kept, (), found.constants)
+    return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
 
 
 def _with_numbers(request: Request) -> Traced:
@@ -230,7 +231,7 @@ def _all_fixed(traced: Traced, request: Request) -> Traced:
 
 def _is_same(free: Traced, fixed: Traced) -> bool:
     """Whether a program with free numbers becomes, with today's numbers written in, the one traced with them."""
-    numbers = {entry.value: entry.number for entry in free.numbers}
+    numbers = {entry.value: entry.number for entry in free.numbers if not isinstance(entry.later, Draw)}
     pairs = [(free.graph, fixed.graph)]
     if free.gradient is not None and fixed.gradient is not None:
         pairs.append((free.gradient.graph, fixed.gradient.graph))
@@ -243,7 +244,7 @@ def _is_same(free: Traced, fixed: Traced) -> bool:
 
 def _leave_the_same(free: Traced, fixed: Traced) -> bool:
     """Whether both leave the same in Python with today's numbers: text that was made of a stand-in is another one."""
-    numbers = [entry.number for entry in free.numbers]
+    numbers = [entry.number for entry in free.numbers], [entry.number for entry in fixed.numbers]
     if len(free.made) != len(fixed.made) or len(free.leaves) != len(fixed.leaves):
         return False
     ours, theirs = ({_place(entry): entry for entry in traced.kept} for traced in (free, fixed))
@@ -268,9 +269,10 @@ def _place(entry: Rebound) -> Any:
     return (slot.given, identity(slot.container), entry.appends, entry.refills, slot.key)
 
 
-def _is_same_leaf(free: Any, fixed: Any, numbers: Sequence[Any]) -> bool:
-    found = free.value(numbers) if isinstance(free, NumberLeaf) else free
-    return content(found) == content(fixed) or (type(found) is type(fixed) and found == fixed)
+def _is_same_leaf(free: Any, fixed: Any, numbers: tuple[Sequence[Any], Sequence[Any]]) -> bool:
+    pairs = zip((free, fixed), numbers, strict=True)
+    one, other = (leaf.value(own) if isinstance(leaf, NumberLeaf) else leaf for leaf, own in pairs)
+    return content(one) == content(other) or (type(one) is type(other) and one == other)
 
 
 def _trace(request: Request) -> Traced:
@@ -321,7 +323,7 @@ def _traced_once(request: Request) -> Traced:
         *trace.leaves,
         *map(tracer.number_leaf, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves))),
     ]
-    tracer.check_copies(everything)
+    tracer.check(everything)
     described, writes = outcome(tracer.recorder, everything)
     if not request.keeps_gradients:
         described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])

@@ -44,10 +44,11 @@ from weft.trace.interception.user_lines import user_place
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
 from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in
+from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
 from weft.trace.python_state.impurity import Refusing
-from weft.trace.python_state.reachable import Location, PythonState, find_state
+from weft.trace.python_state.reachable import SOURCES, Location, PythonState, find_state
 from weft.trace.python_state.retracing import Noting
 from weft.trace.python_state.tensor_facts import (
     ATTRIBUTES,
@@ -117,7 +118,8 @@ class Request:
 class TracedNumber:
     """A Python number that goes in: its value today, in the Graph, the symbol that stands for it, where it is.
 
-    That is a position among the arguments, or a place that the function reaches by itself; or it is computed of such.
+    That is a position among the arguments, or a place that the function reaches by itself; or it is computed of such,
+    or drawn, just before a run.
     """
 
     number: float
@@ -126,7 +128,7 @@ class TracedNumber:
     stand_in: Any
     argument: int | None = None
     slot: Location | None = None
-    computed: NumberLeaf | None = None
+    later: NumberLeaf | Draw | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +166,9 @@ class Tracer:
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
         self._packed = PackedSequences(self.interception.empty, self._elements)
+        places = request.state.places
+        sources = request.state.sources if request.draws else ()
+        self._drawn = DrawnSources(sources, lambda one: places.get(id(one), ()), self._add_draw)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
 
@@ -172,19 +177,7 @@ class Tracer:
     def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
         leaves, _ = tree_flatten((self.request.arguments, self.request.keywords))
-        given: dict[int, torch.Tensor] = {}  # by identity: a tensor that is several arguments is one for Python too
-        for position, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                if self.request.state.asks_identity and id(leaf) in self.request.state.slots:
-                    self.facts.ask_identity(leaf, position, self._argument_name(position))
-                    continue  # for Python it is the tensor that the function has
-                if id(leaf) not in given:
-                    given[id(leaf)] = self._add_input(leaf, position)
-                leaves[position] = given[id(leaf)]
-            elif isinstance(leaf, Iterator):
-                leaves[position] = Refusing()
-            elif position in self.request.numbers:
-                leaves[position] = self._add_number(leaf, position)
+        self._stand_in_for(leaves)
         for number, slot in enumerate(self.request.places):
             place_stand_in(slot, self._add_place(slot, f"place{number}"))
         own = self.request.state.homes
@@ -194,10 +187,14 @@ class Tracer:
         self._generators = OwnGenerators((*self.request.state.generators, *drawn))
         settings = left_settings()
         try:
+            self._drawn.put()
             with self.interception, builtin_names(self.request.state.namespaces.values()):
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
+            self._drawn.finish()
         finally:
+            self._drawn.take_back()
+            self._drawn.restore()
             left = left_settings()
             if left != settings:
                 put_back(settings)
@@ -211,6 +208,24 @@ class Tracer:
         self.trace.values = self.recorder.values
         self.trace.depends_on_offsets = self.recorder.depends_on_offsets
         return self.trace
+
+    def _stand_in_for(self, leaves: list[Any]) -> None:
+        """Put stand-ins in the place of arguments."""
+        given: dict[int, torch.Tensor] = {}  # by identity: a tensor that is several arguments is one for Python too
+        for position, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                if self.request.state.asks_identity and id(leaf) in self.request.state.slots:
+                    self.facts.ask_identity(leaf, position, self._argument_name(position))
+                    continue  # for Python it is the tensor that the function has
+                if id(leaf) not in given:
+                    given[id(leaf)] = self._add_input(leaf, position)
+                leaves[position] = given[id(leaf)]
+            elif isinstance(leaf, Iterator):
+                leaves[position] = Refusing()
+            elif isinstance(leaf, SOURCES):
+                leaves[position] = self._drawn.stand_in(leaf)
+            elif position in self.request.numbers:
+                leaves[position] = self._add_number(leaf, position)
 
     def give(self, apart: TakenApart) -> None:
         """Take the result apart."""
@@ -293,6 +308,20 @@ class Tracer:
         self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, slot=slot))
         return stand_in
 
+    def _add_draw(self, draw: Draw, number: float) -> Any:
+        stand_in, symbol = self.interception.symbol(number, f"draw{len(self.trace.numbers)}")
+        value = Value("input", (), NumberType(type(number).__name__), name=draw.method)
+        self.recorder.numbers[symbol] = value
+        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, later=draw))
+        return stand_in
+
+    def _check_draws(self) -> None:
+        """Refuse a program that holds for the very numbers that were drawn: others are drawn at each run."""
+        symbols = self.interception.relied_on()
+        for entry in self.trace.numbers:
+            if isinstance(entry.later, Draw) and entry.symbol in symbols:
+                refuse("python draw", entry.later.place)
+
     @property
     def counted_index(self) -> frozenset[tuple[int, int]]:
         """Where code has indexed by counted numbers."""
@@ -301,7 +330,12 @@ class Tracer:
     def _is_counted(self, thing: Any) -> bool:
         return isinstance(thing, torch.SymInt) and self._of_places(thing.node.expr) is not None
 
-    def check_copies(self, leaves: Iterable[Any]) -> None:
+    def check(self, leaves: Iterable[Any]) -> None:
+        """Refuse a program that leaves, as these, what no run could leave."""
+        self._check_copies(leaves)
+        self._check_draws()
+
+    def _check_copies(self, leaves: Iterable[Any]) -> None:
         """Refuse to hand on, or to write into, what was copied from counted places: in eager it is a view of them."""
         copies = {storage_key(copy) for copy in self._counted.copies}
         handed_on = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
@@ -321,7 +355,7 @@ class Tracer:
             "input", (), NumberType("float" if isinstance(number, torch.SymFloat) else "int"), name="computed"
         )
         self.recorder.numbers[number.node.expr] = value
-        self.trace.numbers.append(TracedNumber(found, value, None, None, computed=leaf))
+        self.trace.numbers.append(TracedNumber(found, value, None, None, later=leaf))
         return value
 
     def _argument_name(self, argument: int) -> str:
@@ -355,7 +389,11 @@ class Tracer:
 
     def _of_places(self, expression: Any, *, of_arguments: bool = False) -> NumberLeaf | None:
         """An expression of nothing but numbers that go in: from places, and from arguments if these count."""
-        known = {entry.symbol: place for place, entry in enumerate(self.trace.numbers) if of_arguments or entry.slot}
+        known = {
+            entry.symbol: place
+            for place, entry in enumerate(self.trace.numbers)
+            if of_arguments or entry.slot or isinstance(entry.later, Draw)
+        }
         symbols = sorted(expression.free_symbols, key=str)
         if not symbols or not all(symbol in known for symbol in symbols):
             return None

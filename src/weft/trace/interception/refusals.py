@@ -207,7 +207,8 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "python draw": (
             "the program draws random numbers in Python",
             "hybridize runs Python once per signature, so every run would use the numbers of the first",
-            "draw them with PyTorch (torch.rand(()), torch.randint), or pass them as arguments; or " + KEEP_EAGER,
+            "draw them with PyTorch (torch.rand(()), torch.randint), one by one from a generator of your own "
+            "(rng.normal()), or pass them as arguments; or " + KEEP_EAGER,
         ),
         "impure call": (
             "the program asks Python for what is another answer each time",

@@ -31,6 +31,7 @@ from weft.ir.graph import Place
 from weft.owners import Owner, owner_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
+from weft.trace.python_state.draws import set_state, state_of
 from weft.trace.python_state.reachable import PythonState
 
 Found = TypeVar("Found")
@@ -145,14 +146,14 @@ def _iterators_refused(state: PythonState) -> Iterator[None]:
 def without_draws(sources: Sequence[Any], trace: Callable[[], Found]) -> Found:
     """Give what tracing gives, or refuse if it draws, also from generators of its own that it reaches: `sources`."""
     before = _states()
-    own = [(source, _state_of(source)) for source in sources if not isinstance(source, random.SystemRandom)]
+    own = [(source, state_of(source)) for source in sources if not isinstance(source, random.SystemRandom)]
     try:
         found = trace()
     except Exception:
         # Whoever made the call may run the code again, which draws these numbers then.
         _put_back(before, own)
         raise
-    if any(pickle.dumps(_state_of(source)) != pickle.dumps(state) for source, state in own):
+    if any(pickle.dumps(state_of(source)) != pickle.dumps(state) for source, state in own):
         _refuse_own(own, trace)
     if _same(before, _states()):
         return found
@@ -173,16 +174,16 @@ def _put_back(states: tuple[Any, Any], own: Sequence[tuple[Any, Any]]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])
     for source, state in own:
-        _set_state(source, state)
+        set_state(source, state)
 
 
 def _refuse_own(own: Sequence[tuple[Any, Any]], trace: Callable[[], object]) -> None:
     """Refuse draws from generators of the function's own, which are put back; traces once more for the line."""
     places: list[Place | None] = []
-    now = [pickle.dumps(_state_of(source)) for source, _ in own]
+    now = [pickle.dumps(state_of(source)) for source, _ in own]
 
     def look(_frame: FrameType, _event: str, _called: Any) -> None:
-        if not places and [pickle.dumps(_state_of(source)) for source, _ in own] != now:
+        if not places and [pickle.dumps(state_of(source)) for source, _ in own] != now:
             places.append(user_place())
 
     profiler = sys.getprofile()
@@ -192,28 +193,8 @@ def _refuse_own(own: Sequence[tuple[Any, Any]], trace: Callable[[], object]) -> 
     finally:
         sys.setprofile(profiler)
         for source, state in own:
-            _set_state(source, state)
+            set_state(source, state)
     refuse("python draw", places[0] if places else None)
-
-
-def _state_of(source: Any) -> Any:
-    """The state of a generator of random numbers."""
-    if isinstance(source, random.Random):
-        return source.getstate()
-    if isinstance(source, np.random.RandomState):
-        return source.get_state(legacy=False)
-    return source.bit_generator.state if isinstance(source, np.random.Generator) else source.state
-
-
-def _set_state(source: Any, state: Any) -> None:
-    if isinstance(source, random.Random):
-        source.setstate(state)
-    elif isinstance(source, np.random.RandomState):
-        source.set_state(state)
-    elif isinstance(source, np.random.Generator):
-        source.bit_generator.state = state
-    else:
-        source.state = state
 
 
 class _Look:

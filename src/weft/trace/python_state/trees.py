@@ -26,6 +26,7 @@ from weft.trace.interception.builtin_names import StandInIdentity
 from weft.trace.interception.capture import TreeSpec, is_stand_in, register_node, tree_flatten, tree_unflatten
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import attributes, has_attributes, look, slots
+from weft.trace.python_state.draws import is_drawn_from
 from weft.trace.python_state.facts import SIMPLE, WHOLE
 from weft.trace.python_state.reachable import Location, PythonState
 
@@ -214,6 +215,8 @@ def refuse_text_of_stand_in(leaf: Any) -> None:
     """Refuse to leave behind what was made of a stand-in, and should have been made of its tensor."""
     if isinstance(leaf, StandInIdentity):
         refuse("identity", None)
+    if is_drawn_from(leaf):
+        refuse("python draw", None)
     if type(leaf) is str and any(text in leaf for text in STAND_IN_TEXTS):
         refuse("text", None)
 
