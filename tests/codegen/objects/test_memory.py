@@ -6,6 +6,7 @@ import mmap
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 import weft
 from weft.codegen.objects import memory
-from weft.codegen.objects.compiler import object_code, object_codes
+from weft.codegen.objects.compiler import assembly, object_code, object_codes, optimized_text
 from weft.codegen.objects.memory import A_LETTER, A_THREAD, memory_for
 from weft.errors import ExecutionError, OutOfMemoryError, memory_told
 from weft.runtime.arena import ArenaBlock
@@ -74,6 +75,14 @@ def test_memory_is_asked_for_before_a_module_is_compiled(limited: Limited) -> No
     assert limited.asked == [A_THREAD + A_LETTER * len(MODULE)]
 
 
+@pytest.mark.parametrize("read", [assembly, optimized_text])
+def test_memory_is_asked_for_before_code_is_read(limited: Limited, read: Callable[..., str]) -> None:
+    with pytest.raises(OutOfMemoryError, match="no memory to compile a program"):
+        read(MODULE, host_target())
+    limited.most = 2**40
+    assert "f" in read(MODULE, host_target())
+
+
 def test_the_process_compiles_when_there_is_memory_again(limited: Limited) -> None:
     with pytest.raises(MemoryError):
         object_code(MODULE, host_target())
@@ -117,13 +126,13 @@ def test_the_memory_of_a_call_is_no_error_of_files(limited: Limited) -> None:
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("after", [0, 2])
 def test_lanes_are_as_many_as_threads_can_be_started(after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = LaneWorkers()
+    workers = LaneWorkers()
     no_threads(monkeypatch, after)
-    crew.start(5)
-    assert len(crew.threads) == after
-    assert crew.is_ready
-    crew.stop()
-    assert not crew.threads
+    workers.start(5)
+    assert len(workers.threads) == after
+    assert workers.is_ready
+    workers.stop()
+    assert not workers.threads
 
 
 @pytest.mark.timeout(30)

@@ -136,15 +136,18 @@ def object_code(module: str | ir.Module, target: Target) -> bytes:
 
 def assembly(module: str | ir.Module, target: Target) -> str:
     """Compile a module to assembly text for any target: to read what became of it."""
-    machine = target_machine(target)
-    machine.set_asm_verbosity(False)
-    with optimized(str(module), machine) as compiled, _loops_as_written():
-        return str(machine.emit_assembly(compiled))
+    text = str(module)
+    with memory_for(len(text)):
+        machine = target_machine(target)
+        machine.set_asm_verbosity(False)
+        with optimized(text, machine) as compiled, _loops_as_written():
+            return str(machine.emit_assembly(compiled))
 
 
 def optimized_text(module: str | ir.Module, target: Target) -> str:
     """Give a module's LLVM text after optimisation: to read what became of it."""
-    with optimized(str(module), target_machine(target)) as compiled:
+    text = str(module)
+    with memory_for(len(text)), optimized(text, target_machine(target)) as compiled:
         return str(compiled)
 
 
