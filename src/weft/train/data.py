@@ -149,13 +149,16 @@ class Batches:
     saved in the middle of an epoch goes on there.
     """
 
-    def __init__(self, data: ImageData, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self, data: ImageData, batch_size: int, *, seed: int = 0, shuffle: bool = True, resize: int | None = None
+    ) -> None:
         if batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}")
         self.data = data
         self.batch_size = batch_size
         self.seed = seed
         self.shuffle = shuffle
+        self.resize = resize  # pixels a side
         self.epoch = 0
         self.position = 0
 
@@ -180,7 +183,10 @@ class Batches:
             images, labels = self.data.images[chosen], self.data.labels[chosen]
         else:
             images, labels = self.data.images[position:stop], self.data.labels[position:stop]
-        return images.unsqueeze(1).float() / 255, labels.long()
+        scaled = images.unsqueeze(1).float() / 255
+        if self.resize is not None:
+            scaled = functional.interpolate(scaled, size=(self.resize, self.resize), mode="bilinear", antialias=True)
+        return scaled, labels.long()
 
     def state_dict(self) -> dict[str, Any]:
         """Say where the iteration stands."""
@@ -194,10 +200,18 @@ class Batches:
 
 
 def load_fashion_mnist(
-    batch_size: int, *, synthetic: bool = False, folder: str | Path | None = None, seed: int = 0
+    batch_size: int,
+    *,
+    synthetic: bool = False,
+    folder: str | Path | None = None,
+    seed: int = 0,
+    resize: int | None = None,
 ) -> tuple[Batches, Batches]:
     """Give the minibatches for training, shuffled, and those for testing; a line says if the data is synthetic."""
     train, test = synthetic_fashion_mnist() if synthetic else fashion_mnist(folder)
     if synthetic:
         print(f"weft: {train.name}", file=sys.stderr)  # noqa: T201 - must be seen wherever figures are
-    return Batches(train, batch_size, seed=seed), Batches(test, batch_size, shuffle=False)
+    return (
+        Batches(train, batch_size, seed=seed, resize=resize),
+        Batches(test, batch_size, shuffle=False, resize=resize),
+    )

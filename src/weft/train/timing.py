@@ -10,6 +10,7 @@ import torch
 from typing_extensions import Self
 
 from weft.api.asynchronous import waitall
+from weft.errors import UsageError
 
 
 def wait_for_devices() -> None:
@@ -23,11 +24,14 @@ def wait_for_devices() -> None:
 class Benchmark:
     """Prints how long a block took: `with weft.Benchmark("copy"):` prints `copy time: 0.1234 sec`.
 
-    What was queued before is waited for first, what the block queued belongs to its time. Blocks may nest.
+    With `description="copy"`, the other way in which readers know it, it prints `copy: 0.1234 sec`. What was queued before
+    is waited for first, what the block queued belongs to its time. Blocks may nest.
     """
 
-    def __init__(self, prefix: str | None = None) -> None:
-        self.prefix = f"{prefix} " if prefix else ""
+    def __init__(self, prefix: str | None = None, *, description: str | None = None) -> None:
+        if prefix is not None and description is not None:
+            raise UsageError("a benchmark with a prefix and a description", fix="one of them names it")
+        self.label = f"{prefix} time" if prefix else description or "time"
         self.seconds = 0.0  # of the last block
         self._starts: list[float] = []
 
@@ -41,11 +45,11 @@ class Benchmark:
         if error is None:
             wait_for_devices()
             self.seconds = time.perf_counter() - start
-            print(f"{self.prefix}time: {self.seconds:.4f} sec")  # noqa: T201 - printing is what it is for
+            print(f"{self.label}: {self.seconds:.4f} sec")  # noqa: T201 - printing is what it is for
 
     def _repr_html_(self) -> str:
         """Show the time of the last block in a notebook."""
-        return f"<code>{escape(self.prefix)}time: {self.seconds:.4f} sec</code>"
+        return f"<code>{escape(self.label)}: {self.seconds:.4f} sec</code>"
 
 
 class BenchMark(Benchmark):
