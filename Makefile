@@ -12,7 +12,7 @@ N ?= 30
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test check lint types layers conformance kills mutants bench readme docs install clean \
-  mxnet-oracle mxnet-operators
+  mxnet-oracle mxnet-operators trainers
 
 help:
 	@echo "make demo         run two networks imperatively and as programs, and compare"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench        measure against eager PyTorch and other compilers (long)"
 	@echo "make readme       measure the promises again, and put all figures into the READMEs"
 	@echo "make mxnet-oracle install the real MXNet apart, and compute the fixtures of tests/mx anew"
+	@echo "make trainers     train hybridized models in Hugging Face's Trainer, Lightning and accelerate"
 	@echo "make docs         make the pages of docs/ into a site: build/docs/index.html"
 	@echo "make clean        remove .venv and caches"
 
@@ -89,6 +90,13 @@ mxnet-oracle: $(ORACLE)/bin/python
 mxnet-operators: $(ORACLE)/bin/python $(INSTALLED)
 	@$(ORACLE)/bin/python -W ignore tests/mx/oracle/signatures.py > src/weft/mx/operators/mxnet-1.9.1.txt
 	@$(PYTHON) -m tests.mx.operator_page > docs/mx-operators.md
+
+# In an environment of its own, which sees the packages of this one: the three bring many others.
+OTHERS := build/trainers
+trainers: $(INSTALLED)
+	@test -x $(OTHERS)/bin/python || $(PYTHON) -m venv --system-site-packages $(OTHERS)
+	@$(OTHERS)/bin/python -m pip install --quiet -e '.[dev]' transformers accelerate pytorch-lightning
+	@$(OTHERS)/bin/python -m pytest -q -n 0 -W default -p no:randomly tests/train/test_other_trainers.py
 
 docs: $(INSTALLED)
 	@$(PYTHON) -m pip install --quiet -c constraints.txt -e '.[dev,docs]'

@@ -1,11 +1,14 @@
-"""The pages of docs/ -> one site: Sphinx reads Markdown by MyST, dresses it with Furo, and takes docstrings in."""
+"""Make one site of the pages of docs/: Sphinx reads Markdown by MyST, dresses it with Furo, and takes docstrings in."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import weft
 
 project = "Weft"
 author = "the Weft authors"
+project_copyright = "2026, the Weft authors"
 release = weft.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
@@ -14,6 +17,7 @@ html_theme = "furo"
 html_title = f"Weft {release}"
 html_copy_source = False
 html_show_sourcelink = False
+html_search_scorer = str(Path(__file__).parent / "search_order.js")
 
 # Headings can be linked to; fences without a language are text, not Python.
 myst_heading_anchors = 3

@@ -374,6 +374,7 @@ class ModuleForward(Hybrid):
 
     def __init__(self, module: nn.Module, fallback: str | None, check: int = 0) -> None:
         super().__init__(type(module).forward.__get__(module), module, type(module).__name__, fallback, check)
+        self.__wrapped__ = self.function  # whoever asks for the signature of forward gets the module's own
         self.checked = check
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleForward:

@@ -24,8 +24,8 @@ def wait_for_devices() -> None:
 class Benchmark:
     """Prints how long a block took: `with weft.Benchmark("copy"):` prints `copy time: 0.1234 sec`.
 
-    With `description="copy"`, the other way in which readers know it, it prints `copy: 0.1234 sec`. What was queued before
-    is waited for first, what the block queued belongs to its time. Blocks may nest.
+    With `description="copy"`, the other way in which readers know it, it prints `copy: 0.1234 sec`. What was queued
+    before is waited for first, what the block queued belongs to its time. Blocks may nest.
     """
 
     def __init__(self, prefix: str | None = None, *, description: str | None = None) -> None:
