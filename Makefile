@@ -91,11 +91,11 @@ mxnet-operators: $(ORACLE)/bin/python $(INSTALLED)
 	@$(ORACLE)/bin/python -W ignore tests/mx/oracle/signatures.py > src/weft/mx/operators/mxnet-1.9.1.txt
 	@$(PYTHON) -m tests.mx.operator_page > docs/mx-operators.md
 
-# In an environment of its own, which sees the packages of this one: the three bring many others.
+# In an environment of its own: the three bring many others.
 OTHERS := build/trainers
 trainers: $(INSTALLED)
-	@test -x $(OTHERS)/bin/python || $(PYTHON) -m venv --system-site-packages $(OTHERS)
-	@$(OTHERS)/bin/python -m pip install --quiet -e '.[dev]' transformers accelerate pytorch-lightning
+	@test -x $(OTHERS)/bin/python || $(PYTHON) -m venv $(OTHERS)
+	@$(OTHERS)/bin/python -m pip install --quiet -c constraints.txt -e '.[dev]' transformers accelerate pytorch-lightning
 	@$(OTHERS)/bin/python -m pytest -q -n 0 -W default -p no:randomly tests/train/test_other_trainers.py
 
 docs: $(INSTALLED)

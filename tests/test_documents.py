@@ -86,7 +86,8 @@ def test_links_lead_to_files(name: str) -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^\.\. auto\w+:: (?:weft\.train\.(?:\w+\.)?)?(\w+)$", text, re.MULTILINE))
-    assert set(weft.__all__) - listed == set()
+    modules = set(re.findall(r"^\.\. auto\w+:: weft::(\w+)\.", text, re.MULTILINE))
+    assert set(weft.__all__) - listed - modules == set()
 
 
 def test_every_option_is_on_its_page() -> None:
