@@ -87,7 +87,7 @@ def small(kernel: Kernel) -> Kernel:
         return kernel  # a block of it decides how its weights are packed
     if isinstance(kernel, LoopKernel):
         schedule = kernel.schedule
-        rows = schedule.block if schedule.turned else 3
+        rows = schedule.block if schedule.transposed else 3
         return replace(kernel, schedule=replace(schedule, row_tile=rows, column_tile=schedule.lanes * schedule.unroll))
     return finely(kernel)
 

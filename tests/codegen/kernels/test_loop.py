@@ -251,7 +251,7 @@ def test_inputs_that_run_across_the_output_are_turned(shape: tuple[int, ...], dt
     y = numbers(DTYPES[dtype], torch.Size(shape).numel(), 1).reshape(shape)
     output = torch.zeros(shape, dtype=DTYPES[dtype])
     kernel = plan([x, y], [Instruction("maximum", (0, 1), dtype)], [2], [output], level)
-    assert kernel.schedule.turned == (0,)
+    assert kernel.schedule.transposed == (0,)
     run(kernel, [output, x, y], level, parts=4)
     same_bits(output, torch.maximum(x, y))
 

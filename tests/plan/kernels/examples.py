@@ -136,7 +136,7 @@ def finely(kernel: Kernel) -> Kernel:
     """Cut a kernel into small tiles."""
     if isinstance(kernel, LoopKernel):
         return replace(
-            kernel, schedule=replace(kernel.schedule, row_tile=16 if kernel.schedule.turned else 3, column_tile=16)
+            kernel, schedule=replace(kernel.schedule, row_tile=16 if kernel.schedule.transposed else 3, column_tile=16)
         )
     if isinstance(kernel, RowKernel):
         return replace(kernel, schedule=replace(kernel.schedule, row_tile=3))

@@ -53,7 +53,7 @@ class _LoopWriter:
         size = (self.schedule.row_tile, self.schedule.column_tile)
         self.transposed = {
             number: TransposedPatch.make(f, self.views[number], size, self.schedule.block)
-            for number in (len(kernel.outputs) + number for number in self.schedule.turned)
+            for number in (len(kernel.outputs) + number for number in self.schedule.transposed)
         }
 
     def write(self) -> None:

@@ -15,7 +15,7 @@ from weft.ir.graph import Value
 from weft.plan.form.plan import Location
 from weft.plan.fuse.assembly import Assembly, view_of
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
-from weft.plan.fuse.products import Factors, Product, factors_of, matrix_of, right_operand
+from weft.plan.fuse.matmul import Factors, PendingKernel, factors_of, matrix_of, right_operand
 from weft.plan.kernels.attention import AttentionKernel, AttentionSchedule, AttentionSizes, choose_attention
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
 from weft.plan.kernels.expression import SHORT_FLOATS, Instruction
@@ -123,7 +123,7 @@ class Attention:
     schedule: AttentionSchedule
     values: tuple[Matrix | PackedMatrix, Location]
     numbers: tuple[Leaf, ...] = ()
-    product: Product | None = None
+    product: PendingKernel | None = None
     is_emitted: bool = False
 
     def settle(self) -> None:
@@ -183,7 +183,7 @@ def attend(fusion: Fusion, value: Value) -> tuple[Lazy, Lazy]:
     attention = Attention(fusion, value, scores, factors, sizes, schedule, _values(fusion, values, sizes, schedule))
     rows, dtype = (*sizes.batch, sizes.rows), sizes.element
     home = plain((*rows, sizes.columns))
-    attention.product = Product(fusion, home, dtype, attention.emit, _operand, sizes.columns, takes_code=False)
+    attention.product = PendingKernel(fusion, home, dtype, attention.emit, _operand, sizes.columns, takes_code=False)
     if any(
         item.op == "item" and item.operands[0] is value and item.attributes["index"] for item in fusion.region.values
     ):

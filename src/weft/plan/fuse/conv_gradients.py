@@ -21,7 +21,7 @@ from weft.plan.fuse.image_layout import (
     side_by_side,
     writes_images,
 )
-from weft.plan.fuse.products import Product
+from weft.plan.fuse.matmul import PendingKernel
 from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import (
     ConvKernel,
@@ -40,7 +40,7 @@ from weft.plan.kernels.conv_weight import (
     channels_to_spare,
     choose_depthwise_weight_schedule,
     choose_weight_gradient_schedule,
-    turned_around,
+    with_roles_exchanged,
 )
 from weft.plan.kernels.expression import DTYPE_BYTES
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand
@@ -187,7 +187,7 @@ def phase_gradient(
     )
     output, channel, row, column = asked.weight
     own = output if asked.depthwise else channel
-    turned = WeightOrder(
+    mirrored = WeightOrder(
         group=conv.out_channels * output,
         input=output,
         output=own,
@@ -197,7 +197,7 @@ def phase_gradient(
     )
     for first, part in channel_parts(kernel, sizes, target):
         named = replace(part, name=f"{kernel.name}.{first}")
-        order = replace(turned, first=turned.first + first * own)
+        order = replace(mirrored, first=mirrored.first + first * own)
         yield first, named, pack_conv_weights(named, f"{named.name}.pack", order)
 
 
@@ -240,7 +240,7 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
         return found if found is not None and found.row == 0 else None
 
     scaled = partial(partial, emit) if is_weight else None
-    return Product(
+    return PendingKernel(
         fusion, home, dtype, partial(emit, None), steps, shape[1], scaled=scaled, writes=writes_images
     ).lazy()
 
@@ -288,7 +288,7 @@ def _in_two(
     whole = conv.out_channels - rest
     full = replace(conv, out_channels=whole)
     most = replace(kernel, conv=full, schedule=choose_weight_gradient_schedule(full, target))
-    few = turned_around(kernel, whole, fusion.assembly.name("weight_gradient"), target)
+    few = with_roles_exchanged(kernel, whole, fusion.assembly.name("weight_gradient"), target)
     channel, line, column = few.steps
     out = fusion.place_for(value, plain(shape))
     sizes = shape[1:]

@@ -19,7 +19,7 @@ from weft.plan.fuse.image_layout import (
     pixel_steps,
     writes_images,
 )
-from weft.plan.fuse.products import Product
+from weft.plan.fuse.matmul import PendingKernel
 from weft.plan.kernels.conv import (
     ConvKernel,
     ConvSizes,
@@ -82,7 +82,7 @@ def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images:
         return pixel_steps(shape, window)
 
     scaled = partial(partial, emit) if is_weight else None
-    made = Product(fusion, home, sizes.element, partial(emit, None), steps, sizes.out_channels, scaled=scaled)
+    made = PendingKernel(fusion, home, sizes.element, partial(emit, None), steps, sizes.out_channels, scaled=scaled)
     made.writes = writes_images
     return made.lazy()
 
@@ -165,7 +165,9 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     scaled = partial(partial, emit) if is_weight else None
     steps = partial(pixel_steps, out_shape)
     columns = out_shape[1]
-    return Product(fusion, home, dtype, partial(emit, None), steps, columns, scaled=scaled, writes=writes_images).lazy()
+    return PendingKernel(
+        fusion, home, dtype, partial(emit, None), steps, columns, scaled=scaled, writes=writes_images
+    ).lazy()
 
 
 def _sizes(fusion: Fusion, value: Value, weight: Leaf) -> ConvSizes:

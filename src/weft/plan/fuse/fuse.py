@@ -24,8 +24,8 @@ from weft.plan.fuse.convolutions import convolve
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last_strides
 from weft.plan.fuse.indexing import check, gather, scatter, take
+from weft.plan.fuse.matmul import PendingKernel, multiply_either_way
 from weft.plan.fuse.prepare import is_prepared, is_prepared_product, is_repeated, prepare, prepare_product
-from weft.plan.fuse.products import Product, multiply_either_way
 from weft.plan.fuse.rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fuse.windows import pool, pool_back
 from weft.plan.kernels.expression import CHEAP_OPS
@@ -154,7 +154,7 @@ class Fuser(Fusion):
 
 def _is_dear(node: Node) -> bool:
     """Whether a node reads elements at indices, or a product that is not computed yet."""
-    return isinstance(node, Taken) or (isinstance(node, Leaf) and isinstance(node.source.pending, Product))
+    return isinstance(node, Taken) or (isinstance(node, Leaf) and isinstance(node.source.pending, PendingKernel))
 
 
 Rule = Callable[[Fusion, Value], Lazy]
@@ -195,7 +195,7 @@ def _finish_all_but_last(fuser: Fusion, value: Value) -> None:
 
 def _age(lazy: Lazy) -> int | None:
     """When the product was met that can compute an expression; None if none can."""
-    products = {leaf.source.pending for leaf in lazy.leaves() if isinstance(leaf.source.pending, Product)}
+    products = {leaf.source.pending for leaf in lazy.leaves() if isinstance(leaf.source.pending, PendingKernel)}
     fitting = all((one.dtype, one.home.size) == (lazy.dtype, lazy_size(lazy)) for one in products)
     return max((one.met for one in products), default=None) if fitting else None
 

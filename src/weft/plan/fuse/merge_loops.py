@@ -52,7 +52,7 @@ def _fit(first: KernelCall, second: KernelCall) -> bool:
     one, other = first.kernel, second.kernel
     if not isinstance(one, LoopKernel) or not isinstance(other, LoopKernel) or one.sizes != other.sizes:
         return False
-    if one.tables or other.tables or one.in_place or other.in_place or one.schedule.turned or other.schedule.turned:
+    if any(loop.tables or loop.in_place or loop.schedule.transposed for loop in (one, other)):
         return False
     # What the second writes the first has nothing to do with: buffers of one kernel do not overlap.
     if {place.buffer for place in second.writes} & {place.buffer for place in first.arguments}:

@@ -135,19 +135,19 @@ class AttentionGradientKernel(Kernel):
     def for_key(self, rows: int, keys: int) -> GemmKernel:
         """Describe what a block of query rows adds to the gradient for some keys."""
         operands, sizes = self.operands, (keys, self.sizes.inner, rows)
-        matrices = (self._turned(), operands.query, operands.for_key)
+        matrices = (self._transposed(), operands.query, operands.for_key)
         return self._product("for_key", sizes, matrices, self.schedule.for_key, accumulate=True)
 
     def for_value(self, rows: int, keys: int) -> GemmKernel:
         """Describe what a block of query rows adds to the gradient for some values."""
         operands, sizes = self.operands, (keys, self.sizes.columns, rows)
-        matrices = (self._turned(), operands.gradient, operands.for_value)
+        matrices = (self._transposed(), operands.gradient, operands.for_value)
         return self._product("for_value", sizes, matrices, self.schedule.for_value, accumulate=True)
 
     def _tile(self) -> Matrix:
         return Matrix((), self.score_stride, 1)
 
-    def _turned(self) -> Matrix:
+    def _transposed(self) -> Matrix:
         return Matrix((), 1, self.score_stride)
 
     def _product(

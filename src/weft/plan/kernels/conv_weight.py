@@ -160,7 +160,7 @@ def choose_weight_gradient_schedule(conv: ConvSizes, target: Target) -> WeightGr
     )
 
 
-def turned_around(kernel: WeightGradientKernel, first: int, name: str, target: Target) -> WeightGradientKernel:
+def with_roles_exchanged(kernel: WeightGradientKernel, first: int, name: str, target: Target) -> WeightGradientKernel:
     """Give the kernel for the last output channels, from `first` on, whose vectors run along the input channels.
 
     Few output channels would leave most of a vector empty. Where windows move by 1 the two tensors can change places:
@@ -179,7 +179,7 @@ def turned_around(kernel: WeightGradientKernel, first: int, name: str, target: T
 
 
 def channels_to_spare(conv: ConvSizes, target: Target) -> int:
-    """Count the last output channels that are better computed turned around: a few beside vectors that are full."""
+    """Count the last output channels that are better computed with both exchanged: few beside full vectors."""
     lanes = target.lanes(ELEMENT_BITS[conv.element])
     whole, rest = divmod(conv.out_channels, lanes)
     fits = conv.window.stride == (1, 1) and conv.in_channels >= lanes and whole > 0

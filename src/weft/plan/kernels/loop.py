@@ -38,8 +38,8 @@ MOST_TURNED = 2
 class LoopSchedule:
     """How a loop runs: elements a vector, vectors a round, rows and columns a tile, and how a rest is done.
 
-    `masked`: the last elements of a row are one vector with a mask, else they are done one by one. `turned` are the
-    inputs that run across the output: each tile turns its part of them first, in squares of `block` elements a side.
+    `masked`: the last elements of a row are one vector with a mask, else they are done one by one. `transposed` are the
+    inputs that run across the output: each tile first transposes its part of them, in squares of `block` by `block`.
     """
 
     lanes: int
@@ -47,7 +47,7 @@ class LoopSchedule:
     row_tile: int
     column_tile: int
     masked: bool
-    turned: tuple[int, ...] = ()
+    transposed: tuple[int, ...] = ()
     block: int = 1
 
 
@@ -95,7 +95,7 @@ class LoopKernel(Space, Kernel):
     @property
     def line(self) -> int:
         """Count the rows that tiles cut into: all of them, or those of the last but one dimension if inputs turn."""
-        return self.sizes[-2] if self.schedule.turned else self.rows
+        return self.sizes[-2] if self.schedule.transposed else self.rows
 
     @property
     def row_tiles(self) -> int:
@@ -118,7 +118,7 @@ class LoopKernel(Space, Kernel):
         schedule = self.schedule
         views = (*self.outputs, *self.inputs)
         memory = sum(
-            0.0 if view.strides[-1] == 0 else 1.0 if view.strides[-1] == 1 or number in schedule.turned else STRIDED
+            0.0 if view.strides[-1] == 0 else 1.0 if view.strides[-1] == 1 or number in schedule.transposed else STRIDED
             for number, view in enumerate(views, -len(self.outputs))
         )
         vectors = vectors_of(self.columns, schedule.lanes, masked=schedule.masked)
@@ -240,14 +240,14 @@ def choose_loop_schedule(expression: LoopExpression, target: Target) -> LoopSche
     columns = max(expression.sizes[-1], 1)
     step = lanes * unroll
     masked = target.vector_bytes >= WIDEST_MASKED_VECTOR
-    block, turned = choose_turned(expression, target)
-    column_tile = min(columns, SQUARE_SIDE if turned else TILE_ELEMENTS)
+    block, transposed = choose_transposed(expression, target)
+    column_tile = min(columns, SQUARE_SIDE if transposed else TILE_ELEMENTS)
     column_tile = columns if columns - column_tile < step else ceil(column_tile / step) * step
-    row_tile = SQUARE_SIDE if turned else max(1, TILE_ELEMENTS // column_tile)
-    return LoopSchedule(lanes, unroll, row_tile, column_tile, masked, turned, block)
+    row_tile = SQUARE_SIDE if transposed else max(1, TILE_ELEMENTS // column_tile)
+    return LoopSchedule(lanes, unroll, row_tile, column_tile, masked, transposed, block)
 
 
-def choose_turned(expression: LoopExpression, target: Target) -> tuple[int, tuple[int, ...]]:
+def choose_transposed(expression: LoopExpression, target: Target) -> tuple[int, tuple[int, ...]]:
     """Choose the inputs to turn, and the side of the squares: those that step by one along the last but one dimension.
 
     An input that may be written in place is left as it is: its elements must be read where they are written.

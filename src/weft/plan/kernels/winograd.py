@@ -216,7 +216,7 @@ class WinogradWeightKernel(Kernel):
     """The transform of weights; arguments are packed, weight, begin, end.
 
     `weight` has the strides of output and input channel, row and column, and `offset` the elements before the first:
-    the gradient of an input is a convolution with the window turned around and the channels exchanged. What comes out
+    the gradient of an input is a convolution with the window mirrored and the channels exchanged. What comes out
     is 16 matrices of input by output channels, packed as the product reads them: no more than some windows of weights
     are anywhere else meanwhile. With `scaled` there is another argument behind the weight: numbers side by side that
     the output channels are multiplied with. A tile is one vector of output channels at a few input channels.

@@ -54,12 +54,12 @@ class Factors:
 
 
 @dataclass(slots=True, eq=False)
-class Product:
-    """A product that is not emitted yet.
+class PendingKernel:
+    """A product or convolution that is not emitted yet: elementwise code behind it may become its epilogue.
 
     `home` is the layout it would have in memory of its own; leaves that read it are windows of that. `steps` gives an
     epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
-    `factors` are what is multiplied, where it is matrices; without `takes_code` the kernel has no room for code.
+    Without `takes_code` the kernel has no room for code.
     `scaled` gives what emits the product with its columns multiplied by what a leaf reads, where its weights are packed
     so. `writes` tells whether the kernel can write a window, where that is not what it can read. `met` is the position
     of the product in its region.
@@ -71,7 +71,6 @@ class Product:
     emit: Emit
     steps: Steps
     columns: int
-    factors: Factors | None = None
     takes_code: bool = True
     scaled: Callable[[Leaf], Emit] | None = None
     writes: Callable[[Window], bool] | None = None
@@ -136,7 +135,7 @@ class Product:
     def _in_own_shape(self, lazy: Lazy, out: Leaf) -> tuple[Lazy, Leaf] | None:
         """An expression and where it goes, with the product's dimensions, however both see the product's memory."""
         own = [leaf.window for leaf in lazy.leaves() if leaf.source.pending is self]
-        for change in (self._reshaped, partial(self._turned, own[0].strides)):
+        for change in (self._reshaped, partial(self._permuted, own[0].strides)):
             changed = [change(window) for window in own]
             if all(window is not None and same_layout(window, self.home) for window in changed):
                 seen, target = lazy.viewed(change, self.home.shape), change(out.window)
@@ -146,7 +145,7 @@ class Product:
     def _reshaped(self, window: Window) -> Window | None:
         return window.reshaped(self.home.shape)
 
-    def _turned(self, strides: tuple[int, ...], window: Window) -> Window | None:
+    def _permuted(self, strides: tuple[int, ...], window: Window) -> Window | None:
         """A window by way of the order of memory, where the dimensions of both are cuts of one row of numbers."""
         inner = sorted(range(len(self.home.shape)), key=lambda i: -self.home.strides[i])
         found = window.permuted(sorted(range(len(strides)), key=lambda i: -strides[i]))
@@ -232,7 +231,7 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             return None
         return EpilogueOperand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
-    return Product(fusion, plain(shape), dtype, emit, steps, columns, factors).lazy()
+    return PendingKernel(fusion, plain(shape), dtype, emit, steps, columns).lazy()
 
 
 def factors_of(
@@ -326,18 +325,18 @@ SAVING = 2  # so many times more numbers would be moved to pack the matrix
 def multiply_either_way(fusion: Fusion, value: Value) -> Lazy:
     """A product of matrices, or of their transposes where that spares more than it costs."""
     right = fusion.operand(value, 1).node
-    if isinstance(right, Leaf) and _is_turned(fusion, value, right):
-        return _multiply_turned(fusion, value, right)
+    if isinstance(right, Leaf) and _is_transposed(fusion, value, right):
+        return _multiply_transposed(fusion, value, right)
     return multiply(fusion, value)
 
 
-def _is_turned(fusion: Fusion, value: Value, right: Leaf) -> bool:
+def _is_transposed(fusion: Fusion, value: Value, right: Leaf) -> bool:
     """Whether a right operand lies column by column, is read once, and is large beside the rows and the result."""
     rows, columns = tensor_type(value).shape[-2:]
     if right.source.pending is not None or len(tensor_type(value).shape) != 2 or len(right.window.shape) != 2:
         return False
     inner = right.window.shape[0]
-    moved = rows * inner + 2 * rows * columns  # the result is turned back, or read across
+    moved = rows * inner + 2 * rows * columns  # the result is transposed back, or read across
     return (
         right.window.strides[0] == 1
         and right.window.strides[1] >= inner
@@ -348,7 +347,7 @@ def _is_turned(fusion: Fusion, value: Value, right: Leaf) -> bool:
     )
 
 
-def _multiply_turned(fusion: Fusion, value: Value, right: Leaf) -> Lazy:
+def _multiply_transposed(fusion: Fusion, value: Value, right: Leaf) -> Lazy:
     left, dtype = fusion.assembly.in_memory(fusion.operand(value)), dtype_of(value)
     (rows, inner), columns = left.window.shape, right.window.shape[1]
     sizes = (columns, rows, inner)
@@ -368,4 +367,4 @@ def _multiply_turned(fusion: Fusion, value: Value, right: Leaf) -> Lazy:
         return EpilogueOperand((), down, across) if across in (0, 1) else None
 
     home = Window((rows, columns), (1, rows))
-    return Product(fusion, home, dtype, emit, steps, rows).lazy()
+    return PendingKernel(fusion, home, dtype, emit, steps, rows).lazy()
