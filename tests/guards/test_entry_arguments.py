@@ -331,3 +331,19 @@ def test_a_buffer_that_comes_to_require_grad_by_its_base_is_noticed():
         result = hybrid(given)
         assert result.requires_grad
         assert torch.equal(result, given * part)
+
+
+def test_arguments_that_share_memory_are_noticed_where_one_is_written():
+    def add_and_multiply(a, b):
+        a.add_(1)
+        return a * b
+
+    hybrid = weft.hybridize(add_and_multiply)
+    for _ in range(4):
+        hybrid(torch.ones(3), torch.ones(3))
+    assert latest(hybrid).entry(torch.ones(3), torch.ones(3)) is not MISSED
+    for part in (slice(0, 3), slice(1, 4), slice(3, 6)):
+        memory, expected = torch.ones(6), torch.ones(6)
+        given = hybrid(memory[part], memory[:3])
+        assert torch.equal(given, add_and_multiply(expected[part], expected[:3]))
+        assert torch.equal(memory, expected)
