@@ -1,4 +1,4 @@
-"""`torch.compile(net, backend="weft")`: Dynamo finds the graphs and their breaks, Weft runs them."""
+"""Run the graphs that Dynamo finds: `torch.compile(net, backend="weft")`."""
 
 from __future__ import annotations
 

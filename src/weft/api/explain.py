@@ -1,4 +1,4 @@
-"""A hybridized module or function -> a text: its programs, and why each was made."""
+"""Explain the programs of a hybridized module or function, and why each was made."""
 
 from __future__ import annotations
 

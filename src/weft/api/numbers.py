@@ -1,4 +1,4 @@
-"""Python numbers among the arguments -> which of them a program takes as inputs instead of being made for one value.
+"""Decide which Python numbers among the arguments a program takes as inputs, and which it is made for.
 
 A number is first written into the program. When it alone has changed at the next call, it becomes an input; unless the
 program turned out to depend on its value, and then each value gets a program.

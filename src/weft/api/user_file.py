@@ -1,4 +1,4 @@
-"""A Python file of the user's -> its names: it is run, and what goes wrong in it is said with its own line."""
+"""Run a Python file of the user's, and say what goes wrong in it with its own line."""
 
 from __future__ import annotations
 

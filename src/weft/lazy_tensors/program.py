@@ -22,7 +22,7 @@ MOST_PROGRAMS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _SegmentProgram:
     """A program, and what must be as it was when it was traced."""
 
     program: Program
@@ -45,23 +45,23 @@ class SegmentPrograms:
 
     def __init__(self, function: Callable[[list[torch.Tensor], list[Any]], list[Any]]) -> None:
         self._function = function
-        self._known: list[_Known] = []
+        self._programs: list[_SegmentProgram] = []
         # On the other side: another thread that runs the same segment and traces it; it waits for nobody here.
         self._lock = RLock()
 
     def run(self, tensors: list[torch.Tensor], numbers: list[Any]) -> Sequence[Any]:
         """Run the program of these arguments; trace one if there is none."""
-        for known in self._known:
-            if known.fits(tensors, numbers):
+        for program in self._programs:
+            if program.fits(tensors, numbers):
                 break
         else:
-            known = self._trace(tensors, numbers)
-        inputs = [*(tensors[index] for index in known.arguments), *(numbers[index] for index in known.numbers)]
-        return known.program.run(inputs)  # type: ignore[no-any-return]
+            program = self._trace(tensors, numbers)
+        inputs = [*(tensors[index] for index in program.arguments), *(numbers[index] for index in program.numbers)]
+        return program.program.run(inputs)  # type: ignore[no-any-return]
 
-    def _trace(self, tensors: list[torch.Tensor], numbers: list[Any]) -> _Known:
+    def _trace(self, tensors: list[torch.Tensor], numbers: list[Any]) -> _SegmentProgram:
         with self._lock:
-            if len(self._known) >= MOST_PROGRAMS:
+            if len(self._programs) >= MOST_PROGRAMS:
                 raise UnsupportedError("a lazy segment's numbers or memory change in ways that need many programs")
             count = len(tensors)
             request = Request(
@@ -82,20 +82,20 @@ class SegmentPrograms:
                 raise
             except Exception as error:
                 raise UnsupportedError("a lazy segment cannot be traced", why=str(error)) from error
-            found = _known(traced, tensors, numbers, self._lock)
+            found = _checked(traced, tensors, numbers, self._lock)
             if len(found.arguments) == count:
                 found.program.replay_by(self._replay(traced.leaves, len(traced.graph.results), found, numbers))
             found.program.prepare_backward()  # in the backward itself it is too late to run the segment otherwise
-            self._known.append(found)
+            self._programs.append(found)
             return found
 
-    def _replay(self, leaves: Sequence[Any], count: int, known: _Known, numbers: list[Any]) -> Replay:
+    def _replay(self, leaves: Sequence[Any], count: int, program: _SegmentProgram, numbers: list[Any]) -> Replay:
         """What calls the function again on a program's inputs, and gives the results of its graph."""
         places = {leaf.index: place for place, leaf in enumerate(leaves) if isinstance(leaf, TensorLeaf)}
 
         def replay(inputs: Sequence[Any]) -> Sequence[Any]:
-            tensors = dict(zip(known.arguments, inputs, strict=False))
-            free = dict(zip(known.numbers, inputs[len(tensors) :], strict=True))
+            tensors = dict(zip(program.arguments, inputs, strict=False))
+            free = dict(zip(program.numbers, inputs[len(tensors) :], strict=True))
             results = self._function(
                 [tensors[place] for place in range(len(tensors))],
                 [free.get(place, number) for place, number in enumerate(numbers)],
@@ -105,7 +105,7 @@ class SegmentPrograms:
         return replay
 
 
-def _known(traced: Traced, tensors: list[torch.Tensor], numbers: list[Any], lock: RLock) -> _Known:
+def _checked(traced: Traced, tensors: list[torch.Tensor], numbers: list[Any], lock: RLock) -> _SegmentProgram:
     count = len(tensors)
     arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
     if len(arguments) != len(traced.inputs) or any(index >= count for index in arguments):
@@ -124,7 +124,7 @@ def _known(traced: Traced, tensors: list[torch.Tensor], numbers: list[Any], lock
             for entry in traced.inputs
         ),
     )
-    return _Known(
+    return _SegmentProgram(
         Program(as_weights, lock),
         arguments,
         free,

@@ -38,22 +38,23 @@ class ProgramPlan:
         return "\n\n".join(parts)
 
 
-def listing(graph: Graph, why_not: str | None = None) -> str:
+def listing(graph: Graph, why_not: str | None = None, *, short_places: bool = False) -> str:
     """Give what is computed in small ops, as far as they are in machine code, under a few lines about the rest.
 
-    The lines are comments: the text parses back as a Graph. `why_not` says why nothing is in machine code.
+    The lines are comments: the text parses back as a Graph, but for file names that `short_places` shortens. `why_not`
+    says why nothing is in machine code.
     """
     if config().codegen != "native":
         why_not = f"WEFT_CODEGEN is {config().codegen}"
     if why_not:
-        return f"# PyTorch runs all operators: {why_not}\n{print_graph(graph)}"
+        return f"# PyTorch runs all operators: {why_not}\n{print_graph(graph, short_places=short_places)}"
     small = lifted(graph)
     whole = [value for value in graph.values if value.op in OPERATORS]
     left = [value for value in small.values if value.op in OPERATORS]
     why = {id(value.attributes["call"]): reason for value, reason in refusals(graph).items()}
     native = len(whole) - sum(id(value.attributes["call"]) in why for value in left)
     lines = [f"# {_share(native, len(whole), bool(left))}", *(f"#   {line}" for line in _reasons(left, why))]
-    return "\n".join([*lines, print_graph(small)])
+    return "\n".join([*lines, print_graph(small, short_places=short_places)])
 
 
 def _share(native: int, whole: int, is_more: bool) -> str:

@@ -11,12 +11,12 @@ from weft.document.charts import Axes, curve_text, curves
 from weft.document.schedules import Piece, flow
 from weft.errors import counted
 from weft.ir.graph import Graph
-from weft.ir.printer import print_graph
 from weft.plan.form.dependencies import Footprints, lanes_of, order_of, predecessors
 from weft.plan.form.plan import Plan
 from weft.plan.memory.arena import aligned, bytes_in_use
 from weft.plan.plan_text import describe
 from weft.programs.drawing import picture
+from weft.programs.listing import listing
 from weft.programs.timeline import CallTimeline, timeline_picture
 
 MOST_PIECES, MOST_VALUES = 300, 300  # of a picture that one can still look at
@@ -42,7 +42,7 @@ def program_card(summary: str, graph: Graph, state: Mapping[int, str], plans: Se
             f'<img style="max-width:100%" alt="the graph {escape(graph.name)}" src="data:image/svg+xml;base64,{data}">'
         )
         blocks.append(Picture(image))
-    return Document((*blocks, *flow_pictures(plans), Code(print_graph(graph, short_places=True))))
+    return Document((*blocks, *flow_pictures(plans), Code(listing(graph, short_places=True))))
 
 
 def flow_pictures(plans: Sequence[Plan]) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""An optimizer without a rule of Weft's -> its own step by PyTorch, undone if it fails."""
+"""Let PyTorch make the step of an optimizer without a rule, undone if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer as it is now -> what a step's program is given of it: parameters, kept tensors, numbers.
+"""Read an optimizer as it is now into what a step's program is given: parameters, kept tensors, numbers.
 
 What the optimizer keeps is read where it keeps it, at every call, so `state_dict`, `load_state_dict` and PyTorch's own
 `optimizer.step()` may be used between steps. Tensors that it would make at its first step are made here and handed to
