@@ -9,7 +9,7 @@ from tests.ir.examples import BODIES
 from weft.errors import UsageError
 from weft.ir.calls import HOLE, Call, Operand, ViewStep, WrittenArgument, WrittenPlace
 from weft.ir.graph import Place
-from weft.ir.parser import Limits, ParseError, parse_graph
+from weft.ir.parser import ParseError, TextLimits, parse_graph
 from weft.ir.verifier import problems_of
 
 
@@ -99,7 +99,7 @@ def test_long_numbers_are_refused():
 
 def test_long_texts_are_refused():
     with pytest.raises(ParseError, match="12 characters; the limit is 10"):
-        parse_graph("graph g() {}", limits=Limits(characters=10))
+        parse_graph("graph g() {}", limits=TextLimits(characters=10))
 
 
 def test_written_places_in_one_copy_have_one_base():

@@ -11,7 +11,7 @@ from weft.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TextLimits:
     """What a text may at most contain; past a limit it is refused before anything is built from it."""
 
     characters: int = 1 << 26
@@ -74,7 +74,7 @@ IGNORED = ("newline", "space", "comment")
 class Reader:
     """Reads tokens one after the other, one ahead."""
 
-    def __init__(self, text: str, limits: Limits) -> None:
+    def __init__(self, text: str, limits: TextLimits) -> None:
         if len(text) > limits.characters:
             raise ParseError(f"a graph's text of {len(text)} characters; the limit is {limits.characters}")
         self.limits = limits

@@ -17,7 +17,7 @@ import torch
 
 from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument, WrittenPlace, map_arguments
 from weft.ir.graph import NO_ATTRIBUTES, Graph, Place, Result, Value, Write
-from weft.ir.lexer import Limits, ParseError, Reader, Token
+from weft.ir.lexer import ParseError, Reader, TextLimits, Token
 from weft.ir.literals import MOST_INLINE_ELEMENTS, tensor_of
 from weft.ir.ops import OPS
 from weft.ir.types import (
@@ -207,14 +207,16 @@ def read_path(reader: Reader) -> Path:
     return tuple(steps)
 
 
-__all__ = ["Limits", "ParseError", "parse_graph"]
+__all__ = ["TextLimits", "ParseError", "parse_graph"]
 
-NO_LIMITS_GIVEN = Limits()
+NO_LIMITS_GIVEN = TextLimits()
 PLACE = re.compile(r'("(?:[^"\\]|\\.)*"|[^\s":#]+):([0-9]{1,9})(?: in ("(?:[^"\\]|\\.)*"|[^\s":#]+))?', re.ASCII)
 Parts = tuple[tuple[Value, ...], dict[str, Any]]
 
 
-def parse_graph(text: str, constants: Sequence[torch.Tensor] | None = None, limits: Limits = NO_LIMITS_GIVEN) -> Graph:
+def parse_graph(
+    text: str, constants: Sequence[torch.Tensor] | None = None, limits: TextLimits = NO_LIMITS_GIVEN
+) -> Graph:
     """Read a Graph; `constants` are the tensors that the text names by number (see `constants_of`)."""
     return _Parser(Reader(text, limits), constants or ()).graph()
 

@@ -24,7 +24,7 @@ import torch
 from weft.errors import InternalError, UsageError
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Place, Result, Value, Write
-from weft.ir.lexer import Limits, Reader
+from weft.ir.lexer import Reader, TextLimits
 from weft.ir.literals import bytes_of
 from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, print_graph
@@ -120,7 +120,7 @@ class _Writer:
 REGION = "weft.region.default"
 LENGTH_BYTES = 8
 MOST_CONSTANT_BYTES = 1 << 22
-ONE_TYPE = Limits(characters=1 << 12)
+ONE_TYPE = TextLimits(characters=1 << 12)
 
 
 def places_of(graph: Graph) -> dict[Place | None, int]:

@@ -13,7 +13,7 @@ import torch
 from weft.errors import UsageError
 from weft.ir.calls import Call
 from weft.ir.graph import Graph, Place, Value
-from weft.ir.lexer import Limits, Reader
+from weft.ir.lexer import Reader, TextLimits
 from weft.ir.library import packet_name, resolve, split
 from weft.ir.parser import parse_graph, read_type
 from weft.ir.printer import constants_of, print_graph
@@ -83,7 +83,7 @@ def _problem(call: Call, spaces: frozenset[str], trusted: frozenset[str]) -> str
 
 LARGEST_TEXT = 1 << 25
 LARGEST_METADATA = 1 << 22
-SHORT = Limits(characters=1 << 12)
+SHORT = TextLimits(characters=1 << 12)
 MOST_PROBLEMS_SHOWN = 5
 
 
@@ -158,7 +158,7 @@ def read_parts(written: Written, allow: Sequence[str]) -> ProgramParts:
     constants = [
         block.tensor(_row(row), _tensor_type(row.text("type"))) for row in map(Metadata, metadata.items("constants"))
     ]
-    graph = _without_files(parse_graph(written.text.decode("utf-8"), constants, Limits(characters=LARGEST_TEXT)))
+    graph = _without_files(parse_graph(written.text.decode("utf-8"), constants, TextLimits(characters=LARGEST_TEXT)))
     check_operators(graph, allow)
     problems = problems_of(graph)
     if problems:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError, UsageError
-from weft.ir.lexer import Limits, Reader
+from weft.ir.lexer import Reader, TextLimits
 from weft.ir.literals import LITERALS, argument_text
 from weft.ir.parser import read_literal
 from weft.trace.interception.capture import TreeSpec
@@ -34,7 +34,7 @@ KEYED = ("dict", "ordered")
 KINDS: dict[str, type] = {name: kind for kind, name in BRANCHES.items()}
 FIXED = tuple(kind for kind in LITERALS if kind.__module__ in ("builtins", "torch") and kind is not torch.Generator)
 DEEPEST = 32
-SHORT = Limits(characters=1 << 20)
+SHORT = TextLimits(characters=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

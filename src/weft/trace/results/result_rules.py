@@ -18,14 +18,14 @@ from weft.trace.interception.capture import is_plain_stand_in
 from weft.trace.results.result_types import ONE, TUPLE, Made, ResultRow
 
 
-class Window(NamedTuple):
+class ViewOf(NamedTuple):
     """A view of the first argument: its type, and how many elements behind that one it begins."""
 
     type: TensorType
     offset: int = 0
 
 
-Types = TensorType | tuple[TensorType, ...] | Window | None
+Types = TensorType | tuple[TensorType, ...] | ViewOf | None
 Rule = Callable[[tuple[Any, ...]], Types]
 
 
@@ -241,7 +241,7 @@ def _grouped_product(arguments: tuple[Any, ...]) -> Types:
     return None if sizes is None else contiguous(first.dtype, tuple(sizes), first.device)
 
 
-def _of_view(rule: Callable[..., Window | None]) -> Rule:
+def _of_view(rule: Callable[..., ViewOf | None]) -> Rule:
     """Make a rule of one that takes the type of a tensor and plain numbers, and says what a view looks into of it."""
 
     def of_arguments(arguments: tuple[Any, ...]) -> Types:
@@ -255,11 +255,11 @@ def _of_view(rule: Callable[..., Window | None]) -> Rule:
     return of_arguments
 
 
-def _window(kind: TensorType, sizes: list[int], strides: list[int], offset: int = 0) -> Window:
-    return Window(TensorType(kind.dtype, tuple(sizes), tuple(strides), kind.device), offset)
+def _window(kind: TensorType, sizes: list[int], strides: list[int], offset: int = 0) -> ViewOf:
+    return ViewOf(TensorType(kind.dtype, tuple(sizes), tuple(strides), kind.device), offset)
 
 
-def _view(kind: TensorType, sizes: list[int]) -> Window | None:
+def _view(kind: TensorType, sizes: list[int]) -> ViewOf | None:
     """Of a tensor with elements, of which every dimension of the view has those of one run of its dimensions."""
     count, unknown = prod(size for size in sizes if size != -1), sizes.count(-1)
     if kind.size == 0 or count <= 0 or unknown > 1 or min(sizes, default=1) < -1:
@@ -297,7 +297,7 @@ def _strides_in_runs(kind: TensorType, sizes: list[int]) -> list[int] | None:
     return strides
 
 
-def _expand(kind: TensorType, sizes: list[int]) -> Window | None:
+def _expand(kind: TensorType, sizes: list[int]) -> ViewOf | None:
     """Of a tensor with dimensions, of which those of one element are repeated, and so are new ones before them."""
     new = len(sizes) - len(kind.shape)
     if not kind.shape or new < 0 or min(sizes) < -1 or -1 in sizes[:new]:
@@ -315,11 +315,11 @@ def _expand(kind: TensorType, sizes: list[int]) -> Window | None:
     return _window(kind, whole, strides)
 
 
-def _same(kind: TensorType) -> Window:
-    return Window(kind)
+def _same(kind: TensorType) -> ViewOf:
+    return ViewOf(kind)
 
 
-def _transpose(kind: TensorType, first: int, second: int) -> Window | None:
+def _transpose(kind: TensorType, first: int, second: int) -> ViewOf | None:
     order = list(range(len(kind.shape)))
     if not _exists(kind, first) or not _exists(kind, second):
         return None
@@ -327,18 +327,18 @@ def _transpose(kind: TensorType, first: int, second: int) -> Window | None:
     return _permute(kind, order)
 
 
-def _matrix_transpose(kind: TensorType) -> Window | None:
+def _matrix_transpose(kind: TensorType) -> ViewOf | None:
     return _transpose(kind, 0, 1) if len(kind.shape) == 2 else None
 
 
-def _permute(kind: TensorType, order: list[int]) -> Window | None:
+def _permute(kind: TensorType, order: list[int]) -> ViewOf | None:
     places = range(len(kind.shape))
     if not all(_exists(kind, place) for place in order) or sorted(places[place] for place in order) != list(places):
         return None
     return _window(kind, [kind.shape[place] for place in order], [kind.strides[place] for place in order])
 
 
-def _select(kind: TensorType, dimension: int, index: int) -> Window | None:
+def _select(kind: TensorType, dimension: int, index: int) -> ViewOf | None:
     if not _exists(kind, dimension) or not -kind.shape[dimension] <= index < kind.shape[dimension]:
         return None
     sizes, strides = list(kind.shape), list(kind.strides)
@@ -346,7 +346,7 @@ def _select(kind: TensorType, dimension: int, index: int) -> Window | None:
     return _window(kind, sizes, strides, index * step)
 
 
-def _unsqueeze(kind: TensorType, dimension: int) -> Window | None:
+def _unsqueeze(kind: TensorType, dimension: int) -> ViewOf | None:
     count = len(kind.shape)
     if not -count - 1 <= dimension <= count:
         return None
@@ -358,7 +358,7 @@ def _unsqueeze(kind: TensorType, dimension: int) -> Window | None:
     return _window(kind, sizes, strides)
 
 
-def _squeeze(kind: TensorType, dimension: int) -> Window | None:
+def _squeeze(kind: TensorType, dimension: int) -> ViewOf | None:
     if not _exists(kind, dimension) or kind.shape[dimension] != 1:
         return None
     sizes, strides = list(kind.shape), list(kind.strides)
@@ -421,7 +421,7 @@ def row_by_rule(target: str, arguments: tuple[Any, ...], keywords: dict[str, Any
     """Describe the results of a call, a view's base being its first argument; None where PyTorch has to be asked."""
     rule = RESULT_RULES.get(target)
     types = None if rule is None or keywords else rule(arguments)
-    if isinstance(types, Window):
+    if isinstance(types, ViewOf):
         return ResultRow(ONE, (Made(types.type, 0, types.offset),))
     if isinstance(types, TensorType):
         return ResultRow(ONE, (Made(types),))
