@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.mx import zoo_weights as zw
 
+from weft import mx
 from weft.errors import UsageError
 from weft.mx import gluon, nd
 from weft.mx.gluon.vision_models import get_model
@@ -86,3 +87,16 @@ def test_weights_are_not_downloaded_and_names_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Model foo is not supported. Available options are\n\talexnet"):
         get_model("foo")
     assert gluon.model_zoo.vision.mobilenet_v2_0_25(classes=7).output[0]._channels == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zw.TRAINED)
+def test_a_network_is_trained_further_with_mxnets_losses(name: str) -> None:
+    wanted = json.loads((Path(__file__).parent / "fixtures" / "zoo_training.json").read_text(encoding="utf-8"))[name]
+    naming.managers[:] = [NameManager()]
+    net = get_model(name, classes=10)
+    net.initialize(mx.init.Zero())
+    net.hybridize()
+    found = zw.trained(mx, net)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(found, wanted, rtol=1e-2)  # both are float32, and errors grow from step to step

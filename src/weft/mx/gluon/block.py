@@ -328,8 +328,9 @@ class HybridBlock(Block):
         """Find out the sizes of parameters from those of inputs."""
         data, out, _ = self._trace(*args)
         flat = [entry for entry in flattened(args, self._wrong_input)[0] if entry is not None]
-        given = {variable.entries[0][0].name: array.shape for variable, array in zip(data, flat, strict=False)}
-        found = out._infer(given)
+        named = {variable.entries[0][0].name: array for variable, array in zip(data, flat, strict=False)}
+        types = {name: array.dtype for name, array in named.items()}
+        found = out._infer({name: array.shape for name, array in named.items()}, types)
         by_name = {node.name: found.get((node, 0)) for part in out.variables() for node in part}
         for parameter in self.collect_params().values():
             kind = by_name.get(parameter.name)
