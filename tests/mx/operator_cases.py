@@ -299,6 +299,18 @@ BY_HAND: list[Case] = [
     ("one_hot", "w2", {"depth": "a"}),
     ("FullyConnected", "n2,3 n5,3 n5", {}),
     ("multi_sum_sq", "n3 n2,2", {"num_arrays": 2}),
+    ("_contrib_round_ste", "n3,4", {}),
+    ("_contrib_sign_ste", "n3,4", {}),
+    ("_scatter_elemwise_div", "n3 p3", {}),
+    ("_random_pdf_uniform", "u2,3 m2 P2", {}),
+    ("_random_pdf_normal", "n2,3 n2 p2", {}),
+    ("_random_pdf_normal", "n2,3 n2 p2", {"is_log": True}),
+    ("_random_pdf_exponential", "p2,3 p2", {}),
+    ("_random_pdf_gamma", "p2,3 p2 p2", {}),
+    ("_random_pdf_poisson", "w2,3 p2", {}),
+    ("_contrib_box_iou", "p3,4 p2,4", {"format": "center"}),
+    ("_contrib_MultiBoxPrior", "n1,3,4,5", {"sizes": (0.5, 0.25), "ratios": (1.0, 2.0, 0.5)}),
+    ("_contrib_MultiBoxPrior", "n1,3,2,2", {"sizes": (0.9,), "ratios": (2.0, 1.0), "clip": True, "steps": (0.4, 0.6)}),
 ]
 
 

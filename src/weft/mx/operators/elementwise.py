@@ -182,6 +182,10 @@ def _lone_unknown(_p: Any, sizes: Sizes) -> Sequence[Shape | None]:
     return [shape if shape else known[0] for shape in sizes] if len(known) == 1 else sizes
 
 
+def _straight_through(unary: Callable[[Tensor], Tensor], _p: Any, x: Tensor) -> Tensor:
+    return x + (unary(x) - x).detach()
+
+
 for name, unary in UNARY.items():
     RULES[name] = OperatorRule(partial(_of_own_type, unary), complete=same_sizes)
 
@@ -194,6 +198,11 @@ for name, binary in BINARY.items():
 for name in ("minus", "div", "mod", "power"):
     RULES[f"_r{name}_scalar"] = OperatorRule(partial(_number_first, BINARY["sub" if name == "minus" else name]))
 RULES["_grad_add"] = RULES["elemwise_add"]
+RULES["_scatter_elemwise_div"] = RULES["elemwise_div"]
+RULES["_scatter_plus_scalar"] = RULES["_plus_scalar"]
+RULES["_scatter_minus_scalar"] = RULES["_minus_scalar"]
+for name in ("round", "sign"):  # "ste": the gradient goes straight through
+    RULES[f"_contrib_{name}_ste"] = OperatorRule(partial(_straight_through, UNARY[name]))
 
 
 @computes("add_n", complete=same_sizes)

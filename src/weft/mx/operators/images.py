@@ -1,4 +1,4 @@
-"""Change images whose channels lie last: turn, cut, resize, brighten, normalize."""
+"""Change images whose channels lie last: turn, cut, resize, brighten, normalize; compare boxes in them."""
 
 from __future__ import annotations
 
@@ -120,3 +120,37 @@ def _random_flip(name: str, axis: int) -> None:
 
 _random_flip("left_right", -2)
 _random_flip("top_bottom", -3)
+
+
+@computes("_contrib_box_iou")
+def box_iou(p: Any, x: Tensor, y: Tensor) -> Tensor:
+    """How much of two boxes is common to both, for each pair."""
+    x, y = x.detach(), y.detach()
+    rows = x.reshape(*x.shape[:-1], *[1] * (y.dim() - 1), 4)
+    one, other = (_corners(boxes, p.format) for boxes in (rows, y))
+    inside = (torch.minimum(one[1], other[1]) - torch.maximum(one[0], other[0])).clamp(min=0).prod(-1)
+    whole = sum((high - low).clamp(min=0).prod(-1) for low, high in (one, other)) - inside
+    return torch.where(whole > 0, inside / whole, 0.0)
+
+
+def _corners(boxes: Tensor, form: str) -> tuple[Tensor, Tensor]:
+    """The least and the largest places of boxes, which are given by these, or by centres and sizes."""
+    first, second = boxes[..., :2], boxes[..., 2:]
+    return (first, second) if form == "corner" else (first - second / 2, first + second / 2)
+
+
+@computes("_contrib_MultiBoxPrior")
+def multi_box_prior(p: Any, x: Tensor) -> Tensor:
+    """Boxes of several sizes and shapes around each pixel, in shares of the image."""
+    height, width = x.shape[-2:]
+    steps = [given if given > 0 else 1 / count for given, count in zip(p.steps, (height, width), strict=True)]
+    down, across = (
+        (torch.arange(count, device=x.device) + offset) * step
+        for count, offset, step in zip((height, width), p.offsets, steps, strict=True)
+    )
+    kinds = [(size, p.ratios[0]) for size in p.sizes] + [(p.sizes[0], ratio) for ratio in p.ratios[1:]]
+    halves = [(size * height / width * ratio**0.5 / 2, size / ratio**0.5 / 2) for size, ratio in kinds]
+    half = torch.tensor(halves, device=x.device)
+    centres = torch.stack([across.expand(height, width), down.reshape(-1, 1).expand(height, width)], -1).unsqueeze(2)
+    found = torch.cat([centres - half, centres + half], -1).reshape(1, -1, 4).to(x.dtype)
+    return found.clamp(0, 1) if p.clip else found

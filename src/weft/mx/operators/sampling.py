@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -191,3 +192,29 @@ def shuffle(_p: Any, generator: Generator, x: Tensor) -> Tensor:
     if x.device.type == "meta":
         return x.clone()
     return x[torch.randperm(x.shape[0], generator=generator, device=x.device)]
+
+
+def _log_gamma_density(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+    return alpha * torch.log(beta) + (alpha - 1) * torch.log(x) - beta * x - torch.lgamma(alpha)
+
+
+# The logarithm of the density of each distribution, at samples and parameters.
+DENSITIES: dict[str, Callable[..., Tensor]] = {
+    "uniform": lambda x, low, high: -torch.log(high - low) + 0 * x,
+    "normal": lambda x, mu, sigma: -0.5 * ((x - mu) / sigma) ** 2 - torch.log(sigma * (2 * math.pi) ** 0.5),
+    "exponential": lambda x, lam: torch.log(lam) - lam * x,
+    "gamma": _log_gamma_density,
+    "poisson": lambda x, lam: (x := x.detach()) * torch.log(lam) - torch.lgamma(x + 1) - lam,
+}
+
+
+def _density(name: str, log_density: Callable[..., Tensor]) -> None:
+    @computes(f"_random_pdf_{name}")
+    def density(p: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+        spread = [each.reshape(*each.shape, *[1] * (x.dim() - each.dim())) for each in parameters]
+        found = log_density(x, *spread)
+        return found if p.is_log else torch.exp(found)
+
+
+for _name, _row in DENSITIES.items():
+    _density(_name, _row)

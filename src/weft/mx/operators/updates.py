@@ -54,6 +54,13 @@ def nag(p: Any, weight: Tensor, grad: Tensor, mom: Tensor) -> Any:
     return weight + p.momentum * moved - p.lr * slope, moved
 
 
+@computes("mp_nag_mom_update", mixed=True, writes=(2, 3))
+def mp_nag(p: Any, weight: Tensor, grad: Tensor, mom: Tensor, weight32: Tensor) -> Any:
+    """Nesterov's momentum, with a copy of the weight in float32."""
+    new, moved = nag(p, weight32, grad.to(torch.float32), mom)
+    return new.to(weight.dtype), moved, new
+
+
 @computes("signsgd_update")
 def signsgd(p: Any, weight: Tensor, grad: Tensor) -> Any:
     """Go by the sign of the gradient."""
