@@ -1,4 +1,4 @@
-"""Answers of the contestants -> whether each is right, against the same computation by eager PyTorch in float64."""
+"""Judge whether answers are right, against the same computation by eager PyTorch in float64."""
 
 from __future__ import annotations
 

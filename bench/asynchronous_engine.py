@@ -1,4 +1,4 @@
-"""Tasks that do nothing -> what the engine itself costs: a push, and the way of a task through it."""
+"""Measure what the engine itself costs, a push and the way of a task through it, by tasks that do nothing."""
 
 from __future__ import annotations
 

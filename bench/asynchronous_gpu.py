@@ -1,4 +1,4 @@
-"""Work on a GPU beside copies, beside work of the CPU, and beside other work of its own -> what of it is at once."""
+"""Measure how much of a GPU's work runs at once with copies, the CPU's work and other work of its own."""
 
 from __future__ import annotations
 

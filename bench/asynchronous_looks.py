@@ -1,4 +1,4 @@
-"""Small programs that look at values all the time -> what they take in a lazy block against eager."""
+"""Time small programs that look at values all the time, in a lazy block against eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's own ways to train on two devices -> steps: DDP in processes, and averaged replicas in threads."""
+"""Train on two devices in PyTorch's own ways: DDP in processes, and averaged replicas in threads."""
 
 from __future__ import annotations
 

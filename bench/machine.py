@@ -1,4 +1,4 @@
-"""This machine, the commit and the versions -> a description; and how busy others keep the machine meanwhile."""
+"""Describe this machine, the commit and the versions, and how busy others keep the machine meanwhile."""
 
 from __future__ import annotations
 

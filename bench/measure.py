@@ -1,4 +1,4 @@
-"""One workload and its contestants -> a row: answers checked first, then times taken in turn."""
+"""Measure one workload by all contestants: answers checked first, then times taken in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways of doing the same work -> their times, taken in turn in one process after their answers were compared."""
+"""Time ways of doing the same work in turn in one process, after their answers were compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python bench/run.py` -> the package `bench`, run from the folder above it."""
+"""Run the package `bench` by `python bench/run.py`, from the folder above it."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""What a person is shown (headings, paragraphs, code, tables) -> lines of text that fit the width of a terminal.
+"""Lay headings, paragraphs, code and tables out as lines of text that fit the width of a terminal.
 
 Every result of a command gives a Document. The command line prints its lines, a report makes a page of it; neither
 knows what it is about.

@@ -1,1 +1,1 @@
-"""A person's own model beside its rivals: timed in turn, one process each, with the answers compared."""
+"""Time a person's own model beside its rivals, in turn, one process each, with the answers compared."""

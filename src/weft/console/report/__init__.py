@@ -1,1 +1,1 @@
-"""What is there, and how it is: this machine, its devices, a model, a program, each as a result to print or to keep."""
+"""Report what is there and how it is (this machine, its devices, a model, a program) to print or to keep."""

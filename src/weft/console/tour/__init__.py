@@ -1,1 +1,1 @@
-"""The chapter, run on this machine: stops that each show code, what it gives here, and whether a claim holds."""
+"""Run the chapter on this machine: stops that each show code, what it gives here, and whether a claim holds."""

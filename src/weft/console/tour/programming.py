@@ -1,4 +1,4 @@
-"""Stops about imperative, symbolic and hybrid programming."""
+"""Stop at imperative, symbolic and hybrid programming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stops about training: a whole step as one program, many devices, also unequal ones, and checkpoints."""
+"""Stop at whole steps, many devices, also unequal ones, and checkpoints."""
 
 from __future__ import annotations
 
