@@ -347,3 +347,28 @@ def test_arguments_that_share_memory_are_noticed_where_one_is_written():
         given = hybrid(memory[part], memory[:3])
         assert torch.equal(given, add_and_multiply(expected[part], expected[:3]))
         assert torch.equal(memory, expected)
+
+
+def test_a_program_for_arguments_that_share_memory_is_not_run_for_others():
+    def add_and_multiply(a, b):
+        a.add_(1)
+        return a * b
+
+    hybrid = weft.hybridize(add_and_multiply)
+    for _ in range(4):
+        memory = torch.ones(6)
+        assert torch.equal(hybrid(memory[:3], memory[:3].view(3)), torch.full((3,), 4.0))
+    for _ in range(3):
+        assert torch.equal(hybrid(torch.ones(6)[:3], torch.ones(6)[:3].view(3)), torch.full((3,), 2.0))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_tangents_are_seen_where_python_compares_what_a_call_looks_like():
+    hybrid = weft.hybridize(lambda a: a * 3)
+    given = torch.ones(1, 1, 1, 1, 1, 1, 2)
+    for _ in range(4):
+        hybrid(given)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(given, given)
+        with pytest.raises(weft.UnsupportedError, match="forward"):
+            hybrid(dual)
