@@ -31,6 +31,8 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     for number, (key, guarded) in enumerate(programs, 1):
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
+    lines += [f"  for sizes {varying.describe()}" for varying in hybrid.varying]
+    lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]
     if hybrid.rare.calls:
         lines.append(
             f"  {counted(hybrid.rare.calls, 'call')} ran imperatively, their signatures having come too rarely"

@@ -10,7 +10,7 @@ import logging
 import sys
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -25,6 +25,7 @@ from weft.api.checks.check import Check, Work, call_and_undo
 from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong, show_less
 from weft.api.numbers import FreeNumbers
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
+from weft.api.varying import VaryingProgram, VaryingPrograms
 from weft.compile.ahead import compile_ahead
 from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
@@ -35,9 +36,10 @@ from weft.guards.known_calls import KnownCalls
 from weft.ir.graph import Graph
 from weft.programs.description import Example
 from weft.programs.program import Program
+from weft.runtime.compiled_graph import RefusedError
 from weft.runtime.process_memory import without_collection
 from weft.trace.encoder import as_eager_computes, traced_form
-from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_flatten
+from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_flatten, tree_unflatten
 from weft.trace.interception.modes import is_differentiated_forward
 from weft.trace.interception.refusals import (
     UnmaterialisedError,
@@ -54,6 +56,7 @@ from weft.trace.python_state.trees import aliases_of
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
+from weft.trace.varying import trace_varying
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
@@ -73,6 +76,7 @@ class Call:
 class Hybrid:
     """Stands in the place of a function, or of a module's forward, and runs its programs."""
 
+    sizes_vary = True  # a program may run for a range of sizes
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
     draws = True  # it may draw from generators that other threads draw from; not where it is traced beside such threads
 
@@ -96,6 +100,7 @@ class Hybrid:
         self._numbers = FreeNumbers()
         self._warned = False
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
+        self.varying = VaryingPrograms()
         self._known_calls = KnownCalls()
         self._entry: Entry = refuse_all  # of the latest kind of calls
 
@@ -144,6 +149,9 @@ class Hybrid:
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
         call = Call(arguments, keywords, leaves, structure)
+        varying = self._find_varying(key, call)
+        if varying is not None:
+            return self._run_varying(varying, call)
         try:
             found = self._trace(call, always=False)
         except UnmaterialisedError:
@@ -255,20 +263,47 @@ class Hybrid:
             self._drop_oldest()
             return found
 
-    def _traced(self, call: Call, *, runs: bool) -> Guarded[Program]:
+    def _find_varying(self, key: Key, call: Call) -> VaryingProgram | None:
+        """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
+        if not self.sizes_vary or torch.is_grad_enabled():
+            return None
+        found = self.varying.find(key, call.leaves)
+        if found is not None and not found.is_worth_less(call.leaves):
+            return found
+        with self.lock:
+            return self.varying.learn(key, call.leaves, partial(self._make_varying, call)) or found
+
+    def _run_varying(self, found: VaryingProgram, call: Call) -> Any:
+        guarded = found.guarded
+        try:
+            with found.running(call.leaves):
+                return guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords)
+        except RefusedError:
+            return self.function(*call.arguments, **call.keywords)  # data that kernels refuse: eager says why
+
+    def _make_varying(
+        self, call: Call, tops: Mapping[int, tuple[int, ...]], varying: Mapping[int, frozenset[int]]
+    ) -> tuple[Traced, Guarded[Program] | None]:
+        """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
-        compile_ahead()
-        roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
-        state = self._state(*roots)
-        if waits_for_sizes(state) and self._key_of(call) not in self._called:
-            raise refuse_unmaterialised(self.name)
-        reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
-        name = trace_name(self.name, call.leaves, reached)
+        leaves = [leaf.new_zeros(tops[place]) if place in varying else leaf for place, leaf in enumerate(call.leaves)]
+        arguments, keywords = tree_unflatten(leaves, call.structure)
+        roots = (self.root, *(leaf for leaf in leaves if not isinstance(leaf, PLAIN_LEAVES)))
+        request = self._request(Call(arguments, keywords, leaves, call.structure), self._state(*roots))
+        told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
+        with torch.inference_mode(False), torch.no_grad(), told[0], told[1], told[2]:
+            traced = trace_varying(request, varying)
+            if traced.fixed_sizes:
+                return traced, None
+            self.traces += 1
+            return traced, Guarded(traced, self._compiled(traced), self._state(*roots), self._touched)
+
+    def _request(self, call: Call, state: PythonState) -> Request:
         inference = torch.is_inference_mode_enabled()
         around = Around(
             torch.is_grad_enabled() and not inference, inference, not OF_INFERENCE.isdisjoint(state.mentioned)
         )
-        request = Request(
+        return Request(
             traced_form(self.function),
             call.arguments,
             call.keywords,
@@ -281,9 +316,21 @@ class Hybrid:
             keeps_gradients=self.keeps_gradients,
             walk=self._state,
         )
+
+    def _traced(self, call: Call, *, runs: bool) -> Guarded[Program]:
+        underway(f"tracing {self.name}")
+        compile_ahead()
+        roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
+        state = self._state(*roots)
+        if waits_for_sizes(state) and self._key_of(call) not in self._called:
+            raise refuse_unmaterialised(self.name)
+        reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
+        name = trace_name(self.name, call.leaves, reached)
+        request = self._request(call, state)
+        around = request.around
         failure: Exception | None = None
         try:
-            exact = inference and not OF_INFERENCE.isdisjoint(state.mentioned)
+            exact = around.inference and not OF_INFERENCE.isdisjoint(state.mentioned)
             with torch.inference_mode(exact), torch.set_grad_enabled(around.grad), as_eager_computes(state.modules):
                 traced = trace(request, name)
         except WeftError:

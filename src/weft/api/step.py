@@ -83,6 +83,7 @@ class _Round:
 class Step(Hybrid):
     """Trains a module by whole programs; made by `weft.step`."""
 
+    sizes_vary = False
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
     def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, check: int = 0) -> None:

@@ -12,12 +12,15 @@ from threading import RLock
 from typing import Any
 
 from weft.compile.ahead import KernelsAhead
+from weft.compile.lifted_sizes import check_lifted, resized
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.type_cache import keep_types, known_types
 from weft.config import config
 from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
+from weft.passes.bounded import bounded
 from weft.passes.pipeline import run_pipeline
+from weft.passes.within import UnboundedError
 from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
 from weft.plan.planned import PlannedGraph
@@ -28,6 +31,7 @@ from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable,
 from weft.runtime.measure import machine_model
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
+from weft.runtime.varying_sizes import SizePlace, VaryingExecutable, is_dense
 from weft.target import host_target
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.trees import TensorLeaf
@@ -51,7 +55,7 @@ class Compiled:
     """A traced program in machine code: its simplified graph, and what runs it on the graph's inputs."""
 
     graph: Graph
-    run: CompiledGraph | DifferentiableExecutable
+    run: CompiledGraph | DifferentiableExecutable | VaryingExecutable
 
 
 Keeper = Callable[[Sequence[Any]], Keep]
@@ -63,6 +67,8 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
     `forward_results`: that many returned tensors end the forward of a step that shall take little memory. `keeper`
     gives what puts tensors of a backward where Python code keeps them.
     """
+    if traced.sizes:
+        return _compile_varying(traced)
     graph = run_pipeline(traced.graph)
     if traced.gradient is None:
         forward = _first_values(graph, traced, forward_results)
@@ -88,6 +94,24 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         rarely_changing(traced),
     )
     return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_graph))
+
+
+def _compile_varying(traced: Traced) -> Compiled:
+    """Compile a program whose sizes vary: it is planned for the largest ones."""
+    lifted = lift(traced.graph)
+    check_lifted(lifted, lift(resized(traced.graph)))
+    found = bounded(lifted)
+    now = dict(zip(lifted.inputs, found.graph.inputs, strict=True))
+    weights = frozenset(now[value] for value in rarely_changing(traced))
+    compiled = compile_graph(found.graph, weights)
+    compiled.of_operators = False
+    at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
+    sizes = [SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes]
+    for result in lifted.results:
+        if not is_dense(result.value.type):
+            raise UnboundedError("a result whose size varies has gaps in memory")
+    kinds = ([value.type for value in lifted.inputs], [result.value.type for result in lifted.results])
+    return Compiled(traced.graph, VaryingExecutable(compiled, found, sizes, kinds))
 
 
 def compile_graph(

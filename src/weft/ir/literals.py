@@ -23,6 +23,7 @@ import torch
 
 from weft.errors import UsageError
 from weft.ir.calls import Argument, Hole, Operand, WrittenArgument
+from weft.ir.extents import Extent
 from weft.ir.types import CPU, DTYPE_NAMES, TensorType, row_major, type_of
 
 LITERALS: dict[type, Callable[[Any], str]] = {
@@ -38,6 +39,7 @@ LITERALS: dict[type, Callable[[Any], str]] = {
     torch.memory_format: str,
     torch.Generator: lambda _: "generator",
     Hole: lambda _: "_",
+    Extent: str,
     WrittenArgument: lambda value: f"!{value.index}",
 }
 

@@ -30,6 +30,7 @@ from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay
+from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.interception.capture import tree_flatten
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
@@ -46,7 +47,7 @@ class Program:
         self._example: Example | None = None
         compiled = compile_traced(traced, lock, lambda kept: partial(keep, places(kept)), forward_results)
         self.graph: Graph = compiled.graph
-        self._execute: CompiledGraph | DifferentiableExecutable = compiled.run
+        self._execute: CompiledGraph | DifferentiableExecutable | VaryingExecutable = compiled.run
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
         leaves += (leaf for inside, _ in traced.made for leaf in inside)
@@ -166,7 +167,9 @@ class Program:
             self._execute.replay = replay
 
     def _forward(self) -> CompiledGraph:
-        return self._execute.forward_graph if isinstance(self._execute, DifferentiableExecutable) else self._execute
+        if isinstance(self._execute, DifferentiableExecutable):
+            return self._execute.forward_graph
+        return self._execute.compiled if isinstance(self._execute, VaryingExecutable) else self._execute
 
     def _named(self) -> Graph:
         """The graph with the names that the user knows, where the call is known."""

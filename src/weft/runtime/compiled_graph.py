@@ -148,6 +148,7 @@ class CompiledGraph:
         strides: SavedStrides = PYTORCHS,
     ) -> None:
         self._graph = graph
+        self.of_operators = True  # of PyTorch's, which run where kernels refuse the data
         self._given = strides.given
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions = regions
@@ -183,6 +184,8 @@ class CompiledGraph:
                 return self.regions[0](*[inputs[index] for index in self._alone])
             outputs = self._run(inputs)
         except RefusedError:
+            if not self.of_operators:
+                raise
             outputs = None
         if outputs is None:
             return run_as_operators(self._graph, self._as_declared(inputs))

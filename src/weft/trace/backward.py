@@ -16,7 +16,8 @@ import torch
 
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
-from weft.ir.types import TensorType, type_of
+from weft.ir.types import TensorType
+from weft.trace.interception.capture import kind_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.containers import Touched
@@ -54,7 +55,7 @@ class Differentiator:
 
     def full_pattern(self) -> Tangents:
         """Every result gets a gradient of its own layout."""
-        return tuple(type_of(root) for root in self.roots)
+        return tuple(kind_of(root) for root in self.roots)
 
     def trace(self, tangents: Tangents) -> Backward:
         """Record the backward for this pattern of tangents."""

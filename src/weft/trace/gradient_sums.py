@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from weft.ir.types import TensorType, type_of
+from weft.ir.types import TensorType
 from weft.trace.interception.capture import (
     holders_of_gradient,
     is_stand_in,
+    kind_of,
     number_of_holders,
     outside_tracing,
     running_autograd_number,
@@ -43,8 +44,8 @@ class GradientSums:
             return False
         if running_autograd_number() not in self._before_sums or not self._is_held_once(first):
             return False
-        kind = type_of(first)
-        return _is_dense(kind) and kind.strides != _strides_of_sum(kind, type_of(second))
+        kind = kind_of(first)
+        return _is_dense(kind) and kind.strides != _strides_of_sum(kind, kind_of(second))
 
     def _is_held_once(self, gradient: torch.Tensor) -> bool:
         memory = self._table.state_of(gradient).memory

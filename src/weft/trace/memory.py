@@ -18,8 +18,8 @@ import torch
 
 from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep
 from weft.ir.graph import Place, Value, Write
-from weft.ir.types import TensorType, Type, type_of
-from weft.trace.interception.capture import is_stand_in, storage_key
+from weft.ir.types import TensorType, Type
+from weft.trace.interception.capture import extent_of, hint_of, is_stand_in, kind_of, storage_key
 from weft.trace.interception.refusals import refuse
 
 DETACHING = frozenset({"aten.detach.default", "aten.alias.default"})
@@ -97,7 +97,7 @@ class TensorTable:
         key = storage_key(tensor)
         memory = self.memories.get(key)
         if memory is None:
-            memory = self.memories[key] = TracedMemory(value, int(tensor.storage_offset()))
+            memory = self.memories[key] = TracedMemory(value, hint_of(tensor.storage_offset()))
         state = TensorState(tensor, memory, (), value, memory.version, input=value)
         memory.inputs.append(state)
         self.states[id(tensor)] = state
@@ -117,7 +117,7 @@ class TensorTable:
 
     def _window(self, tensor: torch.Tensor, memory: TracedMemory) -> TensorState:
         """A tensor over known memory that no recorded view made: a window of these sizes, strides and offset."""
-        window, base = type_of(tensor), memory.base.type
+        window, base = kind_of(tensor), memory.base.type
         whole = window == base and tensor.storage_offset() == memory.offset
         if not whole and isinstance(base, TensorType) and window.dtype != base.dtype:
             refuse("reinterpreted memory", self.place())
@@ -158,7 +158,7 @@ class TensorTable:
 
     def add_result(self, tensor: torch.Tensor, value: Value) -> TensorState:
         """Remember a tensor in new memory."""
-        memory = TracedMemory(value, int(tensor.storage_offset()))
+        memory = TracedMemory(value, hint_of(tensor.storage_offset()))
         self.memories[storage_key(tensor)] = memory
         state = memory.first = TensorState(tensor, memory, (), value, 0)
         self.states[id(tensor)] = state
@@ -177,7 +177,7 @@ class TensorTable:
         entry = PathEntry(ViewStep("aten.as_strided.default", (HOLE, (count,), (1,), 0)), flat)
         memory.base = self._take(first.value, entry)
         for state in memory.inputs:
-            state.prefix = (PathEntry(as_strided(state.tensor), type_of(state.tensor)),)
+            state.prefix = (PathEntry(as_strided(state.tensor), kind_of(state.tensor)),)
 
     def writes(self) -> list[Write]:
         """The inputs whose memory was written, and what they hold at the end."""
@@ -202,5 +202,11 @@ def fill(argument: Argument, filling: Argument) -> Argument:
 def as_strided(tensor: torch.Tensor) -> ViewStep:
     """The step from flat memory to a tensor's sizes, strides and offset."""
     return ViewStep(
-        "aten.as_strided.default", (HOLE, tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+        "aten.as_strided.default",
+        (
+            HOLE,
+            tuple(map(extent_of, tensor.shape)),
+            tuple(map(extent_of, tensor.stride())),
+            extent_of(tensor.storage_offset()),
+        ),
     )

@@ -12,8 +12,16 @@ import torch
 from weft.ir.calls import HOLE, Argument, Call, Operand, ViewStep, WrittenArgument, WrittenPlace, flat_results
 from weft.ir.graph import Place, Value
 from weft.ir.library import name_of, written_arguments
-from weft.ir.types import NOTHING, NumberType, TupleType, Type, UnsizedType, type_of
-from weft.trace.interception.capture import Operator, dress_result, is_stand_in, storage_key
+from weft.ir.types import NOTHING, NumberType, TupleType, Type, UnsizedType
+from weft.trace.interception.capture import (
+    Operator,
+    dress_result,
+    extent_of,
+    hint_of,
+    is_stand_in,
+    kind_of,
+    storage_key,
+)
 from weft.trace.interception.refusals import refusal, refuse
 from weft.trace.memory import PathEntry, TensorState, TensorTable, TracedMemory, fill
 
@@ -55,16 +63,16 @@ class CallBuilder:
         """Where in them it writes."""
         return tuple(self._written_places)
 
-    def encode(self, argument: Any) -> Argument:
-        """One argument of the call."""
+    def encode(self, argument: Any, *, is_size: bool = False) -> Argument:
+        """One argument of the call; numbers in the places of sizes are part of what it is."""
         if isinstance(argument, torch.Tensor):
             if id(argument) not in self._written_ids and self._overlaps(argument):
                 self._add_written(self.table.state_of(argument))
             index = self._written_ids.get(id(argument))
             return self._operand(argument) if index is None else WrittenArgument(index)
         if isinstance(argument, (list, tuple)):
-            return tuple(self.encode(item) for item in argument)
-        if isinstance(argument, (torch.SymInt, torch.SymFloat)):
+            return tuple(self.encode(item, is_size=is_size) for item in argument)
+        if isinstance(argument, (torch.SymInt, torch.SymFloat)) and not is_size:
             value = self._number(argument)
             if value is not None:
                 self.operands.append(value)
@@ -119,8 +127,10 @@ def literal(argument: Any) -> Argument:
         return tuple(literal(item) for item in argument)
     if isinstance(argument, (*LITERALS, torch.Generator)):
         return argument
-    if isinstance(argument, (torch.SymInt, torch.SymBool)):
-        return int(argument)
+    if isinstance(argument, torch.SymInt):
+        return extent_of(argument)
+    if isinstance(argument, torch.SymBool):
+        return bool(argument)
     if isinstance(argument, torch.SymFloat):
         return float(argument)
     raise refusal("foreign argument", None, detail=type(argument).__name__)
@@ -141,11 +151,12 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     if tensor.numel() == 0:
         return (0, 0)
     steps = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = int(tensor.storage_offset())
-    return start, start + int(steps) + 1
+    start = int(hint_of(tensor.storage_offset()))
+    return start, start + int(hint_of(steps)) + 1
 
 
 AS_STRIDED = "aten.as_strided.default"
+COUNTING = "aten.arange."  # its numbers say how large the result is
 # In-place changes of a tensor's sizes and strides are views that replace the tensor they were taken of.
 INPLACE_VIEWS: Mapping[str, str] = MappingProxyType(
     {
@@ -199,6 +210,7 @@ class Recorder(TensorTable):
     def __init__(self, adopt: Adopt, place: Callable[[], Place | None], results: Results) -> None:
         super().__init__(adopt, place)
         self.results = results
+        self.varies = False  # whether sizes are symbols
 
     def record(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], run: Any) -> Any:
         """Record one operator; `run(arguments, keywords)` gives its result on stand-ins."""
@@ -213,13 +225,25 @@ class Recorder(TensorTable):
             arguments = self._from_first_element(arguments)
         written = [self.state_of(tensor).tensor for tensor in written]
         builder = CallBuilder(self, written)
-        call_arguments = builder.encode(arguments)
-        call_keywords = tuple((name, builder.encode(argument)) for name, argument in keywords.items())
+        sizes = self._places_of_sizes(target, operator)
+        call_arguments = tuple(
+            builder.encode(argument, is_size=place in sizes) for place, argument in enumerate(arguments)
+        )
+        call_keywords = tuple((name, builder.encode(entry, is_size=name in sizes)) for name, entry in keywords.items())
         call = Call(target, call_arguments, call_keywords, builder.places())
         if written:
             return self._record_update(call, builder, run(arguments, keywords))
         result = self.results(call, builder, lambda: run(arguments, keywords))
         return self._record_results(call, builder, result)
+
+    def _places_of_sizes(self, target: str, operator: Operator) -> frozenset[int | str]:
+        """Where an operator takes sizes, by position and by name, in a trace in which some vary."""
+        if not self.varies:
+            return frozenset()
+        parameters = operator._schema.arguments
+        is_size = ["int" in str(entry.type) or target.startswith(COUNTING) for entry in parameters]
+        places = {place for place, size in enumerate(is_size) if size}
+        return frozenset(places | {parameters[place].name for place in places})
 
     def record_unsized(
         self,
@@ -275,7 +299,7 @@ class Recorder(TensorTable):
             return NOTHING
         if leaf.layout is not torch.strided:
             refuse("layout", self.place())
-        return type_of(leaf)
+        return kind_of(leaf)
 
     def _add_view(self, tensor: torch.Tensor, builder: CallBuilder, call: Call, item: _Item) -> None:
         memory = self.memories[storage_key(tensor)]
@@ -291,7 +315,7 @@ class Recorder(TensorTable):
             tuple((name, fill(argument, HOLE)) for name, argument in call.keywords),
             item.index,
         )
-        path = (*source.path, PathEntry(step, type_of(tensor), item.whole))
+        path = (*source.path, PathEntry(step, kind_of(tensor), item.whole))
         anchor = source.anchor or source
         self.states[id(tensor)] = TensorState(tensor, memory, path, item.value, memory.version, anchor=anchor)
         if memory.inputs and call.target == "aten.as_strided.default":
@@ -322,13 +346,13 @@ class Recorder(TensorTable):
         """The base's type after a write: an operator may resize the tensor that it is given to write."""
         for tensor in written:
             state = self.states[id(tensor)]
-            if state.memory is memory and not state.written_path() and type_of(tensor) != memory.base.type:
+            if state.memory is memory and not state.written_path() and kind_of(tensor) != memory.base.type:
                 if _is_inplace(target):
                     raise RuntimeError(f"{target} would change the size of the tensor that it writes into")
                 if memory.inputs:
                     refuse("input resized", self.place())
                 state.path = ()
-                return type_of(tensor)
+                return kind_of(tensor)
         return memory.base.type
 
     def _is_written(self, leaf: Any, written: list[torch.Tensor]) -> bool:
@@ -340,13 +364,13 @@ class Recorder(TensorTable):
         state = self.state_of(arguments[0])
         before = self.value_of(state.tensor)
         result = run((state.tensor, *arguments[1:]), keywords)
-        if type_of(state.tensor) == before.type:
+        if kind_of(state.tensor) == before.type:
             return result
         if state in state.memory.inputs:
             refuse("input reshaped in place", self.place())
         step_arguments = (HOLE, *(fill(literal(argument), HOLE) for argument in arguments[1:]))
         step = ViewStep(INPLACE_VIEWS[target], step_arguments, tuple((k, literal(v)) for k, v in keywords.items()))
-        entry = PathEntry(step, type_of(state.tensor))
+        entry = PathEntry(step, kind_of(state.tensor))
         state.value, state.version = self._take(before, entry), state.memory.version
         state.path = (*state.path, entry)
         return result

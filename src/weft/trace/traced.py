@@ -26,7 +26,7 @@ from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.effects import Kept, KeptConstant, OwnNumber, Rebound
 from weft.trace.python_state.facts import content
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
-from weft.trace.python_state.reachable import Location, find_state
+from weft.trace.python_state.reachable import Location, PythonState, find_state
 from weft.trace.python_state.retracing import (
     Effects,
     Noting,
@@ -37,7 +37,7 @@ from weft.trace.python_state.retracing import (
 )
 from weft.trace.python_state.tensor_facts import Asked
 from weft.trace.python_state.trees import GivenLeaf, TakenApart, TensorLeaf
-from weft.trace.tracer import Around, Request, Trace, TracedInput, TracedNumber, Tracer
+from weft.trace.tracer import Around, Request, Trace, TracedInput, TracedNumber, TracedSize, Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,9 @@ class Traced:
     made: tuple[tuple[tuple[Any, ...], TreeSpec], ...] = ()  # what MadeLeaf refers to
     asked: tuple[Asked, ...] = ()  # facts of tensors that Python asked for
     around: Around = field(default_factory=Around)
+    sizes: tuple[TracedSize, ...] = ()  # that vary
+    fixed_sizes: frozenset[tuple[int, int]] = frozenset()  # that were asked to vary and do not: (argument, dimension)
+    size_conditions: tuple[Condition, ...] = ()  # what must hold of the sizes
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where code has indexed by counted numbers
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
@@ -186,7 +189,7 @@ def _drawing_nothing(request: Request) -> Traced:
 
 def _next(request: Request) -> Effects:
     """What a call would leave in Python now, where everything is as it would be then."""
-    found = _traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
+    found = traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
     return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
 
 
@@ -277,7 +280,7 @@ def _is_same_leaf(free: Any, fixed: Any, numbers: tuple[Sequence[Any], Sequence[
 
 def _trace(request: Request) -> Traced:
     """Trace a program; where it appends to lists, once more, to see whether it looks at what is in them."""
-    traced = _traced_once(request)
+    traced = traced_once(request)
     everything = (*traced.kept, *(traced.gradient.kept if traced.gradient is not None else ()))
     lists = [entry.slot.container for entry in everything if entry.appends and may_only_grow(entry.slot.container)]
     if lists:
@@ -289,13 +292,14 @@ def _trace(request: Request) -> Traced:
 
 def _is_traced_again(request: Request, graph: Graph) -> bool:
     """Whether tracing gives the same program again, and none of the lists that note what is done with them."""
-    traced = _traced_once(replace(request, state=request.walk(*request.state.roots)))
+    traced = traced_once(replace(request, state=request.walk(*request.state.roots)))
     return same_graph(traced.graph, graph) and not any(
         isinstance(leaf, (Noting, NotingQueue)) for leaf in traced.leaves
     )
 
 
-def _traced_once(request: Request) -> Traced:
+def traced_once(request: Request) -> Traced:
+    """Trace a program, with what it leaves in Python put back."""
     tracer = Tracer(request)
     kept = Kept(request.state)
     try:
@@ -328,16 +332,13 @@ def _traced_once(request: Request) -> Traced:
     if not request.keeps_gradients:
         described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])
     results, leaves = _numbered(described, everything)
-    inputs = (*(entry.value for entry in trace.inputs), *(entry.value for entry in trace.numbers))
-    graph = Graph(request.name, inputs, tuple(trace.values), tuple(results), tuple(writes))
+    graph = Graph(request.name, _inputs(trace), tuple(trace.values), tuple(results), tuple(writes))
     roots = _differentiable(described, tracer)
     gradient = None
     if roots:
         differentiator = Differentiator(tracer, list(roots.values()))
         gradient = Gradient(graph, list(roots), differentiator)
         touched.merge(differentiator.touched)
-    own = (entry for entry in trace.inputs if entry.argument is None)
-    moving = frozenset(entry.value for entry in own if request.state.slot(entry.tensor).moves(touched))
     traced = Traced(
         _without_unread(graph),
         tuple(trace.inputs),
@@ -349,13 +350,16 @@ def _traced_once(request: Request) -> Traced:
         frozenset(tracer.relied_on()),
         _with_leaves(rebound, leaves[len(trace.leaves) :]),
         touched,
-        moving,
+        _moving(trace, request.state, touched),
         frozenset(tracer.places_of_one_value()),
         tracer.conditions(),
         tuple(apart.held),
         _made(apart, leaves[len(trace.leaves) + len(put) :]),
         tracer.facts.asked,
         request.around,
+        tuple(trace.sizes),
+        tracer.fixed_sizes(),
+        tracer.size_conditions(),
         _of_inference(leaves, everything),
         tracer.counted_index,
         tuple(constants),
@@ -376,6 +380,17 @@ def _known_things(trace: Trace) -> dict[int, Any]:
             if entry.slot
         },
     }
+
+
+def _inputs(trace: Trace) -> tuple[Value, ...]:
+    """What goes in: tensors, numbers, and sizes that vary."""
+    rows: tuple[Sequence[Any], ...] = (trace.inputs, trace.numbers, trace.sizes)
+    return tuple(entry.value for row in rows for entry in row)
+
+
+def _moving(trace: Trace, state: PythonState, touched: Touched) -> frozenset[Value]:
+    own = (entry for entry in trace.inputs if entry.argument is None)
+    return frozenset(entry.value for entry in own if state.slot(entry.tensor).moves(touched))
 
 
 def _numbered(described: Sequence[Any], tensors: Sequence[Any]) -> tuple[list[Result], list[Any]]:

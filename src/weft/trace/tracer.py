@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from weft.errors import UnsupportedError
 from weft.ir.calls import Call
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
-from weft.ir.types import NOTHING, NumberType, contiguous, type_of
+from weft.ir.types import NOTHING, NumberType, contiguous
 from weft.trace.answers import TraceConstants, find_answer
 from weft.trace.counted_index import CountedIndex
 from weft.trace.gradient_sums import SUM, GradientSums
@@ -28,8 +29,10 @@ from weft.trace.interception.capture import (
     dress,
     dress_result,
     function_of,
+    has_symbols,
     is_stand_in,
     is_transformed,
+    kind_of,
     next_autograd_number,
     outside_tracing,
     running_autograd_number,
@@ -112,6 +115,7 @@ class Request:
     walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
     places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
+    varying: Mapping[int, frozenset[int]] = field(default_factory=dict)  # of arguments: dimensions that are symbols
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,12 +135,23 @@ class TracedNumber:
     later: NumberLeaf | Draw | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedSize:
+    """A size that varies: its value in the Graph, its symbol, of which argument's dimension it is."""
+
+    value: Value
+    symbol: Any
+    argument: int
+    dimension: int
+
+
 @dataclass(slots=True, eq=False)
 class Trace:
     """What running a function once showed."""
 
     inputs: list[TracedInput] = field(default_factory=list)
     numbers: list[TracedNumber] = field(default_factory=list)
+    sizes: list[TracedSize] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     leaves: list[Any] = field(default_factory=list)
     structure: Any = None
@@ -151,7 +166,7 @@ class Tracer:
         self.request = request
         self.recorder = Recorder(self._adopt, self._place, self._results)
         self.recorder.derive = self._derive
-        self.interception = Interception(self)
+        self.interception = Interception(self, alike=bool(request.varying))
         self.trace = Trace()
         self.copies = ArgumentCopies((), {}, (), {})
         self.result: Any = None
@@ -267,9 +282,12 @@ class Tracer:
         if has_lazy_bit(tensor):
             with outside_tracing(), torch.enable_grad():
                 held = resolved(tensor)
-        stand_in, leaf = self.interception.stand_in(held)
+        varying = frozenset() if argument is None else self.request.varying.get(argument, frozenset())
+        stand_in, leaf = self.interception.stand_in(held, varying, "" if argument is None else f"argument{argument}")
         path = self.request.state.slot(tensor).path if argument is None else self._argument_name(argument)
-        value = Value("input", (), type_of(stand_in), name=path.replace(".", "_"))
+        for dimension in sorted(varying):
+            self._add_size(stand_in.shape[dimension], path, argument, dimension)
+        value = Value("input", (), kind_of(stand_in), name=path.replace(".", "_"))
         state = self.recorder.add_input(stand_in, value)
         if argument is None:
             self._captured[id(tensor)] = state
@@ -358,6 +376,32 @@ class Tracer:
         self.trace.numbers.append(TracedNumber(found, value, None, None, later=leaf))
         return value
 
+    def _add_size(self, size: Any, path: str, argument: int | None, dimension: int) -> None:
+        assert argument is not None
+        if size.node.expr in self.interception.sizes:
+            return
+        value = Value("input", (), NumberType("int"), name=f"{path.replace('.', '_')}_{dimension}")
+        self.recorder.varies = True
+        self.recorder.numbers[size.node.expr] = self.interception.sizes[size.node.expr] = value
+        self.trace.sizes.append(TracedSize(value, size.node.expr, argument, dimension))
+
+    def fixed_sizes(self) -> frozenset[tuple[int, int]]:
+        """The sizes that turned out to be numbers, each as (argument, dimension)."""
+        fixed = (entry for entry in self.trace.sizes if self.interception.has_one_value(entry.symbol))
+        return frozenset((entry.argument, entry.dimension) for entry in fixed)
+
+    def size_conditions(self) -> tuple[Condition, ...]:
+        """What must hold of the sizes for all that was decided by them."""
+        places = {entry.symbol: place for place, entry in enumerate(self.trace.sizes)}
+        found: list[Condition] = []
+        for expression in self.interception.conditions() if places else ():
+            symbols = sorted(expression.free_symbols, key=str)
+            if not all(symbol in places for symbol in symbols):
+                raise UnsupportedError(f"the sizes of {self.request.name} do not vary", why=str(expression))
+            leaf = NumberLeaf(function_of(expression, symbols), tuple(places[symbol] for symbol in symbols))
+            found.append(Condition(leaf, str(expression)))
+        return tuple(found)
+
     def _argument_name(self, argument: int) -> str:
         names = self.request.argument_names
         return names[argument] if argument < len(names) else f"arg{argument}"
@@ -418,7 +462,7 @@ class Tracer:
                 refuse("backward inside", None)
             if entry.leaf.is_leaf and entry.leaf.requires_grad != _carries_gradient(entry.tensor):
                 refuse("gradient flag", None)
-            if type_of(entry.stand_in) != entry.value.type:
+            if kind_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
         self._check_lazy_bits()
         self._check_attributes()
@@ -590,6 +634,8 @@ class Tracer:
 
     def _runner(self, operator: Operator, target: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            if self.recorder.varies and has_symbols((arguments, keywords)):
+                return self._by_rule(operator, target, arguments, keywords)  # kernels are asked in the trace beside
             with self.interception.plainly():
                 row = row_by_rule(target, arguments, keywords)
             if row is not None:
@@ -614,7 +660,7 @@ class Tracer:
                 found = result_of_kernel(operator, target, (arguments, keywords))
                 if found is None:
                     raise
-                return tree_map_only(torch.Tensor, lambda real: self.interception.placeholder(type_of(real)), found)
+                return tree_map_only(torch.Tensor, lambda real: self.interception.placeholder(kind_of(real)), found)
 
     def _constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Data written in the program text (torch.tensor([1, 2])): a constant, in new memory at each run."""
@@ -622,7 +668,7 @@ class Tracer:
             data = tensor.detach().clone()
         stand_in, _ = self.interception.stand_in(data)
         dress_result(stand_in)
-        constant = self.recorder.emit("constant", (), type_of(stand_in), tensor=data)
+        constant = self.recorder.emit("constant", (), kind_of(stand_in), tensor=data)
         fresh = self.recorder.copy(constant)
         self.recorder.add_result(stand_in, fresh)
         return stand_in

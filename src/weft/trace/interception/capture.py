@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cache
+from functools import cache, reduce
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -28,13 +28,16 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._sympy.functions import FloorDiv
 from torch.utils._sympy.printers import PythonPrinter
 from typing_extensions import Self
 
+from weft.ir.extents import Extent, FixedSizeError, Polynomial
+from weft.ir.graph import Value
 from weft.ir.types import TensorType, type_of
 from weft.trace.interception.modes import (
     has_function_modes,
@@ -185,13 +188,16 @@ def dress_result(stand_in: torch.Tensor) -> None:
 class Interception:
     """While entered, operators run on stand-ins and are reported to the listener."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, *, alike: bool = False) -> None:
+        """With `alike`, sizes that vary and are equal are one."""
         self._shapes = ShapeEnv(
             specialize_zero_one=False,
-            duck_shape=False,
+            duck_shape=alike,
             allow_scalar_outputs=False,
             allow_dynamic_output_shape_ops=False,
         )
+        self.sizes: dict[Any, Value] = {}
+        self._shapes.sizes = self.sizes  # type: ignore[attr-defined]  # the values that symbols of sizes stand for
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=self._shapes)
         self._operators = _OperatorMode(listener)
         self._functions = _FunctionMode(listener)
@@ -217,7 +223,9 @@ class Interception:
     ) -> None:
         self._stacks.pop().__exit__(kind, error, trace)
 
-    def stand_in(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def stand_in(
+        self, tensor: torch.Tensor, varying: frozenset[int] = frozenset(), name: str = ""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """A stand-in for a real tensor, and the leaf that its gradient is asked of.
 
         Tensors that share memory get stand-ins that share memory. A leaf stands for itself; what autograd computed
@@ -228,12 +236,32 @@ class Interception:
             memory = storage_key(tensor)
             first = self._memories.get(memory)
             usual = first is None and _is_usual(tensor)
-            leaf = self.placeholder(type_of(tensor)) if usual else self._converted(tensor, first)
+            if varying:
+                leaf = self._varying(tensor, varying, name)
+            else:
+                leaf = self.placeholder(type_of(tensor)) if usual else self._converted(tensor, first)
             self._memories.setdefault(memory, leaf)
             if not tensor.requires_grad or tensor.is_inference():
                 return leaf, leaf
             leaf.requires_grad_(True)
             return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)  # type: ignore[no-untyped-call]
+
+    def _varying(self, tensor: torch.Tensor, dimensions: frozenset[int], name: str) -> torch.Tensor:
+        """A stand-in whose sizes in some dimensions are symbols."""
+        kinds = [DimDynamic.DUCK if place in dimensions else DimDynamic.STATIC for place in range(tensor.dim())]
+        with outside_tracing():
+            detached = tensor.detach()
+        self._kept.append(detached)
+        self.fake_mode.static_shapes = False
+        try:
+            return self.fake_mode.from_tensor(
+                detached,
+                static_shapes=False,
+                source=ConstantSource(name),
+                symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds),
+            )
+        finally:
+            self.fake_mode.static_shapes = True
 
     def _converted(self, tensor: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
         """A stand-in as PyTorch makes it, of any tensor; over the memory of the `first` one, if it has one."""
@@ -269,7 +297,8 @@ class Interception:
 
     def has_one_value(self, symbol: Any) -> bool:
         """Whether something was decided that holds for a single value of a symbol."""
-        return symbol in self._shapes.replacements
+        found = self._shapes.replacements.get(symbol)
+        return found is not None and bool(found.is_number)
 
     def empty(self, kind: TensorType) -> torch.Tensor:
         """A stand-in of this type."""
@@ -310,6 +339,59 @@ class _ExactPrinter(PythonPrinter):
 
     def _print_Float(self, number: Any) -> str:  # noqa: N802 - called by the name of the class that it prints
         return repr(float(number))
+
+
+def kind_of(stand_in: torch.Tensor) -> TensorType:
+    """The type of a stand-in, in which sizes that vary are known as such."""
+    if not (isinstance(stand_in, FakeTensor) and stand_in._has_symbolic_sizes_strides):
+        return type_of(stand_in)
+    shape = tuple(map(extent_of, stand_in.shape))
+    return TensorType(stand_in.dtype, shape, tuple(map(_stride_of, stand_in.stride())), stand_in.device)
+
+
+def has_symbols(given: Any) -> bool:
+    """Whether sizes of stand-ins among arguments, or numbers, are symbols."""
+    return any(
+        isinstance(leaf, torch.SymInt) or (isinstance(leaf, FakeTensor) and leaf._has_symbolic_sizes_strides)
+        for leaf in tree_flatten(given)[0]
+    )
+
+
+def _stride_of(stride: Any) -> int:
+    try:
+        return extent_of(stride)
+    except FixedSizeError:
+        return int(hint_of(stride))  # it only says how the largest lie
+
+
+def extent_of(size: Any) -> int:
+    """A size of a stand-in as a number; one that varies knows what it is made of, and stays free."""
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    expression, sizes = size.node.expr, size.node.shape_env.sizes
+    if not sizes:
+        return int(size)
+    if expression.is_number:
+        return int(expression)
+    return Extent(int(size.node.hint), _polynomial(expression, sizes))
+
+
+def _polynomial(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
+    if expression.is_Integer:
+        return Polynomial.constant(int(expression))
+    if expression.is_Symbol and expression in sizes:
+        return Polynomial.atom(sizes[expression])
+    parts = [_polynomial(part, sizes) for part in expression.args]
+    if expression.is_Add:
+        return reduce(Polynomial.plus, parts)
+    if expression.is_Mul:
+        return reduce(Polynomial.times, parts)
+    divisor = parts[-1].number if parts else None
+    if expression.is_Pow and divisor is not None and divisor > 0:
+        return reduce(Polynomial.times, [parts[0]] * divisor)
+    if isinstance(expression, FloorDiv) and divisor is not None and divisor > 0:
+        return parts[0].over(divisor)
+    raise FixedSizeError(f"a size is {expression}")
 
 
 def function_of(expression: Any, symbols: Sequence[Any]) -> Callable[..., Any]:
@@ -359,7 +441,7 @@ def is_stand_in(value: object) -> bool:
 
 def hint_of(number: Any) -> Any:
     """The number that a symbol stands for today; that it was asked decides nothing."""
-    return number.node.hint
+    return number.node.hint if isinstance(number, (torch.SymInt, torch.SymFloat)) else number
 
 
 def is_plain_stand_in(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from weft.trace.lift.arguments import Arguments, Results, Rule, Rules
 from weft.trace.lift.checks import check_classes, check_data, check_probabilities
-from weft.trace.lift.expression import HALVES, Expression, positions
+from weft.trace.lift.expression import HALVES, Expression, as_divisor, positions
 
 NONE, MEAN, SUM = range(3)
 LARGEST_LOG = 100.0  # binary cross entropy takes no logarithm for lower than minus this
@@ -28,7 +28,7 @@ def reduced(arguments: Arguments, x: Expression) -> Expression:
 def shared_out(arguments: Arguments, gradient: Expression, count: int) -> Expression:
     """The part of the result's gradient that each element gets."""
     arguments.require(count > 0, "of nothing")
-    return gradient / float(count) if arguments.literal("reduction") == MEAN else gradient
+    return gradient / as_divisor(count) if arguments.literal("reduction") == MEAN else gradient
 
 
 def loss(formula: Callable[..., Expression], *numbers: str) -> Rule:

@@ -7,7 +7,7 @@ import torch
 from weft.ir.types import TensorType
 from weft.trace.lift.arguments import Arguments, Results, Rules
 from weft.trace.lift.convolutions import channels
-from weft.trace.lift.expression import Expression
+from weft.trace.lift.expression import Expression, as_divisor
 
 
 def variance(x: Expression, middle: Expression, dimensions: tuple[int, ...]) -> Expression:
@@ -202,7 +202,7 @@ def batch_norm_gradient(arguments: Arguments) -> Results:
     scale = affine(inverse, broadcast(arguments.maybe("weight"), x.rank), None)
     for_input = gradient * scale
     if training:
-        count = float(x.count(dimensions))
+        count = as_divisor(x.count(dimensions))
         for_input = (gradient - for_bias / count - normal * (for_weight / count)) * scale
     flat = (x.shape[1],)
     return (

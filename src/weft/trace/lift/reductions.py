@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from weft.trace.lift.arguments import Arguments, Rule, Rules
-from weft.trace.lift.expression import Expression
+from weft.trace.lift.expression import Expression, as_divisor
 from weft.trace.lift.writes import diagonal_places
 
 
@@ -140,7 +140,7 @@ def spread(*, root: bool, with_mean: bool) -> Rule:
         room = max(0, x.count(dimensions) - (1 if correction is None else correction))
         middle = x.mean(dimensions, keep=True)
         gap = x - middle
-        found = (gap * gap).sum(dimensions, keep=keep) / float(room)
+        found = (gap * gap).sum(dimensions, keep=keep) / as_divisor(room)
         found = found.apply("sqrt") if root else found
         return (found, middle.reshape(found.shape)) if with_mean else found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -112,14 +112,28 @@ def _one_of_all(arguments: Arguments, before: Expression, new: Expression, item:
     return region(before, dimension, range(item, item + 1), new.insert(dimension))
 
 
-def slice_range(arguments: Arguments, before: Expression, dimension: int) -> range:
+class Positions(NamedTuple):
+    """Every step-th position from start to before stop."""
+
+    start: int
+    stop: int
+    step: int
+
+
+def slice_range(arguments: Arguments, before: Expression, dimension: int) -> Positions:
     """The positions that aten.slice takes."""
-    start, stop, step = (arguments.literal(name) for name in ("start", "end", "step"))
-    start, stop, step = slice(start, stop, step).indices(before.shape[dimension])
-    return range(start, max(start, stop), step)
+    size = before.shape[dimension]
+
+    def within(name: str, default: int) -> int:
+        given = arguments.literal(name)
+        place = default if given is None else given
+        return min(max(place + size if place < 0 else place, 0), size)
+
+    start, stop = within("start", 0), within("end", size)
+    return Positions(start, max(start, stop), arguments.literal("step"))
 
 
-def region(before: Expression, dimension: int, where: range, new: Expression) -> Expression:
+def region(before: Expression, dimension: int, where: range | Positions, new: Expression) -> Expression:
     """A tensor with the elements at some positions of a dimension replaced."""
     if where.step == 1:
         extent = before.shape[dimension]

@@ -1,0 +1,233 @@
+"""Keep the programs that run for a range of sizes: when one is made, for which sizes, and which calls it takes.
+
+The first signature is traced with its numbers. When a call differs from an earlier one in nothing but sizes, those that
+differ become extents, and a program is made for all sizes up to the next power of two. A program takes as long as its
+largest sizes do, so smaller ones get a program of their own once that has cost as much as making it. What has no such
+program (code that decides by sizes, operators without a rule, sizes of 0 and 1) goes on by exact ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from weft.errors import WeftError
+from weft.guards.guarded import Guarded
+from weft.ir.types import row_major
+from weft.programs.program import Program
+from weft.trace.python_state.counters import Condition
+from weft.trace.signature import Key, without_sizes
+from weft.trace.traced import Traced
+
+logger = logging.getLogger("weft")
+
+SMALLEST = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
+LEAST_TOP = 16  # the sizes of the smallest program
+MOST_PROGRAMS = 16  # of one kind of call
+MOST_SEEN = 8  # calls that are looked at for which sizes are the same
+MOST_SIZES = 4096  # of which it is remembered whether a program takes them
+Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
+Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
+Make = Callable[[Shapes, Sizes], tuple[Traced, Guarded[Program] | None]]
+
+
+@dataclass(slots=True, eq=False)
+class VaryingProgram:
+    """A program for a range of sizes, with what a call must be like to run it."""
+
+    guarded: Guarded[Program]
+    tops: Shapes
+    varying: Sizes
+    places: tuple[tuple[int, int], ...]  # argument and dimension of each size
+    alike: tuple[tuple[tuple[int, int], ...], ...]  # places that must have the same size
+    conditions: tuple[Condition, ...]
+    cost: float  # seconds that it took to be made
+    wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
+    _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
+
+    @property
+    def volume(self) -> int:
+        """How much there is to compute, compared with other programs of the kind."""
+        return prod(self.tops[argument][dimension] for argument, dimension in self.places)
+
+    def fits(self, leaves: Sequence[Any]) -> bool:
+        """Whether a call of this kind has sizes that the program takes."""
+        for position, top in self.tops.items():
+            shape, dimensions = leaves[position].shape, self.varying.get(position)
+            if dimensions is None:
+                if shape != top:
+                    return False
+                continue
+            for dimension, (size, most) in enumerate(zip(shape, top, strict=True)):
+                if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
+                    return False
+            if leaves[position].stride() != row_major(tuple(shape)):
+                return False
+        sizes = self._sizes(leaves)
+        for (first, at), *others in self.alike:
+            if any(leaves[place].shape[other] != leaves[first].shape[at] for place, other in others):
+                return False
+        found = self._known.get(sizes)
+        if found is None:
+            if len(self._known) >= MOST_SIZES:
+                self._known.clear()
+            found = self._known[sizes] = all(condition.holds(sizes) for condition in self.conditions)
+        return found
+
+    def describe(self) -> str:
+        """Say which sizes it takes, by argument and dimension."""
+        rows = ((place, at, self.tops[place][at]) for place, some in self.varying.items() for at in sorted(some))
+        return ", ".join(f"{SMALLEST} to {top} in dim {at} of tensor {place}" for place, at, top in rows)
+
+    def is_worth_less(self, leaves: Sequence[Any]) -> bool:
+        """Whether what calls of such sizes wasted would have paid for a program of smaller ones."""
+        enough = tuple(map(_top, self._sizes(leaves)))
+        return self.wasted.get(enough, 0.0) > self.cost and prod(enough) < self.volume
+
+    @contextmanager
+    def running(self, leaves: Sequence[Any]) -> Iterator[None]:
+        """Note what a call takes beyond what its sizes need."""
+        begin = perf_counter()
+        yield
+        enough = tuple(map(_top, self._sizes(leaves)))
+        share = 1 - prod(enough) / self.volume
+        if share > 0:
+            self.wasted[enough] = self.wasted.get(enough, 0.0) + share * (perf_counter() - begin)
+
+    def _sizes(self, leaves: Sequence[Any]) -> tuple[int, ...]:
+        return tuple([leaves[argument].shape[dimension] for argument, dimension in self.places])
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """What is known of calls that differ in nothing but sizes."""
+
+    seen: list[Shapes]  # of calls for which there was no program
+    varying: Sizes = field(default_factory=dict)
+    fixed: set[tuple[int, int]] = field(default_factory=set)
+    programs: tuple[VaryingProgram, ...] = ()  # the smallest first
+    is_refused: bool = False
+
+
+class VaryingPrograms:
+    """The programs of one object that run for a range of sizes; any thread may find one, one at a time learns."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Key, _Kind] = {}
+        self.refusals: list[str] = []
+
+    def __iter__(self) -> Iterator[VaryingProgram]:
+        return iter([program for kind in [*self._kinds.values()] for program in kind.programs])
+
+    def find(self, key: Key, leaves: Sequence[Any]) -> VaryingProgram | None:
+        """The smallest program that takes a call."""
+        kind = self._kinds.get(without_sizes(key)) if self._kinds else None
+        for program in kind.programs if kind is not None else ():
+            if program.fits(leaves) and program.guarded.holds(leaves):
+                return program
+        return None
+
+    def learn(self, key: Key, leaves: Sequence[Any], make: Make) -> VaryingProgram | None:
+        """Note a call for which there is no program; make one that takes it and others, where sizes have varied."""
+        shapes = {place: tuple(leaf.shape) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        kind = self._kinds.setdefault(without_sizes(key), _Kind([]))
+        if kind.is_refused or len(kind.programs) >= MOST_PROGRAMS:
+            return None
+        kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
+        kind.varying = _without(_differing(kind, shapes), kind.fixed)
+        varying = _large(kind.varying, shapes)
+        if not all(leaves[place].stride() == row_major(shapes[place]) for place in varying):
+            return None
+        while varying:
+            begin, groups = perf_counter(), _groups(kind.seen, varying)
+            tops = _tops(shapes, groups)
+            try:
+                traced, guarded = make(tops, varying)
+            except Exception as error:  # noqa: BLE001 - the largest sizes may be too large for the code: exact ones go on
+                reason = (error.why or error.fact) if isinstance(error, WeftError) else str(error)
+                self._refuse(kind, reason)
+                return None
+            if guarded is not None:
+                places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
+                alike = tuple(group for group in groups if len(group) > 1)
+                cost = perf_counter() - begin
+                program = VaryingProgram(guarded, tops, varying, places, alike, traced.size_conditions, cost)
+                kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
+                if program.fits(leaves):
+                    return program
+                self._refuse(kind, "the code decides by what they are: " + _broken(program, leaves))
+                return None
+            kind.fixed |= {place for group in groups if {*group} & traced.fixed_sizes for place in group}
+            kind.varying, varying = _without(kind.varying, kind.fixed), _without(varying, kind.fixed)
+        return None
+
+    def _refuse(self, kind: _Kind, reason: str) -> None:
+        kind.is_refused = True
+        sentence = f"sizes do not vary: {reason}"
+        self.refusals.append(sentence)
+        logger.info("weft: %s", sentence)
+
+
+def _broken(program: VaryingProgram, leaves: Sequence[Any]) -> str:
+    """What would have to hold of a call's sizes, and does not."""
+    sizes = tuple(leaves[argument].shape[dimension] for argument, dimension in program.places)
+    return ", ".join(condition.text for condition in program.conditions if not condition.holds(sizes))
+
+
+def _differing(kind: _Kind, shapes: Shapes) -> Sizes:
+    """The sizes that have varied, now too."""
+    found = dict(kind.varying)
+    for place, first in kind.seen[0].items():
+        differ = {at for at, (one, other) in enumerate(zip(first, shapes[place], strict=True)) if one != other}
+        found[place] = found.get(place, frozenset()) | differ
+    return found
+
+
+def _large(varying: Sizes, shapes: Shapes) -> Sizes:
+    """Those of the dimensions that are not of size 0 or 1 in a call."""
+    found = {place: frozenset(at for at in some if shapes[place][at] >= SMALLEST) for place, some in varying.items()}
+    return {place: some for place, some in found.items() if some}
+
+
+def _without(varying: Sizes, fixed: set[tuple[int, int]]) -> Sizes:
+    found = {place: frozenset(at for at in some if (place, at) not in fixed) for place, some in varying.items()}
+    return {place: some for place, some in found.items() if some}
+
+
+def _top(size: int) -> int:
+    found = LEAST_TOP
+    while found < size:
+        found *= 2
+    return found
+
+
+def _groups(seen: Sequence[Shapes], varying: Sizes) -> list[tuple[tuple[int, int], ...]]:
+    """The sizes that vary, together where they have been the same in every call."""
+    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for place in sorted(varying):
+        for at in sorted(varying[place]):
+            found.setdefault(tuple(shapes[place][at] for shapes in seen), []).append((place, at))
+    return [*map(tuple, found.values())]
+
+
+def _tops(shapes: Shapes, groups: Sequence[tuple[tuple[int, int], ...]]) -> Shapes:
+    """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
+
+    Sizes that vary apart have different ones: equal ones would be taken for one size.
+    """
+    tops: dict[tuple[int, int], int] = {}
+    for group in groups:
+        top = _top(max(shapes[place][at] for place, at in group))
+        while top in tops.values():
+            top += LEAST_TOP // 2
+        tops |= dict.fromkeys(group, top)
+    return {
+        place: tuple(tops.get((place, at), size) for at, size in enumerate(shape)) for place, shape in shapes.items()
+    }

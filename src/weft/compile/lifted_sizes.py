@@ -1,0 +1,89 @@
+"""Check that rules of lifting keep the sizes that vary: lift a Graph at other largest sizes too, and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.ir.calls import Call
+from weft.ir.extents import Extent, today
+from weft.ir.graph import Graph, Value
+from weft.ir.types import TensorType, TupleType
+from weft.passes.within import UnboundedError, has_extents
+
+
+def resized(graph: Graph) -> Graph:
+    """The same Graph with other largest sizes."""
+    sizes: dict[Value, int] = {}
+
+    def size_of(atom: Value) -> int:
+        return sizes[atom]
+
+    for value in graph.inputs:
+        for size in value.type.shape if isinstance(value.type, TensorType) else ():
+            if isinstance(size, Extent):
+                for atom in size.expression.atoms():
+                    sizes.setdefault(atom, size.today + 6 + 2 * len(sizes))
+
+    def changed(thing: Any) -> Any:
+        if isinstance(thing, Extent):
+            return Extent(thing.expression.value(size_of), thing.expression)
+        if isinstance(thing, tuple):
+            return tuple(map(changed, thing))
+        if isinstance(thing, Call):
+            keywords = tuple((name, changed(entry)) for name, entry in thing.keywords)
+            return replace(thing, arguments=changed(thing.arguments), keywords=keywords)
+        if isinstance(thing, TensorType) and has_extents(thing):
+            again = replace(thing, shape=changed(thing.shape), strides=changed(thing.strides))
+            return again if has_extents(thing.strides) else _like_dense(again, thing)
+        return TupleType(changed(thing.items)) if isinstance(thing, TupleType) else thing
+
+    now: dict[Value, Value] = {}
+    for value in (*graph.inputs, *graph.values):
+        operands = tuple(now[operand] for operand in value.operands)
+        attributes = MappingProxyType({name: changed(entry) for name, entry in value.attributes.items()})
+        kind = changed(value.type)
+        is_same = kind is value.type and operands == value.operands and not value.attributes
+        now[value] = value if is_same else replace(value, operands=operands, type=kind, attributes=attributes)
+    return replace(
+        graph,
+        inputs=tuple(now[value] for value in graph.inputs),
+        values=tuple(now[value] for value in graph.values),
+        results=tuple(replace(result, value=now[result.value]) for result in graph.results),
+        writes=tuple(replace(write, input=now[write.input], value=now[write.value]) for write in graph.writes),
+    )
+
+
+def _like_dense(kind: TensorType, before: TensorType) -> TensorType:
+    """A type of other sizes whose dimensions lie in the same order, without gaps."""
+    strides, step = [0] * kind.rank, 1
+    for place in sorted(range(kind.rank), key=lambda place: (today(before.strides[place]), -place)):
+        strides[place], step = step, step * max(today(kind.shape[place]), 1)
+    return replace(kind, strides=tuple(strides))
+
+
+def check_lifted(lifted: Graph, other: Graph) -> None:
+    """Raise where numbers of a Graph depend on its largest sizes, and are not known to: a rule has lost them."""
+
+    def meaning(thing: Any) -> Any:
+        if isinstance(thing, Extent):
+            return str(thing.expression)
+        if isinstance(thing, tuple):
+            return tuple(map(meaning, thing))
+        if isinstance(thing, Mapping):
+            return {name: meaning(entry) for name, entry in thing.items()}
+        if isinstance(thing, TensorType):
+            return (thing.dtype, meaning(thing.shape))
+        if isinstance(thing, TupleType):
+            return meaning(thing.items)
+        return (thing.shape, thing.tolist()) if isinstance(thing, torch.Tensor) else thing
+
+    if len(lifted.values) != len(other.values):
+        raise UnboundedError("how many values there are depends on sizes")
+    for one, two in zip(lifted.values, other.values, strict=True):
+        if one.op != two.op or meaning((one.type, one.attributes)) != meaning((two.type, two.attributes)):
+            raise UnboundedError(f"{one.op} depends on sizes in a way that its rule does not say")

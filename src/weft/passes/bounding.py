@@ -1,0 +1,247 @@
+"""Rebuild a Graph value by value at its largest sizes, by a table of rules; masks hide what is beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.errors import InternalError
+from weft.ir.calls import Operand
+from weft.ir.extents import Extent, Polynomial
+from weft.ir.graph import Graph, Result, Value
+from weft.ir.ops import OPS, build
+from weft.ir.types import NumberType, TensorType, contiguous
+from weft.passes.within import (
+    Dimension,
+    Found,
+    UnboundedError,
+    Within,
+    all_of,
+    any_varies,
+    fixed,
+    has_extents,
+    joined,
+    prefix,
+    size_of,
+    varies,
+)
+
+CHECKS = "weft.check_"  # operators that raise because of data, and give nothing
+Rule = Callable[["Bounder", Value], "Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedGraph:
+    """A Graph of the largest sizes, and for each result in which parts of its dimensions the answer is."""
+
+    graph: Graph
+    within: tuple[Within, ...]
+
+
+class Bounder:
+    """Rebuilds one Graph, value by value."""
+
+    def __init__(self, graph: Graph, rules: Mapping[str, Rule]) -> None:
+        self.rules = rules
+        self.graph = graph
+        self.now: dict[Value, Value] = {}
+        self.within: dict[Value, Any] = {}  # a Within; of a value of several results one for each
+        self.values: list[Value] = []
+        self.moved_inputs: set[Value] = set()  # whose elements are an input's, in another order
+        self._numbers: dict[Polynomial, Value] = {}
+        self._masks: dict[tuple[Dimension, int], Value] = {}
+
+    def run(self) -> BoundedGraph:
+        """Rebuild it."""
+        for value in self.graph.inputs:
+            new = replace(value, type=fixed(value.type))
+            self.now[value] = new if value.type is not new.type and has_extents(value.type) else value
+            if isinstance(value.type, TensorType):
+                self.within[value] = tuple(map(prefix, value.type.shape))
+                self.moved_inputs.add(value)
+        for value in self.graph.values:
+            self._rewrite(value)
+        if any(has_extents(write.value.type) for write in self.graph.writes):
+            raise UnboundedError("a tensor whose size varies is written into memory of the caller")
+        found = [self._result(result) for result in self.graph.results]
+        graph = replace(
+            self.graph,
+            inputs=tuple(self.now[value] for value in self.graph.inputs),
+            values=tuple(self.values),
+            results=tuple(found),
+            writes=tuple(
+                replace(write, input=self.now[write.input], value=self.now[write.value]) for write in self.graph.writes
+            ),
+        )
+        return BoundedGraph(graph, tuple(self.within.get(result.value, ()) for result in self.graph.results))
+
+    def _result(self, result: Result) -> Result:
+        if result.path and has_extents(result.value.type):
+            raise UnboundedError("a view of an input whose size varies is given back")
+        return replace(result, value=self.now[result.value])
+
+    def _rewrite(self, value: Value) -> None:
+        kinds = [value.type, *(operand.type for operand in value.operands)]
+        attributes = tuple(value.attributes.values())
+        if not any(map(has_extents, (*kinds, attributes))) and not any(
+            map(any_varies, (self.within.get(operand, ()) for operand in value.operands))
+        ):
+            new = value
+            if any(self.now[operand] is not operand for operand in value.operands):
+                new = replace(value, operands=tuple(self.now[operand] for operand in value.operands))
+            self.now[value] = self.emit(new)
+            self.within[value] = all_of(value.type)
+            return
+        if value.op == "library" and value.attributes["call"].target.startswith(CHECKS):
+            self.now[value] = self.again(value, *(self._checked(operand) for operand in value.operands))
+            self.within[value] = ()
+            return
+        rule = self.rules.get("elementwise" if OPS[value.op].elementwise else value.op)
+        if rule is None:
+            call = value.attributes.get("call")
+            raise UnboundedError(f"{call.target if call is not None else value.op} of sizes that vary has no rule")
+        self.now[value], self.within[value] = rule(self, value)
+
+    def _checked(self, operand: Value) -> Value:
+        """What a check sees: in the place of what is beyond the first class, which there is."""
+        return self.safe_places(operand) if isinstance(operand.type, TensorType) else self.now[operand]
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def emit(self, value: Value) -> Value:
+        """Add a new value."""
+        self.values.append(value)
+        return value
+
+    def build(self, op: str, *operands: Value, **given: Any) -> Value:
+        """Add a new value of a type that follows from its operands."""
+        return self.emit(build(op, *operands, **given))
+
+    def again(self, value: Value, *operands: Value) -> Value:
+        """Add the same value with other operands, of the largest sizes."""
+        attributes = MappingProxyType({name: fixed(entry) for name, entry in value.attributes.items()})
+        new = operands or tuple(self.now[operand] for operand in value.operands)
+        return self.emit(replace(value, operands=new, type=fixed(value.type), attributes=attributes))
+
+    def number(self, size: Polynomial) -> Value:
+        """A size as a number of the Graph."""
+        if size not in self._numbers:
+            found = size.value(lambda atom: _Number(self, self.now[atom]))
+            if not isinstance(found, _Number):
+                raise InternalError(f"{size} does not vary")
+            self._numbers[size] = found.value
+        return self._numbers[size]
+
+    def scalar(self, size: Polynomial, dtype: torch.dtype, shape: Sequence[int]) -> Value:
+        """A size in every element."""
+        constant = size.number
+        if constant is not None:
+            return self.constant(constant, dtype, shape)
+        return self.spread(self.build("scalar", self.number(size), dtype=dtype), shape)
+
+    def constant(self, number: float, dtype: torch.dtype, shape: Sequence[int]) -> Value:
+        """A number in every element."""
+        tensor = torch.tensor(number, dtype=dtype)
+        attributes = MappingProxyType({"tensor": tensor})
+        return self.spread(self.emit(Value("constant", (), contiguous(dtype, ()), attributes)), shape)
+
+    def spread(self, value: Value, shape: Sequence[int]) -> Value:
+        """Repeat dimensions of size 1."""
+        assert isinstance(value.type, TensorType)
+        return value if value.type.shape == tuple(shape) else self.build("expand", value, shape=tuple(shape))
+
+    def positions(self, size: int, dtype: torch.dtype = torch.int64) -> Value:
+        """The numbers from 0 to before a size."""
+        return self.build("iota", shape=(size,), dimension=0, dtype=dtype)
+
+    # -- masks --------------------------------------------------------------------------------------------------
+
+    def mixed(self, value: Value, place: int) -> Dimension:
+        """What is within of a dimension that is about to be mixed; what is the same everywhere counts as a prefix."""
+        assert isinstance(value.type, TensorType)
+        dimension: Dimension = self.within[value][place]
+        size = value.type.shape[place]
+        if isinstance(size, Extent) and not varies(dimension):
+            return prefix(size)
+        return dimension
+
+    def masked(self, value: Value, dimensions: Sequence[int], filling: float, *, like: Value | None = None) -> Value:
+        """A value with `filling` in the place of what is beyond in these dimensions, of itself or of another value."""
+        new = self.now[value]
+        if like is not None:
+            value = like
+        assert isinstance(new.type, TensorType)
+        shape, masks = new.type.shape, []
+        for place in dimensions:
+            dimension = self.mixed(value, place)
+            if varies(dimension):
+                row = self.row_mask(dimension, shape[place])
+                stretched = (*([1] * place), shape[place], *([1] * (len(shape) - place - 1)))
+                if len(shape) > 1:
+                    row = self.build("reshape", row, shape=stretched)
+                masks.append(self.spread(row, shape))
+        if not masks:
+            return new
+        mask = reduce(lambda one, other: self.build("logical_and", one, other), masks)
+        return self.build("select", mask, new, self.constant(filling, new.type.dtype, shape))
+
+    def row_mask(self, dimension: Dimension, size: int) -> Value:
+        """For each position of a dimension, whether it is within."""
+        key = (dimension, size)
+        if key not in self._masks:
+            shape = tuple(factor.largest for factor in dimension)
+            parts = [
+                self.build(
+                    "lt",
+                    self.build("iota", shape=shape, dimension=place, dtype=torch.int32),
+                    self.scalar(factor.size, torch.int32, shape),
+                )
+                for place, factor in enumerate(dimension)
+                if factor.size is not None
+            ]
+            found = reduce(lambda one, other: self.build("logical_and", one, other), parts)
+            self._masks[key] = found if len(shape) == 1 else self.build("reshape", found, shape=(size,))
+        return self._masks[key]
+
+    def safe_places(self, index: Value) -> Value:
+        """Places to read at, where what is beyond may be any number: the first place there."""
+        if index in self.moved_inputs:
+            return self.now[index]  # the memory behind an input holds zeros, or places of an earlier call
+        assert isinstance(index.type, TensorType)
+        return self.masked(index, range(index.type.rank), 0)
+
+    def single(self, value: Value, place: int) -> Polynomial:
+        """The size of a dimension of which a prefix is within."""
+        dimension = joined(self.mixed(value, place))
+        if len(dimension) > 1:
+            raise UnboundedError(f"{value.op} is taken apart along dimensions that vary and were merged")
+        return size_of(dimension)
+
+
+class _Number:
+    """Arithmetic on numbers of a Graph, written as on Python's."""
+
+    def __init__(self, bounder: Bounder, value: Value) -> None:
+        self.bounder = bounder
+        self.value = value
+
+    def _with(self, operator: str, other: _Number | int) -> _Number:
+        operands = (self.value, other.value) if isinstance(other, _Number) else (self.value,)
+        second = Operand(1) if isinstance(other, _Number) else other
+        given: dict[str, Any] = {"operator": operator, "arguments": (Operand(0), second)}
+        kind = NumberType("int")
+        return _Number(self.bounder, self.bounder.emit(build("number", *operands, type=kind, **given)))
+
+    def __add__(self, other: _Number | int) -> _Number:
+        return self._with("add", other)
+
+    def __mul__(self, other: _Number | int) -> _Number:
+        return self._with("mul", other)
+
+    def __floordiv__(self, other: int) -> _Number:
+        return self._with("floordiv", other)

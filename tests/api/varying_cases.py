@@ -1,0 +1,178 @@
+"""Code that is called with tensors of many sizes: what it computes, how its arguments are made, with which sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+TEXTS = ((2, 5), (3, 7), (4, 9), (16, 33), (2, 2), (5, 64))
+IMAGES = ((2, 8, 9), (3, 12, 16), (2, 17, 20), (4, 7, 7))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, what makes its arguments for some sizes, and these."""
+
+    function: Callable[..., Any]
+    make: Callable[..., tuple[Any, ...]]
+    sizes: tuple[tuple[int, ...], ...]
+
+
+def of_text(function: Callable[..., Any], make: Callable[..., tuple[Any, ...]] | None = None) -> Case:
+    return Case(function, make or (lambda batch, length: (torch.randn(batch, length, 8),)), TEXTS)
+
+
+def of_places(function: Callable[..., Any], most: int = 40) -> Case:
+    return Case(function, lambda batch, length: (torch.randint(0, most, (batch, length)),), TEXTS)
+
+
+def of_images(function: Callable[..., Any]) -> Case:
+    return Case(function, lambda count, height, width: (torch.randn(count, 3, height, width),), IMAGES)
+
+
+def longer(more: int) -> Callable[[int, int], tuple[Any, ...]]:
+    return lambda batch, length: (torch.randn(batch, length, 8), torch.randn(batch, length + more, 8))
+
+
+def with_places(most: int | None) -> Callable[[int, int], tuple[Any, ...]]:
+    def make(batch: int, length: int) -> tuple[Any, ...]:
+        return torch.randn(batch, length, 8), torch.randint(0, most or length, (batch, length, 8))
+
+    return make
+
+
+def with_truth(batch: int, length: int) -> tuple[Any, ...]:
+    return torch.randn(batch, length, 8), torch.rand(batch, length) > 0.3
+
+
+def with_numbers(batch: int, length: int) -> tuple[Any, ...]:
+    return torch.randn(batch, length, 8), torch.where(torch.rand(batch, length) > 0.3, 0.0, -1e9)
+
+
+def with_lengths(batch: int, length: int) -> tuple[Any, ...]:
+    return torch.randn(batch, length, 8), torch.randint(1, length + 1, (batch,))
+
+
+def graph(batch: int, length: int) -> tuple[Any, ...]:
+    return torch.randn(batch * 4, 8), torch.randint(0, batch * 4, (2, batch * length))
+
+
+torch.manual_seed(0)
+WEIGHT, TABLE = torch.randn(8, 16), torch.randn(70, 8)
+CONV = nn.Conv2d(3, 6, 3, padding=1, stride=2)
+CONV1D = nn.Conv1d(8, 8, 5, padding=2)
+TRANSPOSED = nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1)
+NORM = nn.BatchNorm2d(6).eval()
+ENCODER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+
+
+def attended(x: torch.Tensor, y: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+    query, key = x[:, None], x[:, None] if y is None else y[:, None]
+    return F.scaled_dot_product_attention(query, key, key, **options)
+
+
+CASES: dict[str, Case] = {
+    "elementwise": of_text(lambda x: torch.relu(x) + 1),
+    "linear": of_text(lambda x: x @ WEIGHT),
+    "mean of a dimension": of_text(lambda x: x.mean(1)),
+    "mean of all": of_text(lambda x: x.mean()),
+    "sum of two dimensions": of_text(lambda x: x.sum((0, 1))),
+    "variance": of_text(lambda x: x.var(1)),
+    "deviation of two dimensions": of_text(lambda x: x.std((0, 1))),
+    "product": of_text(lambda x: torch.where(x > 0, x, torch.ones_like(x)).prod(1)),
+    "softmax": of_text(lambda x: x.softmax(1)),
+    "logsumexp": of_text(lambda x: x.logsumexp(1)),
+    "largest and where": of_text(lambda x: x.max(1)),
+    "smallest of two dimensions": of_text(lambda x: x.amin((0, 1))),
+    "argmax": of_text(lambda x: x.argmax(1)),
+    "any and all": of_text(lambda x: ((x > 1).any(1), (x > -3).all(1))),
+    "merged dimensions": of_text(lambda x: x.flatten(0, 1) * 2),
+    "all in one row": of_text(lambda x: x.flatten() * 2),
+    "heads": of_text(lambda x: x.view(*x.shape[:2], 2, 4).transpose(1, 2).reshape(x.shape[0], 2, -1)),
+    "last": of_text(lambda x: x[:, -1] * 2),
+    "first": of_text(lambda x: x[:, 0] * 2),
+    "neighbours": of_text(lambda x: x[:, 1:] - x[:, :-1]),
+    "second half": of_text(lambda x: x[:, x.shape[1] // 2 :] * 2),
+    "sum of the first half": of_text(lambda x: x[:, : x.shape[1] // 2].sum(1)),
+    "every second": of_text(lambda x: x[:, ::2] * 3),
+    "reversed": of_text(lambda x: x.flip(1) + 0),
+    "rolled": of_text(lambda x: x.roll(1, 1) + 0),
+    "joined with a fixed one": of_text(lambda x: torch.cat([x, x[:1, :1].expand(x.shape[0], 3, 8)], 1) * 2),
+    "joined with a longer one": of_text(lambda x, y: torch.cat([x, y], 1) * 2, longer(1)),
+    "mean of what is joined": of_text(lambda x: torch.cat([x, x + 1], 0).mean(0)),
+    "stacked": of_text(lambda x: torch.stack([x, x + 1], 1).amax(2)),
+    "repeated": of_text(lambda x: x.repeat(1, 2, 1)),
+    "each repeated": of_text(lambda x: x.repeat_interleave(2, 1)),
+    "padded": of_text(lambda x: F.pad(x, (0, 0, 2, 3)) * 2),
+    "padded by reflection": of_text(lambda x: F.pad(x.transpose(1, 2), (1, 1), mode="reflect")),
+    "positions": of_text(lambda x: x + torch.arange(x.shape[1])[:, None]),
+    "positions of a table": of_text(lambda x: x + TABLE[: x.shape[1]]),
+    "divided by a size": of_text(lambda x: x / x.shape[1]),
+    "divided by the root of a size": of_text(lambda x: x / math.sqrt(x.shape[1])),
+    "sizes as numbers": of_text(lambda x: x * x.shape[1] + x.shape[0]),
+    "ones of a size": of_text(lambda x: torch.ones(x.shape[0], x.shape[1]).sum(1) + x.sum((1, 2))),
+    "products of rows": of_text(lambda x: x @ x.transpose(1, 2)),
+    "products of columns": of_text(lambda x: x.transpose(1, 2) @ x),
+    "products over all rows": of_text(lambda x: x.flatten(0, 1).T @ x.flatten(0, 1)),
+    "einsum": of_text(lambda x, y: torch.einsum("btd,bsd->bts", x, y), longer(2)),
+    "distances": of_text(lambda x: (x[:, :, None] - x[:, None]).pow(2).sum(-1).sqrt()),
+    "triangle": of_text(lambda x: torch.tril(x @ x.transpose(1, 2)).sum(-1)),
+    "attention": of_text(attended),
+    "causal attention": of_text(lambda x: attended(x, is_causal=True)),
+    "cross attention": of_text(attended, longer(3)),
+    "attention with a mask": of_text(lambda x, mask: attended(x, attn_mask=mask[:, None, None]), with_truth),
+    "attention with numbers": of_text(lambda x, mask: attended(x, attn_mask=mask[:, None, None]), with_numbers),
+    "attention by hand": of_text(lambda x, m: (x @ x.transpose(1, 2) / 3 + m[:, None]).softmax(-1) @ x, with_numbers),
+    "encoder": of_text(ENCODER),
+    "embedding": of_places(lambda i: TABLE[i].mean(1)),
+    "embedding at computed places": of_places(lambda i: F.embedding(i + 20, TABLE).sum(1)),
+    "gather": of_text(lambda x, i: x.gather(1, i), with_places(None)),
+    "scatter_add": of_text(lambda x, i: torch.zeros(x.shape[0], 70, 8).scatter_add(1, i, x), with_places(70)),
+    "graph": of_text(lambda x, edges: torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]), graph),
+    "lengths": of_text(
+        lambda x, n: (x * (torch.arange(x.shape[1])[None] < n[:, None])[..., None]).sum(1) / n[:, None], with_lengths
+    ),
+    "cross entropy": of_text(
+        lambda x, y: F.cross_entropy(x.flatten(0, 1), y.flatten()),
+        lambda batch, length: (torch.randn(batch, length, 8), torch.randint(0, 8, (batch, length))),
+    ),
+    "square error": of_text(F.mse_loss, longer(0)),
+    "a branch on a size": of_text(lambda x: x * 2 if x.shape[1] > 8 else x * 3),
+    "an argument and a size": of_text(lambda x: (x, x + 1, x.shape[1])),
+    "a view of an argument": of_text(lambda x: x[:, 1:]),
+    "whole numbers": of_places(lambda x: x.sum(1) // x.shape[1]),
+    "double precision": of_text(lambda x: x.double().norm(dim=1)),
+    "running sum": of_text(lambda x: x.cumsum(1)),
+    "sorted": of_text(lambda x: x.sort(1)[0]),
+    "largest two": of_text(lambda x: x.topk(2, 1)),
+    "windows": of_text(lambda x: x.unfold(1, 2, 1).sum(-1)),
+    "convolution of a row": of_text(lambda x: CONV1D(x.transpose(1, 2))),
+    "convolution": of_images(CONV),
+    "convolution and norm": of_images(lambda x: F.relu(NORM(CONV(x))).mean((2, 3))),
+    "largest of windows": of_images(lambda x: F.max_pool2d(CONV(x), 3, 2, 1)),
+    "mean of windows": of_images(lambda x: F.avg_pool2d(CONV(x), 2)),
+    "mean of images": of_images(lambda x: F.adaptive_avg_pool2d(CONV(x), 1).flatten(1)),
+    "transposed convolution": of_images(TRANSPOSED),
+    "larger images": of_images(lambda x: F.interpolate(x, scale_factor=2)),
+    "instance norm": of_images(F.instance_norm),
+    "group norm": of_images(lambda x: F.group_norm(CONV(x), 3)),
+    "batch norm of this batch": of_images(lambda x: F.batch_norm(x, None, None, training=True)),
+    "layer norm of whole images": of_images(lambda x: F.layer_norm(x, x.shape[1:])),
+}
+# What has no program for a range of sizes yet, and goes on by exact ones.
+EXACT = {
+    "a view of an argument",
+    "group norm",
+    "larger images",
+    "padded",
+    "padded by reflection",
+    "running sum",
+    "sorted",
+    "windows",
+}
