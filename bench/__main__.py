@@ -14,7 +14,7 @@ from pathlib import Path
 from bench import contestants, machine, report, workloads
 from bench.measure import Options, measure
 from bench.row import Row
-from weft.console.bench.harness import QUICK, Limits
+from weft.console.bench.harness import QUICK, TurnLimits
 
 RESULTS = Path(__file__).resolve().parent / "results"
 OTHER_RESULTS = machine.ROOT / "build" / "bench"  # of parts, and quick ones: not to be committed by mistake
@@ -69,7 +69,7 @@ def _say(line: str) -> None:
 
 
 def _options(given: argparse.Namespace, folder: Path) -> Options:
-    limits = QUICK if given.quick else Limits()
+    limits = QUICK if given.quick else TurnLimits()
     if given.seconds is not None:
         limits = replace(limits, seconds=given.seconds)
     patience = given.patience or (60.0 if given.quick else 600.0)

@@ -19,7 +19,7 @@ from bench.row import Entry, Row
 from bench.torch_contestants import eager
 from bench.worker import Prepared, Task
 from bench.workloads import Workload
-from weft.console.bench.harness import Limits, interleave
+from weft.console.bench.harness import TurnLimits, interleave
 
 Say = Callable[[str], None]
 
@@ -29,7 +29,7 @@ class Options:
     """How to measure: threads, limits, how long to wait, whether one setting and one compilation will do."""
 
     threads: int
-    limits: Limits
+    limits: TurnLimits
     patience: float
     quick: bool
     folder: Path

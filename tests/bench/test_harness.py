@@ -22,8 +22,8 @@ from bench.workloads import WORKLOADS
 
 from weft.console.bench.harness import (
     DroppedOutError,
-    Limits,
     Spread,
+    TurnLimits,
     geometric_mean,
     interleave,
     ratios,
@@ -79,14 +79,14 @@ def make_runners(clock: Clock, **figures: Iterator[float]) -> tuple[list[Runner]
 def test_contestants_take_turns_in_one_order() -> None:
     clock = Clock()
     runners, order = make_runners(clock, a=constantly(1.0), b=constantly(2.0), c=constantly(3.0))
-    interleave(runners, Limits(fewest_rounds=3), clock)
+    interleave(runners, TurnLimits(fewest_rounds=3), clock)
     assert order == ["a", "b", "c"] * 3
 
 
 def test_times_that_do_not_vary_settle_after_the_fewest_rounds() -> None:
     clock = Clock()
     runners, _ = make_runners(clock, a=constantly(1.0))
-    times = interleave(runners, Limits(fewest_rounds=5), clock)
+    times = interleave(runners, TurnLimits(fewest_rounds=5), clock)
     assert times.settled
     assert times.rounds == {"a": [1.0] * 5}
 
@@ -94,7 +94,7 @@ def test_times_that_do_not_vary_settle_after_the_fewest_rounds() -> None:
 def test_times_that_vary_are_taken_until_the_limit_and_are_said_not_to_have_settled() -> None:
     clock = Clock()
     runners, _ = make_runners(clock, a=alternately(1.0, 3.0))
-    times = interleave(runners, Limits(turn_seconds=1.0, fewest_rounds=3, seconds=20.0), clock)
+    times = interleave(runners, TurnLimits(turn_seconds=1.0, fewest_rounds=3, seconds=20.0), clock)
     assert not times.settled
     assert len(times.rounds["a"]) == 20
 
@@ -102,13 +102,13 @@ def test_times_that_vary_are_taken_until_the_limit_and_are_said_not_to_have_sett
 def test_a_contestant_that_fails_drops_out_with_its_reason_and_the_others_go_on() -> None:
     clock = Clock()
     runners, _ = make_runners(clock, a=constantly(1.0), b=iter([2.0]))
-    times = interleave(runners, Limits(fewest_rounds=4), clock)
+    times = interleave(runners, TurnLimits(fewest_rounds=4), clock)
     assert times.rounds == {"a": [1.0] * 4}
     assert times.dropped == {"b": "its process ended"}
 
 
 def test_no_contestant_gives_no_times() -> None:
-    assert interleave([], Limits(), Clock()).rounds == {}
+    assert interleave([], TurnLimits(), Clock()).rounds == {}
 
 
 @pytest.mark.parametrize("each", [1e-6, 3e-4, 0.02, 7.0])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.console.bench.harness import Limits, interleave
+from weft.console.bench.harness import TurnLimits, interleave
 from weft.console.bench.process import RivalProcess, RivalTask
 from weft.console.bench.result import BenchComparison, BenchSettings, RivalTimes, error_of
 from weft.console.bench.rivals import RIVALS
@@ -89,7 +89,7 @@ def _compare(
                 say(f"round {done} of {settings.runs}")
 
         # As many rounds as asked for, settled or not.
-        limits = Limits(TURN_SECONDS, fewest_rounds=settings.runs, seconds=0.0)
+        limits = TurnLimits(TURN_SECONDS, fewest_rounds=settings.runs, seconds=0.0)
         times = interleave([each.process for each in started.values()], limits, told=told).rounds
     finally:
         for rival_started in started.values():

@@ -77,7 +77,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TurnLimits:
     """How long a turn is, when the medians count as settled, and when to stop in any case."""
 
     turn_seconds: float = 0.15
@@ -86,7 +86,7 @@ class Limits:
     within: float = 0.005
 
 
-QUICK = Limits(turn_seconds=0.02, fewest_rounds=3, seconds=1.0, within=0.1)
+QUICK = TurnLimits(turn_seconds=0.02, fewest_rounds=3, seconds=1.0, within=0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class DroppedOutError(Exception):
 
 def interleave(
     runners: Sequence[Runner],
-    limits: Limits,
+    limits: TurnLimits,
     clock: Clock = time.monotonic,
     told: Callable[[int], None] = lambda _: None,
 ) -> Times:
