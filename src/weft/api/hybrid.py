@@ -64,7 +64,7 @@ PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class FlatCall:
     """The arguments of one call, nested and flat."""
 
     arguments: tuple[Any, ...]
@@ -132,7 +132,7 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         # A call that gives parameters their sizes is Python's own, and cannot be put back.
         if self.check is not None and self.check.left and not waits_for_sizes(self._state(self.root)):
-            return self.check.run(self._work(Call(arguments, keywords, leaves, structure)))
+            return self.check.run(self._work(FlatCall(arguments, keywords, leaves, structure)))
         return self._by_program(arguments, keywords, leaves, structure)
 
     def _by_program(
@@ -148,7 +148,7 @@ class Hybrid:
         found = self._find(key, leaves)
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
-        call = Call(arguments, keywords, leaves, structure)
+        call = FlatCall(arguments, keywords, leaves, structure)
         varying = self._find_varying(key, call)
         if varying is not None:
             return self._run_varying(varying, call)
@@ -171,7 +171,7 @@ class Hybrid:
             self._known_calls.add(found, arguments, keywords)
         return found.run(found.inputs(leaves), arguments, keywords)
 
-    def _materialise(self, call: Call) -> Any:
+    def _materialise(self, call: FlatCall) -> Any:
         """Run a call as Python says, as it makes parameters of lazy modules; of several threads the first one does."""
         with self.lock:
             key = self._key_of(call)
@@ -183,7 +183,7 @@ class Hybrid:
             self._called.add(key)
             return self.function(*call.arguments, **call.keywords)
 
-    def _work(self, call: Call) -> Work:
+    def _work(self, call: FlatCall) -> Work:
         """A call as one that is made in both ways."""
         arguments, keywords = call.arguments, call.keywords
 
@@ -217,7 +217,7 @@ class Hybrid:
         leaves, structure = tree_flatten((arguments, keywords))
         found = None
         if self.imperative is None:
-            call = Call(arguments, keywords, leaves, structure)
+            call = FlatCall(arguments, keywords, leaves, structure)
             found = self._find(self._key_of(call), leaves) or self._trace(call, always=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
@@ -227,7 +227,7 @@ class Hybrid:
         keys = self._numbers.apply(structure, tuple(map(leaf_key, leaves)))
         return (structure, keys, modes_key(), aliases, same_tensors(leaves))
 
-    def _key_of(self, call: Call) -> Key:
+    def _key_of(self, call: FlatCall) -> Key:
         aliases = aliases_of(call.arguments, call.keywords, call.structure)
         return self._key(call.leaves, call.structure, aliases)
 
@@ -239,7 +239,7 @@ class Hybrid:
                 return guarded
         return None
 
-    def _trace(self, call: Call, *, always: bool) -> Guarded[Program] | None:
+    def _trace(self, call: FlatCall, *, always: bool) -> Guarded[Program] | None:
         """The program of a call, made if need be; None where it runs imperatively."""
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
@@ -263,7 +263,7 @@ class Hybrid:
             self._drop_oldest()
             return found
 
-    def _find_varying(self, key: Key, call: Call) -> VaryingProgram | None:
+    def _find_varying(self, key: Key, call: FlatCall) -> VaryingProgram | None:
         """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
         if not self.sizes_vary or torch.is_grad_enabled():
             return None
@@ -273,7 +273,7 @@ class Hybrid:
         with self.lock:
             return self.varying.learn(key, call.leaves, partial(self._make_varying, call)) or found
 
-    def _run_varying(self, found: VaryingProgram, call: Call) -> Any:
+    def _run_varying(self, found: VaryingProgram, call: FlatCall) -> Any:
         guarded = found.guarded
         try:
             with found.running(call.leaves):
@@ -282,14 +282,14 @@ class Hybrid:
             return self.function(*call.arguments, **call.keywords)  # data that kernels refuse: eager says why
 
     def _make_varying(
-        self, call: Call, tops: Mapping[int, tuple[int, ...]], varying: Mapping[int, frozenset[int]]
+        self, call: FlatCall, tops: Mapping[int, tuple[int, ...]], varying: Mapping[int, frozenset[int]]
     ) -> tuple[Traced, Guarded[Program] | None]:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
         leaves = [leaf.new_zeros(tops[place]) if place in varying else leaf for place, leaf in enumerate(call.leaves)]
         arguments, keywords = tree_unflatten(leaves, call.structure)
         roots = (self.root, *(leaf for leaf in leaves if not isinstance(leaf, PLAIN_LEAVES)))
-        request = self._request(Call(arguments, keywords, leaves, call.structure), self._state(*roots))
+        request = self._request(FlatCall(arguments, keywords, leaves, call.structure), self._state(*roots))
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.no_grad(), told[0], told[1], told[2]:
             traced = trace_varying(request, varying)
@@ -298,7 +298,7 @@ class Hybrid:
             self.traces += 1
             return traced, Guarded(traced, self._compiled(traced), self._state(*roots), self._touched)
 
-    def _request(self, call: Call, state: PythonState) -> Request:
+    def _request(self, call: FlatCall, state: PythonState) -> Request:
         inference = torch.is_inference_mode_enabled()
         around = Around(
             torch.is_grad_enabled() and not inference, inference, not OF_INFERENCE.isdisjoint(state.mentioned)
@@ -317,7 +317,7 @@ class Hybrid:
             walk=self._state,
         )
 
-    def _traced(self, call: Call, *, runs: bool) -> Guarded[Program]:
+    def _traced(self, call: FlatCall, *, runs: bool) -> Guarded[Program]:
         underway(f"tracing {self.name}")
         compile_ahead()
         roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
@@ -354,7 +354,7 @@ class Hybrid:
         """Where the tensors live that the function may reach."""
         return find_state(*roots)
 
-    def _raise_as_eager(self, error: Exception, call: Call) -> NoReturn:
+    def _raise_as_eager(self, error: Exception, call: FlatCall) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively."""
         roots = dict(enumerate((self.root, *call.arguments, *call.keywords.values())))
         call_and_undo(partial(self.function, *call.arguments, **call.keywords), roots)

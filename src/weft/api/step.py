@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Work, call_and_undo
-from weft.api.hybrid import Call, Hybrid
+from weft.api.hybrid import FlatCall, Hybrid
 from weft.api.hybrid_errors import refuse_check, show_less
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
@@ -149,7 +149,7 @@ class Step(Hybrid):
             current = self._next_round(covered=self._covered())
             given = (*arguments, *current.numbers.values(), current.form)
             leaves, structure = tree_flatten((given, keywords))
-            found = self._find(self._key_of(Call(given, keywords, leaves, structure)), leaves)
+            found = self._find(self._key_of(FlatCall(given, keywords, leaves, structure)), leaves)
             return None if found is None else (found.program.graph, found.inputs(leaves))
 
         given = {f"argument {index}": thing for index, thing in enumerate(arguments)}
@@ -307,11 +307,11 @@ class Step(Hybrid):
         self._entries[current.form] = None if entry is None else (found, entry)
         return found, found.inputs(leaves)
 
-    def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Call:
+    def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
         given = (*arguments, *current.numbers.values(), current.form)
-        return Call(given, keywords, *tree_flatten((given, keywords)))
+        return FlatCall(given, keywords, *tree_flatten((given, keywords)))
 
-    def _traced(self, call: Call, *, runs: bool) -> Guarded[Program]:
+    def _traced(self, call: FlatCall, *, runs: bool) -> Guarded[Program]:
         try:
             found = super()._traced(call, runs=runs)
         except UnsupportedError as error:
@@ -424,7 +424,7 @@ class Step(Hybrid):
             state.slots.update(self._kept.slots(current.prepared))
         return state
 
-    def _raise_as_eager(self, error: Exception, call: Call) -> NoReturn:
+    def _raise_as_eager(self, error: Exception, call: FlatCall) -> NoReturn:
         """A mistake in the user's program gets the very exception that it gets imperatively; nothing is updated."""
         current = self._round
         assert current is not None

@@ -11,9 +11,558 @@ several vary. Rows 0..T of each of B matrices are no prefix once they are rows o
 
 from __future__ import annotations
 
-from weft.ir.graph import Graph
-from weft.passes.bounding import BoundedGraph, Bounder
-from weft.passes.bounding_rules import RULES
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import torch
+
+from weft.ir.extents import Extent, Polynomial, today
+from weft.ir.graph import Graph, Value
+from weft.ir.ops import build
+from weft.ir.types import TensorType, TupleType, Type
+from weft.passes.bounding import BoundedGraph, Bounder, Rule
+from weft.passes.within import (
+    Dimension,
+    Factor,
+    Found,
+    UnboundedError,
+    Within,
+    expression_of,
+    fixed,
+    has_extents,
+    joined,
+    merged,
+    prefix,
+    size_of,
+    varies,
+    whole,
+)
+
+
+def elementwise(bounder: Bounder, value: Value) -> Found:
+    """Garbage stays where it is."""
+    if value.op == "cast" and value.operands[0] in bounder.moved_inputs:
+        bounder.moved_inputs.add(value)
+    return bounder.again(value), merged(*(bounder.within[operand] for operand in value.operands))
+
+
+def _expand(bounder: Bounder, value: Value) -> Found:
+    """What is repeated is the same everywhere, also beyond."""
+    (operand,) = value.operands
+    assert isinstance(value.type, TensorType)
+    before = bounder.within[operand]
+    new = value.type.rank - len(before)
+    found = [*map(whole, value.type.shape[:new]), *before]
+    for place, size in enumerate(value.type.shape):
+        if not found[place]:
+            found[place] = whole(today(size))
+    return bounder.again(value), tuple(found)
+
+
+def _permute(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    if operand in bounder.moved_inputs:
+        bounder.moved_inputs.add(value)
+    within = bounder.within[operand]
+    return bounder.again(value), tuple(within[place] for place in value.attributes["order"])
+
+
+def _reshape(bounder: Bounder, value: Value) -> Found:
+    """Parts of dimensions go to the dimension that they become a part of."""
+    (operand,) = value.operands
+    assert isinstance(value.type, TensorType)
+    if operand in bounder.moved_inputs:
+        bounder.moved_inputs.add(value)
+    waiting = [factor for dimension in bounder.within[operand] for factor in dimension if factor.largest != 1]
+    found: list[Dimension] = []
+    for size in value.type.shape:
+        parts, missing = [], today(size)
+        while missing > 1:
+            if not waiting:
+                raise UnboundedError("a reshape does not follow dimensions that vary")
+            factor = waiting.pop(0)
+            if missing % factor.largest == 0:
+                parts.append(factor)
+                missing //= factor.largest
+            else:
+                outer, inner = _split(factor, missing)
+                parts.append(outer)
+                waiting.insert(0, inner)
+                missing = 1
+        dimension = tuple(parts)
+        if varies(dimension) and size_of(dimension) != expression_of(size):
+            raise UnboundedError(f"a reshape makes a dimension of {size} of one of {size_of(dimension)}")
+        found.append(dimension)
+    return bounder.again(value), tuple(found)
+
+
+def _split(factor: Factor, outer: int) -> tuple[Factor, Factor]:
+    inner, rest = divmod(factor.largest, outer)
+    if rest:
+        raise UnboundedError("a reshape cuts through a dimension")
+    if factor.size is None:
+        return Factor(outer), Factor(inner)
+    size = factor.size.over(inner)
+    if size.times(Polynomial.constant(inner)) != factor.size:
+        raise UnboundedError("a reshape cuts through a dimension that varies")
+    return Factor(outer, size), Factor(inner)
+
+
+def _iota(bounder: Bounder, value: Value) -> Found:
+    assert isinstance(value.type, TensorType)
+    along = value.attributes["dimension"]
+    shape = value.type.shape
+    return bounder.again(value), tuple(
+        prefix(size) if place == along else whole(today(size)) for place, size in enumerate(shape)
+    )
+
+
+LOWEST: Mapping[str, float] = MappingProxyType(
+    {"max": -math.inf, "argmax": -math.inf, "min": math.inf, "argmin": math.inf}
+)
+NEUTRAL: Mapping[str, float] = MappingProxyType({"sum": -0.0, "prod": 1, "any": 0, "all": 1})
+
+
+def _extreme(number: float, dtype: torch.dtype) -> float:
+    """An infinity, as far as a dtype goes."""
+    if dtype.is_floating_point or math.isfinite(number):
+        return number
+    if dtype is torch.bool:
+        return number > 0
+    limits = torch.iinfo(dtype)
+    return limits.max if number > 0 else limits.min
+
+
+def _neutral(value: Value, operand: Value) -> float:
+    assert isinstance(operand.type, TensorType)
+    if value.op in NEUTRAL:
+        number = NEUTRAL[value.op]
+        return number if operand.type.dtype.is_floating_point else int(number)
+    return _extreme(LOWEST[value.op], operand.type.dtype)
+
+
+def _reduction(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    dimensions = value.attributes["dimensions"]
+    new = bounder.again(value, bounder.masked(operand, dimensions, _neutral(value, operand)))
+    return new, _reduced(bounder.within[operand], dimensions, keep=value.attributes["keep"])
+
+
+def _reduced(within: Within, dimensions: Sequence[int], *, keep: bool) -> Within:
+    rows = ((place in dimensions, dimension) for place, dimension in enumerate(within))
+    return tuple(() if goes else dimension for goes, dimension in rows if keep or not goes)
+
+
+def _position(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    along = value.attributes["dimension"]
+    if along is None:
+        raise UnboundedError("a place among all elements is counted through dimensions that vary")
+    new = bounder.again(value, bounder.masked(operand, (along,), _neutral(value, operand)))
+    if len(joined(bounder.mixed(operand, along))) > 1:
+        raise UnboundedError("a place is counted along dimensions that vary and were merged")
+    return new, _reduced(bounder.within[operand], (along,), keep=value.attributes["keep"])
+
+
+def _top_places(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    assert isinstance(operand.type, TensorType)
+    last = operand.type.rank - 1
+    if isinstance(value.attributes["count"], Extent):
+        raise UnboundedError("as many places are taken as a size that varies says")
+    bounder.single(operand, last)
+    filling = _extreme(-math.inf if value.attributes["largest"] else math.inf, operand.type.dtype)
+    new = bounder.again(value, bounder.masked(operand, (last,), filling))
+    return new, (*bounder.within[operand][:last], whole(value.attributes["count"]))
+
+
+def _matmul(bounder: Bounder, value: Value) -> Found:
+    left, right = value.operands
+    assert isinstance(left.type, TensorType)
+    assert isinstance(right.type, TensorType)
+    rank = left.type.rank
+    first, second = bounder.within[left], bounder.within[right]
+    inner = (joined(bounder.mixed(left, rank - 1)), joined(bounder.mixed(right, rank - 2)))
+    if all(map(varies, inner)) and inner[0] != inner[1]:
+        raise UnboundedError("a matmul puts dimensions together that vary in different ways")
+    masked = bounder.masked(left, (rank - 1,), 0.0), bounder.masked(right, (rank - 2,), 0.0)
+    return bounder.again(value, *masked), (*merged(first[:-2], second[:-2]), first[-2], second[-1])
+
+
+def _places_along(bounder: Bounder, value: Value, places: Value, along: int) -> Value:
+    """A value's slices at places of one dimension."""
+    return bounder.build("take", value, places, dimension=along)
+
+
+def _clamped(bounder: Bounder, places: Value, size: int) -> Value:
+    """Places that are surely there: what is beyond may be read anywhere."""
+    assert isinstance(places.type, TensorType)
+    shape = places.type.shape
+    low = bounder.build("maximum", places, bounder.constant(0, torch.int64, shape))
+    return bounder.build("minimum", low, bounder.constant(size - 1, torch.int64, shape))
+
+
+def _slice(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    assert isinstance(operand.type, TensorType)
+    assert isinstance(value.type, TensorType)
+    starts, stops, steps = (value.attributes[name] for name in ("start", "stop", "step"))
+    found, late = [], []
+    for place, (size, new) in enumerate(zip(operand.type.shape, value.type.shape, strict=True)):
+        row = (starts[place], stops[place], steps[place])
+        if (today(row[0]), today(row[1]), row[2]) == (0, today(size), 1) and not isinstance(row[0], Extent):
+            if expression_of(size) != expression_of(new):
+                bounder.single(operand, place)
+            same = expression_of(size) == expression_of(new)
+            found.append(bounder.within[operand][place] if same else prefix(new))
+            continue
+        bounder.single(operand, place)
+        if isinstance(row[0], Extent):
+            late.append(place)
+        uniform = not varies(bounder.within[operand][place]) and isinstance(size, Extent)
+        found.append(whole(today(new)) if uniform else prefix(new))
+    if not late:
+        return bounder.again(value), tuple(found)
+    of_early = replace(
+        value,
+        attributes=MappingProxyType(
+            {
+                "start": tuple(0 if place in late else start for place, start in enumerate(starts)),
+                "stop": tuple(
+                    today(operand.type.shape[place]) if place in late else stop for place, stop in enumerate(stops)
+                ),
+                "step": tuple(1 if place in late else step for place, step in enumerate(steps)),
+            }
+        ),
+    )
+    kept = [bounder.now[operand]]
+    rest = {name: fixed(entry) for name, entry in of_early.attributes.items()}
+    kept.append(bounder.build("slice", kept[0], **rest))
+    for place in late:
+        count, shape = today(value.type.shape[place]), (today(value.type.shape[place]),)
+        at = bounder.build("mul", bounder.positions(count), bounder.constant(steps[place], torch.int64, shape))
+        at = bounder.build("add", at, bounder.scalar(starts[place].expression, torch.int64, shape))
+        at = _clamped(bounder, at, today(operand.type.shape[place]))
+        kept.append(_places_along(bounder, kept[-1], at, place))
+    return _as_declared(bounder, kept[-1], value), tuple(found)
+
+
+def _as_declared(bounder: Bounder, new: Value, value: Value) -> Value:
+    """A new value with the strides that the old one has."""
+    kind: Type = fixed(value.type)
+    if new.type == kind:
+        return new
+    assert isinstance(kind, TensorType)
+    return bounder.emit(replace(build("reshape", new, shape=kind.shape), type=kind))
+
+
+def _pad(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    assert isinstance(operand.type, TensorType)
+    assert isinstance(value.type, TensorType)
+    low, high = value.attributes["low"], value.attributes["high"]
+    found, filled = [], []
+    for place, (size, new) in enumerate(zip(operand.type.shape, value.type.shape, strict=True)):
+        if (low[place], high[place]) == (0, 0) and not isinstance(low[place], Extent):
+            found.append(bounder.within[operand][place])
+            continue
+        if isinstance(low[place], Extent):
+            raise UnboundedError("as much is padded in front as a size that varies says")
+        behind = bounder.single(operand, place).plus(Polynomial.constant(low[place]))
+        if isinstance(size, Extent) and (isinstance(high[place], Extent) or high[place] > 0):
+            filled.append((place, behind))
+        found.append(prefix(new))
+    result = bounder.again(value)
+    assert isinstance(result.type, TensorType)
+    shape = result.type.shape
+    for place, behind in filled:
+        at = bounder.build("iota", shape=shape, dimension=place, dtype=torch.int32)
+        inside = bounder.build("lt", at, bounder.scalar(behind, torch.int32, shape))
+        filling = bounder.constant(value.attributes["value"], result.type.dtype, shape)
+        result = bounder.build("select", inside, result, filling)
+    return _as_declared(bounder, result, value), tuple(found)
+
+
+def _concat(bounder: Bounder, value: Value) -> Found:
+    along = value.attributes["dimension"]
+    assert isinstance(value.type, TensorType)
+    if len(value.operands) == 1:
+        return bounder.again(value), bounder.within[value.operands[0]]
+    rows = [bounder.within[operand] for operand in value.operands]
+    others = [tuple(dimension for place, dimension in enumerate(row) if place != along) for row in rows]
+    rest = list(merged(*others))
+    sizes = [bounder.single(operand, along) for operand in value.operands]
+    within = (*rest[:along], prefix(value.type.shape[along]), *rest[along:])
+    new = bounder.again(value)
+    if all(size.number is not None for size in sizes[:-1]):
+        return new, within
+    assert isinstance(new.type, TensorType)
+    longest = new.type.shape[along]
+    begun, shape, places = Polynomial.constant(0), (longest,), bounder.positions(longest)
+    at = places
+    for operand, size in zip(value.operands[:-1], sizes[:-1], strict=True):
+        assert isinstance(operand.type, TensorType)
+        begun = begun.plus(size)
+        largest = Polynomial.constant(today(operand.type.shape[along]))
+        gap = largest.plus(size.times(Polynomial.constant(-1)))
+        behind = bounder.build("ge", places, bounder.scalar(begun, torch.int64, shape))
+        step = bounder.scalar(gap, torch.int64, shape)
+        moved = bounder.build("select", behind, step, bounder.constant(0, torch.int64, shape))
+        at = bounder.build("add", at, moved)
+    found = _places_along(bounder, new, _clamped(bounder, at, longest), along)
+    return _as_declared(bounder, found, value), within
+
+
+def _reverse(bounder: Bounder, value: Value) -> Found:
+    (operand,) = value.operands
+    assert isinstance(operand.type, TensorType)
+    within = bounder.within[operand]
+    turned = [place for place in value.attributes["dimensions"] if varies(bounder.mixed(operand, place))]
+    still = tuple(place for place in value.attributes["dimensions"] if place not in turned)
+    new = bounder.build("reverse", bounder.now[operand], dimensions=still) if still else bounder.now[operand]
+    for place in turned:
+        count = today(operand.type.shape[place])
+        last = bounder.single(operand, place).plus(Polynomial.constant(-1))
+        at = bounder.build("sub", bounder.scalar(last, torch.int64, (count,)), bounder.positions(count))
+        new = _places_along(bounder, new, _clamped(bounder, at, count), place)
+    return _as_declared(bounder, new, value), within
+
+
+def _take(bounder: Bounder, value: Value) -> Found:
+    source, index = value.operands
+    along = value.attributes["dimension"]
+    bounder.single(source, along)
+    within = bounder.within[source]
+    (places,) = bounder.within[index]
+    new = bounder.again(value, bounder.now[source], bounder.safe_places(index))
+    return new, (*within[:along], places, *within[along + 1 :])
+
+
+def _gather(bounder: Bounder, value: Value) -> Found:
+    source, index = value.operands
+    along = value.attributes["dimension"]
+    bounder.single(source, along)
+    for place, pair in enumerate(zip(bounder.within[source], bounder.within[index], strict=True)):
+        if place != along:
+            _check_prefixes(*pair)
+    return bounder.again(value, bounder.now[source], bounder.safe_places(index)), bounder.within[index]
+
+
+def _check_prefixes(source: Dimension, index: Dimension) -> None:
+    """Places are as many as there are slices, or fewer: fine where both are prefixes, or vary alike."""
+    if max(len(joined(source)), len(joined(index))) > 1 and joined(source) != joined(index):
+        raise UnboundedError("dimensions of places and of what is there vary in different ways")
+
+
+ADDED: Mapping[str, float] = MappingProxyType(
+    {"scatter_add": -0.0, "scatter_mul": 1, "scatter_min": math.inf, "scatter_max": -math.inf}
+)
+
+
+def _scatter(bounder: Bounder, value: Value) -> Found:
+    """What is beyond of the source goes to the first place, and changes nothing there."""
+    base, index, source = value.operands
+    assert isinstance(index.type, TensorType)
+    assert isinstance(source.type, TensorType)
+    along = value.attributes["dimension"]
+    bounder.single(base, along)
+    every = range(index.type.rank)
+    some_vary = any(varies(bounder.mixed(index, place)) for place in every)
+    if some_vary and value.op not in ADDED:
+        raise UnboundedError("elements are replaced at places whose number varies")
+    for place in every:
+        if place != along:
+            _check_prefixes(bounder.within[base][place], bounder.within[index][place])
+    if not some_vary:
+        return bounder.again(value), bounder.within[base]
+    for pair in zip(bounder.within[source], bounder.within[index], strict=True):
+        _check_prefixes(*pair)
+    dtype = source.type.dtype
+    filling = _extreme(ADDED[value.op], dtype)
+    # There may be more of the source than there are places; places beyond are 0, and what goes there changes nothing.
+    kept = bounder.masked(source, every, filling if dtype.is_floating_point else int(filling), like=index)
+    places = bounder.masked(index, every, 0)
+    return bounder.again(value, bounder.now[base], places, kept), bounder.within[base]
+
+
+def _spatial(kind: Type) -> range:
+    assert isinstance(kind, TensorType)
+    return range(2, kind.rank)
+
+
+def _imaged(value: Value, images: Dimension) -> Within:
+    """What is within of images: as many as went in, of sizes that the type says."""
+    kind = value.type.items[0] if isinstance(value.type, TupleType) else value.type
+    assert isinstance(kind, TensorType)
+    return (images, *map(prefix, kind.shape[1:]))
+
+
+def _only_images_vary(bounder: Bounder, *operands: Value) -> None:
+    for operand in operands:
+        assert isinstance(operand.type, TensorType)
+        if varies(bounder.mixed(operand, 1)):
+            raise UnboundedError("the number of channels varies")
+
+
+def _convolution(bounder: Bounder, value: Value) -> Found:
+    image, weight = value.operands
+    _only_images_vary(bounder, image)
+    if any(map(varies, bounder.within[weight])):
+        raise UnboundedError("the size of a convolution's weight varies")
+    padded = [place for place in _spatial(image.type) if value.attributes["padding"][place - 2]]
+    new = bounder.again(value, bounder.masked(image, padded, 0.0), bounder.now[weight])
+    return new, _imaged(value, bounder.within[image][0])
+
+
+def _input_gradient(bounder: Bounder, value: Value) -> Found:
+    gradient, weight = value.operands
+    _only_images_vary(bounder, gradient)
+    new = bounder.again(value, bounder.masked(gradient, _spatial(gradient.type), 0.0), bounder.now[weight])
+    return new, _imaged(value, bounder.within[gradient][0])
+
+
+def _weight_gradient(bounder: Bounder, value: Value) -> Found:
+    _only_images_vary(bounder, *value.operands)
+    masked = [bounder.masked(operand, (0, *_spatial(operand.type)), 0.0) for operand in value.operands]
+    assert isinstance(value.type, TensorType)
+    return bounder.again(value, *masked), tuple(map(whole, value.type.shape))
+
+
+def _refuse_partial_windows(value: Value, image: Value) -> None:
+    if value.attributes.get("ceil_mode") and has_extents(image.type):
+        raise UnboundedError("windows of a pooling reach over a border that varies")
+
+
+def _max_pool(bounder: Bounder, value: Value) -> Found:
+    (image,) = value.operands
+    assert isinstance(image.type, TensorType)
+    _only_images_vary(bounder, image)
+    _refuse_partial_windows(value, image)
+    if has_extents(image.type.shape[2:]) and any(
+        item.operands == (value,) and item.attributes["index"] == 1 and item in set(bounder.graph.roots())
+        for item in bounder.graph.values
+        if item.op == "item"
+    ):
+        raise UnboundedError("places in images whose sizes vary are given back")
+    lowest = _extreme(-math.inf, image.type.dtype)
+    within = _imaged(value, bounder.within[image][0])
+    return bounder.again(value, bounder.masked(image, _spatial(image.type), lowest)), (within, within)
+
+
+def _max_pool_gradient(bounder: Bounder, value: Value) -> Found:
+    gradient, image, places = value.operands
+    masked = bounder.masked(gradient, _spatial(gradient.type), 0.0)
+    index = bounder.masked(places, range(4), 0)
+    return bounder.again(value, masked, bounder.now[image], index), bounder.within[image]
+
+
+def _average_pool(bounder: Bounder, value: Value) -> Found:
+    image = value.operands[-1]
+    first = value.operands[0]
+    given = value.attributes
+    _only_images_vary(bounder, image)
+    _refuse_partial_windows(value, image)
+    if has_extents(image.type) and any(given["padding"]) and not given["count_include_pad"]:
+        raise UnboundedError("windows of an average are counted at a border that varies")
+    masked = bounder.masked(first, _spatial(first.type), 0.0)
+    others = [bounder.now[operand] for operand in value.operands[1:]]
+    return bounder.again(value, masked, *others), _imaged(value, bounder.within[image][0])
+
+
+def _item(bounder: Bounder, value: Value) -> Found:
+    return bounder.again(value), bounder.within[value.operands[0]][value.attributes["index"]]
+
+
+def _keys_within(bounder: Bounder, key: Value, shape: Sequence[int]) -> Value:
+    """For each score whether its key is within."""
+    assert isinstance(key.type, TensorType)
+    place = key.type.rank - 2
+    row = bounder.row_mask(bounder.mixed(key, place), today(key.type.shape[place]))
+    return bounder.spread(bounder.build("reshape", row, shape=(*[1] * (len(shape) - 1), shape[-1])), shape)
+
+
+def _check_attended(bounder: Bounder, query: Value, key: Value, values: Value) -> tuple[Within, bool]:
+    """The leading dimensions, and whether the number of keys varies."""
+    rank = len(bounder.within[query])
+    keys = [joined(bounder.mixed(operand, rank - 2)) for operand in (key, values)]
+    if keys[0] != keys[1] or any(varies(bounder.mixed(operand, rank - 1)) for operand in (query, key, values)):
+        raise UnboundedError("an attention puts dimensions together that vary in different ways")
+    return merged(*(bounder.within[operand][:-2] for operand in (query, key, values))), varies(keys[0])
+
+
+def _attention(bounder: Bounder, value: Value) -> Found:
+    """Keys beyond are hidden."""
+    query, key, values, *masks = value.operands
+    leading, keys_vary = _check_attended(bounder, query, key, values)
+    rank, rows = len(leading) + 2, bounder.within[query][-2]
+    within = ((*leading, rows, bounder.within[values][-1]), (*leading, rows))
+    given = [bounder.now[mask] for mask in masks]
+    if not keys_vary:
+        return bounder.again(value, *(bounder.now[operand] for operand in (query, key, values)), *given), within
+    new = [bounder.now[query], bounder.masked(key, (rank - 2,), 0.0), bounder.masked(values, (rank - 2,), 0.0)]
+    shape = (*fixed(query.type).shape[:-1], fixed(key.type).shape[-2])
+    seen = _keys_within(bounder, key, shape)
+    if value.attributes["hidden"] == -math.inf:
+        return bounder.again(value, *new, *given, seen), within
+    dtype = fixed(query.type).dtype
+    numbers = (bounder.constant(number, dtype, shape) for number in (0.0, -math.inf))
+    given = [bounder.masked(mask, (rank - 1,), 0) for mask in masks]
+    return bounder.again(value, *new, *given, bounder.build("select", seen, *numbers)), within
+
+
+def _attention_gradient(bounder: Bounder, value: Value) -> Found:
+    """Queries beyond have a share in nothing, and nobody has one in keys beyond."""
+    gradient, query, key, values, logarithm, weight, *masks = value.operands
+    leading, keys_vary = _check_attended(bounder, query, key, values)
+    rank = len(leading) + 2
+    rows = (rank - 2,)
+    given = [bounder.masked(mask, (rank - 2, rank - 1), 0.0) for mask in masks]
+    if keys_vary:
+        shape = (*fixed(query.type).shape[:-1], fixed(key.type).shape[-2])
+        numbers = (bounder.constant(number, fixed(query.type).dtype, shape) for number in (0.0, -math.inf))
+        given.append(bounder.build("select", _keys_within(bounder, key, shape), *numbers))
+    new = bounder.again(
+        value,
+        *(bounder.masked(operand, rows, 0.0) for operand in (gradient, query, key, values)),
+        bounder.masked(logarithm, rows, math.inf),
+        bounder.masked(weight, rows, 0.0),
+        *given,
+    )
+    return new, tuple((*leading, *bounder.within[operand][-2:]) for operand in (query, key, values))
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "elementwise": elementwise,
+        "expand": _expand,
+        "permute": _permute,
+        "reshape": _reshape,
+        "iota": _iota,
+        **dict.fromkeys(("sum", "prod", "min", "max", "any", "all"), _reduction),
+        **dict.fromkeys(("argmax", "argmin"), _position),
+        "top_places": _top_places,
+        "matmul": _matmul,
+        "attention": _attention,
+        "attention_gradient": _attention_gradient,
+        "slice": _slice,
+        "pad": _pad,
+        "concat": _concat,
+        "reverse": _reverse,
+        "take": _take,
+        "gather": _gather,
+        **dict.fromkeys(("scatter", *ADDED), _scatter),
+        "convolution": _convolution,
+        "convolution_input_gradient": _input_gradient,
+        "convolution_weight_gradient": _weight_gradient,
+        "max_pool": _max_pool,
+        "max_pool_gradient": _max_pool_gradient,
+        "average_pool": _average_pool,
+        "average_pool_gradient": _average_pool,
+        "item": _item,
+    }
+)
 
 
 def bounded(graph: Graph) -> BoundedGraph:

@@ -58,7 +58,7 @@ class VaryingInput:
             self._free.append(memory)
 
 
-class Answer:
+class ResultPart:
     """How one result lies in its largest form."""
 
     def __init__(self, kind: TensorType, within: Within) -> None:
@@ -138,9 +138,9 @@ class VaryingExecutable:
         graph = bounded.graph
         self.roots = compiled.roots
         self._inputs = [VaryingInput(index, kind) for index, kind in enumerate(kinds[0]) if _varies(kind)]
-        seen: dict[Value, Answer | None] = {}
+        seen: dict[Value, ResultPart | None] = {}
         for result, kind, within in zip(graph.results, kinds[1], bounded.within, strict=True):
-            seen[result.value] = Answer(kind, within) if _varies(kind) else None
+            seen[result.value] = ResultPart(kind, within) if _varies(kind) else None
         for write in graph.writes:
             seen.setdefault(write.value, None)
         self._answers = tuple(seen[root] for root in compiled.roots)

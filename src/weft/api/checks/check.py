@@ -86,7 +86,7 @@ class Streams:
 
 
 @dataclass(slots=True, eq=False)
-class Left:
+class Remainder:
     """What a call left behind."""
 
     result: Any
@@ -129,7 +129,7 @@ def call_and_undo(call: Callable[[], object], roots: Mapping[Any, Any]) -> None:
     streams.put_back()
 
 
-def _compared(work: Work) -> Left:
+def _compared(work: Work) -> Remainder:
     streams, before = Streams(), Snapshot(work.roots)
     leaves = _differentiable(before)
     eager = _made(work.eager, before)
@@ -161,7 +161,7 @@ def _compared(work: Work) -> Left:
     raise _mismatch(work, found, before, streams)
 
 
-def _made(call: Callable[[], Any], before: Snapshot) -> Left:
+def _made(call: Callable[[], Any], before: Snapshot) -> Remainder:
     result, error = None, None
     try:
         result = call()
@@ -169,7 +169,7 @@ def _made(call: Callable[[], Any], before: Snapshot) -> Left:
         raise
     except Exception as raised:  # noqa: BLE001 - what eager raises is what the program must raise
         error = raised
-    return Left(result, error, Snapshot({RESULT: result, **before.roots}, before), Streams())
+    return Remainder(result, error, Snapshot({RESULT: result, **before.roots}, before), Streams())
 
 
 def _differentiable(before: Snapshot) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _differentiable(before: Snapshot) -> dict[str, Any]:
     }
 
 
-def _gradients(left: Left, leaves: Mapping[str, Any], *, is_last: bool) -> Gradients:
+def _gradients(left: Remainder, leaves: Mapping[str, Any], *, is_last: bool) -> Gradients:
     """Send a fixed random cotangent back from each tensor of the result; nothing is added to any `.grad`."""
     outputs = [
         entry.thing
@@ -207,7 +207,7 @@ def _gradients(left: Left, leaves: Mapping[str, Any], *, is_last: bool) -> Gradi
     return dict(zip(leaves, found, strict=True))
 
 
-def _difference(before: Snapshot, eager: Left, ours: Left, bound: Bound) -> Difference | None:
+def _difference(before: Snapshot, eager: Remainder, ours: Remainder, bound: Bound) -> Difference | None:
     if type(eager.error) is not type(ours.error):
         return Difference("the call", f"raises {_raised(ours.error)}, eager PyTorch {_raised(eager.error)}")
     found = Comparison(before, eager.snapshot, ours.snapshot, bound).first([*eager.snapshot.roots])
@@ -232,7 +232,7 @@ def _precision(before: Snapshot) -> torch.dtype:
     return short[0] if short else torch.float32
 
 
-def _moved_bound(work: Work, before: Snapshot, streams: Streams, eager: Left, leaves: Mapping[str, Any]) -> Bound:
+def _moved_bound(work: Work, before: Snapshot, streams: Streams, eager: Remainder, leaves: Mapping[str, Any]) -> Bound:
     """How far eager's own answer moves when all numbers that it is given move by their last bits."""
     farthest: dict[str, float] = {}
     for seed in range(NEIGHBOURS):
