@@ -1,4 +1,4 @@
-"""The first calls of a program -> each made twice, by eager PyTorch and by the program, and compared.
+"""Make the first calls of a program twice, by eager PyTorch and by the program, and compare what both leave.
 
 The random streams, the arguments, and all that the code can reach are put back in between. What the caller gets, and
 what is left behind, is the program's doing.

@@ -1,4 +1,4 @@
-"""Two snapshots of the same objects, after a call of either kind -> the first place where they differ.
+"""Find the first place where two snapshots of the same objects differ, one after a call of either kind.
 
 Integers, booleans and all that is no number must be equal. Floating-point numbers may be apart by 512 roundings of the
 largest number of the tensor (4 roundings of 16-bit numbers), and by four times what eager's own answer moves when what

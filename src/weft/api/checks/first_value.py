@@ -1,4 +1,4 @@
-"""A program that gave a wrong answer -> the first of its values that differs, with its line in the user's code.
+"""Find the first value of a program that differs from eager PyTorch's, with its line in the user's code.
 
 First each value is computed by machine code and by PyTorch's operators: where these differ, it is the code. Else what
 eager PyTorch computes, operator by operator, is looked for among the program's values: the first that is not there is

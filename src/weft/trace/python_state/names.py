@@ -1,4 +1,4 @@
-"""A function -> the names that its code mentions, and what global and closed-over ones stand for."""
+"""List the names that the code of a function mentions, and what global and closed-over ones stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module or function -> where the tensors that it reaches live, and the Python facts that a program of it relies on.
+"""Walk what a module or function can reach: the places of its tensors, and the Python facts a program relies on.
 
 A program reads a parameter where the module keeps it, at every call: replacing it is seen. What else Python code may
 have looked at while it was traced (training flags, attributes, submodules, hooks, global and closed-over names, and the
