@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 
 import weft
+from weft.api.hybrid import Hybrid
 from weft.compile import pipeline
 from weft.config import overrides
 from weft.lazy_tensors.tasks import engine
@@ -60,6 +61,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # Tests of sizes are about programs; whether those are worth it is the business of tests/api/test_rare_calls.py.
     with overrides(cache_dir=tmp_path_factory.mktemp("cache"), programs_at_once=64):
         yield
+
+
+@pytest.fixture
+def exact_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every size have a program of its own: for tests of what has nothing to do with sizes that vary."""
+    monkeypatch.setattr(Hybrid, "sizes_vary", False)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ THREADS = 8
 CALLS = 2000  # python -m tests.conformance threads makes 100,000
 
 
+@pytest.mark.usefixtures("exact_sizes")
 def test_many_threads_get_right_answers_from_one_module_with_one_trace_a_signature():
     found = stress(CONTESTANTS["hybridize"], threads=THREADS, calls=CALLS)
     assert found.wrong == []

@@ -203,3 +203,15 @@ class TestPrograms:
             for rows in (3, 5):
                 hybrid(torch.randn(rows, 4))
         assert "for sizes 2 to 16 in dim 0 of tensor 0" in str(weft.explain(hybrid))
+
+    def test_a_size_that_comes_often_gets_a_program_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        hybrid = weft.hybridize(twice)
+        with torch.no_grad():
+            for rows in (3, 5, 6):
+                hybrid(torch.randn(rows, 4))
+            assert hybrid.traces == 2
+            monkeypatch.setattr("weft.api.rare_calls.OFTEN", 0.0)
+            for rows in (6, 6, 6):
+                assert torch.equal(hybrid(torch.ones(rows, 4)), torch.full((rows, 4), 2.0))
+        assert hybrid.traces == 3
+        assert hybrid.rare.calls == 0

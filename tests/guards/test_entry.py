@@ -521,6 +521,7 @@ class Called:
         return self._call(*call)
 
 
+@pytest.mark.usefixtures("exact_sizes")
 def test_a_few_kinds_of_calls_may_take_turns_and_stay_quick_and_entry(x, monkeypatch):
     module = Masked()
     kinds = [(x,), (x, torch.randn(2, 8)), (torch.randn(3, 16),), (x, None)]

@@ -149,9 +149,10 @@ class Hybrid:
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
         call = FlatCall(arguments, keywords, leaves, structure)
-        varying = self._find_varying(key, call)
+        varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is not None:
-            return self._run_varying(varying, call)
+            with self.rare.running(key, imperatively=False):
+                return self._run_varying(varying, call)
         try:
             found = self._trace(call, always=False)
         except UnmaterialisedError:

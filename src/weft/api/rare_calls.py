@@ -19,6 +19,7 @@ from weft.trace.signature import Key, without_sizes
 
 MOST_PROGRAMS = 32  # that are kept for one object
 MOST_REMEMBERED = 1024  # signatures
+OFTEN = 2.0  # times that time, by a program for a range of sizes, and a signature gets an exact one
 WORTH = 0.5  # of the time that a program takes to be made
 FIRST_GUESS = 0.3  # seconds to make a program, before one was made
 PROGRAMS_TO_DOUBLE = 8
@@ -42,6 +43,10 @@ class RareCalls:
         doubled = max(self._programs.total() - 2 * MOST_PROGRAMS, 0) // PROGRAMS_TO_DOUBLE
         return self._seconds.get(key, 0.0) >= WORTH * self._cost * (1 << min(doubled, MOST_DOUBLED))
 
+    def is_often(self, key: Key) -> bool:
+        """Whether a signature that a program for a range of sizes takes has come often enough for one of its own."""
+        return self._seconds.get(key, 0.0) > OFTEN * self._cost
+
     @contextmanager
     def making(self, key: Key) -> Iterator[None]:
         """Time how a program is made; the fastest tells what one costs, as others may have been disturbed."""
@@ -54,13 +59,13 @@ class RareCalls:
             self._seconds.pop(key, None)
 
     @contextmanager
-    def running(self, key: Key) -> Iterator[None]:
-        """Time a call that runs imperatively."""
+    def running(self, key: Key, *, imperatively: bool = True) -> Iterator[None]:
+        """Time a call that runs imperatively, or by a program for a range of sizes."""
         begin = perf_counter()
         yield
         seconds = perf_counter() - begin
         with self._lock:
-            self.calls += 1
+            self.calls += imperatively
             self._seconds[key] = self._seconds.pop(key, 0.0) + seconds
             if len(self._seconds) > MOST_REMEMBERED:
                 self._seconds.popitem(last=False)

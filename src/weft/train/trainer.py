@@ -15,6 +15,7 @@ from torch import nn
 
 from weft.api.hybrid import hybridize
 from weft.errors import UnsupportedError, UsageError, counted
+from weft.trace.interception.capture import note_step
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised
 from weft.train.checkpoints.checkpoint import Checkpoints
 from weft.train.checkpoints.states import random_states_text, set_random_states_text
@@ -406,6 +407,8 @@ class Trainer:
         self.steps, self.epoch, self.history = found["step"], found["epoch"], History(found["history"])
         self._data = None if data is None else Prefetched(data, self.options.prefetch)
         self._so_far = EpochSums.of(found.parts.get("within", ())) if "data" in parts else EpochSums()
+        if self.steps:
+            note_step(self.optimizer)  # in another process: a schedule that is stepped first is right to be
         if self.peers is not None:
             self._take_random_states(found["ranks"], self.peers)
 
