@@ -215,3 +215,32 @@ class TestPrograms:
                 assert torch.equal(hybrid(torch.ones(rows, 4)), torch.full((rows, 4), 2.0))
         assert hybrid.traces == 3
         assert hybrid.rare.calls == 0
+
+    def test_a_call_that_needs_little_of_the_only_program_is_run_by_python_until_a_closer_one_is_worth_it(self) -> None:
+        hybrid = weft.hybridize(twice)
+        with torch.no_grad():
+            for rows in (100, 90):
+                hybrid(torch.randn(rows, 4))
+            (program,) = hybrid.varying
+            assert torch.equal(hybrid(torch.ones(9, 4)), torch.full((9, 4), 2.0))
+            assert (10,) in program.wasted
+            program.wasted[(10,)] = program.cost + 1
+            assert torch.equal(hybrid(torch.ones(8, 4)), torch.full((8, 4), 2.0))
+        assert [one.tops[0][0] for one in hybrid.varying] == [10, 128]
+
+    def test_one_tensor_that_is_two_arguments_stays_one(self) -> None:
+        hybrid = weft.hybridize(lambda x, y: x + 1 if x is y else x * y)
+        with torch.no_grad():
+            for rows in (3, 5, 6):
+                x = torch.randn(rows, 4)
+                assert torch.equal(hybrid(x, x), x + 1)
+                assert torch.equal(hybrid(x, x.clone()), x * x)
+
+    def test_parameters_and_tensors_with_gradients_have_programs_of_their_own(self) -> None:
+        hybrid = weft.hybridize(lambda x: x * 2 if x.requires_grad or isinstance(x, nn.Parameter) else x * 3)
+        with torch.no_grad():
+            for rows in (3, 5, 6):
+                x = torch.randn(rows, 4)
+                assert torch.equal(hybrid(nn.Parameter(x)), x * 2)
+                assert torch.equal(hybrid(x), x * 3)
+                assert torch.equal(hybrid(x.clone().requires_grad_()), x * 2)

@@ -271,13 +271,16 @@ class Hybrid:
         found = self.varying.find(key, call.leaves)
         if found is not None and not found.is_worth_less(call.leaves):
             return found
+        make, is_close = partial(self._make_varying, call), found is not None
         with self.lock:
-            return self.varying.learn(key, call.leaves, partial(self._make_varying, call)) or found
+            return self.varying.learn(key, call.leaves, make, is_close=is_close) or found
 
     def _run_varying(self, found: VaryingProgram, call: FlatCall) -> Any:
         guarded = found.guarded
         try:
             with found.running(call.leaves):
+                if found.is_too_large(call.leaves):
+                    return self.function(*call.arguments, **call.keywords)
                 return guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords)
         except RefusedError:
             return self.function(*call.arguments, **call.keywords)  # data that kernels refuse: eager says why
@@ -287,7 +290,9 @@ class Hybrid:
     ) -> tuple[Traced, Guarded[Program] | None]:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
-        leaves = [leaf.new_zeros(tops[place]) if place in varying else leaf for place, leaf in enumerate(call.leaves)]
+        # One tensor that is several arguments stays one: code may ask.
+        large = {id(call.leaves[place]): call.leaves[place].new_zeros(tops[place]) for place in varying}
+        leaves = [large.get(id(leaf), leaf) for leaf in call.leaves]
         arguments, keywords = tree_unflatten(leaves, call.structure)
         roots = (self.root, *(leaf for leaf in leaves if not isinstance(leaf, PLAIN_LEAVES)))
         request = self._request(FlatCall(arguments, keywords, leaves, call.structure), self._state(*roots))

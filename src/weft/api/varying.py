@@ -30,6 +30,7 @@ logger = logging.getLogger("weft")
 
 SMALLEST = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
 LEAST_TOP = 16  # the sizes of the smallest program
+LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
 MOST_PROGRAMS = 16  # of one kind of call
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
@@ -88,18 +89,24 @@ class VaryingProgram:
 
     def is_worth_less(self, leaves: Sequence[Any]) -> bool:
         """Whether what calls of such sizes wasted would have paid for a program of smaller ones."""
-        enough = tuple(map(_top, self._sizes(leaves)))
-        return self.wasted.get(enough, 0.0) > self.cost and prod(enough) < self.volume
+        return self.wasted.get(self._enough(leaves), 0.0) > self.cost
+
+    def is_too_large(self, leaves: Sequence[Any]) -> bool:
+        """Whether a call needs so little of what the program computes that Python had better run it."""
+        return prod(self._enough(leaves)) < LEAST_SHARE * self.volume
 
     @contextmanager
     def running(self, leaves: Sequence[Any]) -> Iterator[None]:
-        """Note what a call takes beyond what its sizes need."""
+        """Note what a call takes beyond what its sizes need: all of it where Python runs it."""
         begin = perf_counter()
         yield
-        enough = tuple(map(_top, self._sizes(leaves)))
-        share = 1 - prod(enough) / self.volume
+        enough = self._enough(leaves)
+        share = 1.0 if self.is_too_large(leaves) else 1 - prod(enough) / self.volume
         if share > 0:
             self.wasted[enough] = self.wasted.get(enough, 0.0) + share * (perf_counter() - begin)
+
+    def _enough(self, leaves: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(map(_close_top, self._sizes(leaves)))
 
     def _sizes(self, leaves: Sequence[Any]) -> tuple[int, ...]:
         return tuple([leaves[argument].shape[dimension] for argument, dimension in self.places])
@@ -134,8 +141,11 @@ class VaryingPrograms:
                 return program
         return None
 
-    def learn(self, key: Key, leaves: Sequence[Any], make: Make) -> VaryingProgram | None:
-        """Note a call for which there is no program; make one that takes it and others, where sizes have varied."""
+    def learn(self, key: Key, leaves: Sequence[Any], make: Make, *, is_close: bool = False) -> VaryingProgram | None:
+        """Note a call for which there is no program; make one that takes it and others, where sizes have varied.
+
+        With `is_close` there is one, and the new one is to waste less.
+        """
         shapes = {place: tuple(leaf.shape) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
         kind = self._kinds.setdefault(without_sizes(key), _Kind([]))
         if kind.is_refused or len(kind.programs) >= MOST_PROGRAMS:
@@ -143,11 +153,11 @@ class VaryingPrograms:
         kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
         kind.varying = _without(_differing(kind, shapes), kind.fixed)
         varying = _large(kind.varying, shapes)
-        if not all(leaves[place].stride() == row_major(shapes[place]) for place in varying):
+        if not all(_is_plain(leaves[place]) for place in varying):
             return None
         while varying:
             begin, groups = perf_counter(), _groups(kind.seen, varying)
-            tops = _tops(shapes, groups)
+            tops = _tops(shapes, groups, _close_top if is_close else _top)
             try:
                 traced, guarded = make(tops, varying)
             except Exception as error:  # noqa: BLE001 - the largest sizes may be too large for the code: exact ones go on
@@ -173,6 +183,12 @@ class VaryingPrograms:
         sentence = f"sizes do not vary: {reason}"
         self.refusals.append(sentence)
         logger.info("weft: %s", sentence)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of other sizes can stand for it: of no class of its own, in rows, without a gradient."""
+    is_usual = type(tensor) is torch.Tensor and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj())
+    return is_usual and tensor.stride() == row_major(tuple(tensor.shape))
 
 
 def _broken(program: VaryingProgram, leaves: Sequence[Any]) -> str:
@@ -217,14 +233,20 @@ def _groups(seen: Sequence[Shapes], varying: Sizes) -> list[tuple[tuple[int, int
     return [*map(tuple, found.values())]
 
 
-def _tops(shapes: Shapes, groups: Sequence[tuple[tuple[int, int], ...]]) -> Shapes:
+def _close_top(size: int) -> int:
+    """The next of four sizes between one power of two and the next."""
+    top = _top(size)
+    return next(found for found in (top * 5 // 8, top * 6 // 8, top * 7 // 8, top) if found >= size)
+
+
+def _tops(shapes: Shapes, groups: Sequence[tuple[tuple[int, int], ...]], top_of: Callable[[int], int] = _top) -> Shapes:
     """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
 
     Sizes that vary apart have different ones: equal ones would be taken for one size.
     """
     tops: dict[tuple[int, int], int] = {}
     for group in groups:
-        top = _top(max(shapes[place][at] for place, at in group))
+        top = top_of(max(shapes[place][at] for place, at in group))
         while top in tops.values():
             top += LEAST_TOP // 2
         tops |= dict.fromkeys(group, top)
