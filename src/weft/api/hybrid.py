@@ -299,7 +299,8 @@ class Hybrid:
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.no_grad(), told[0], told[1], told[2]:
             traced = trace_varying(request, varying)
-            if traced.fixed_sizes:
+            sizes = [call.leaves[entry.argument].shape[entry.dimension] for entry in traced.sizes]
+            if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None
             self.traces += 1
             return traced, Guarded(traced, self._compiled(traced), self._state(*roots), self._touched)

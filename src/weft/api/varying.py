@@ -155,25 +155,30 @@ class VaryingPrograms:
         varying = _large(kind.varying, shapes)
         if not all(_is_plain(leaves[place]) for place in varying):
             return None
+        lowered: Shapes | None = None
         while varying:
             begin, groups = perf_counter(), _groups(kind.seen, varying)
-            tops = _tops(shapes, groups, _close_top if is_close else _top)
+            tops = lowered or _tops(shapes, groups, _close_top if is_close else _top)
             try:
                 traced, guarded = make(tops, varying)
             except Exception as error:  # noqa: BLE001 - the largest sizes may be too large for the code: exact ones go on
                 reason = (error.why or error.fact) if isinstance(error, WeftError) else str(error)
                 self._refuse(kind, reason)
                 return None
+            places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
-                places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
                 alike = tuple(group for group in groups if len(group) > 1)
                 cost = perf_counter() - begin
                 program = VaryingProgram(guarded, tops, varying, places, alike, traced.size_conditions, cost)
                 kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
-                if program.fits(leaves):
-                    return program
-                self._refuse(kind, "the code decides by what they are: " + _broken(program, leaves))
-                return None
+                return program if program.fits(leaves) else None
+            if not traced.fixed_sizes:
+                lowered = None if lowered else _lowered(traced, tops, shapes, groups)
+                if lowered is None:
+                    broken = (entry.text for entry in traced.size_conditions if not entry.holds(_at(places, shapes)))
+                    self._refuse(kind, "the code decides by what they are: " + ", ".join(broken))
+                    return None
+                continue
             kind.fixed |= {place for group in groups if {*group} & traced.fixed_sizes for place in group}
             kind.varying, varying = _without(kind.varying, kind.fixed), _without(varying, kind.fixed)
         return None
@@ -191,10 +196,27 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return is_usual and tensor.stride() == row_major(tuple(tensor.shape))
 
 
-def _broken(program: VaryingProgram, leaves: Sequence[Any]) -> str:
-    """What would have to hold of a call's sizes, and does not."""
-    sizes = tuple(leaves[argument].shape[dimension] for argument, dimension in program.places)
-    return ", ".join(condition.text for condition in program.conditions if not condition.holds(sizes))
+def _at(places: Sequence[tuple[int, int]], shapes: Shapes) -> tuple[int, ...]:
+    return tuple(shapes[argument][dimension] for argument, dimension in places)
+
+
+def _lowered(
+    traced: Traced, tops: Shapes, shapes: Shapes, groups: Sequence[tuple[tuple[int, int], ...]]
+) -> Shapes | None:
+    """Largest sizes by which the code decides as by those of a call, of which one is smaller than it was."""
+    places = [(entry.argument, entry.dimension) for entry in traced.sizes]
+    now, largest = _at(places, shapes), _at(places, tops)
+    wanted = [condition.holds(now) for condition in traced.size_conditions]
+    for number, place in enumerate(places):
+        for top in range(largest[number] - 1, now[number] - 1, -1):
+            tried = (*largest[:number], top, *largest[number + 1 :])
+            if [condition.holds(tried) for condition in traced.size_conditions] == wanted:
+                group = next(group for group in groups if place in group)
+                return {
+                    argument: tuple(top if (argument, at) in group else size for at, size in enumerate(shape))
+                    for argument, shape in tops.items()
+                }
+    return None
 
 
 def _differing(kind: _Kind, shapes: Shapes) -> Sizes:
