@@ -31,7 +31,7 @@ Found = tuple[Value, Any]  # a value, and what of it is within: of each, where t
 
 def whole(size: int) -> Dimension:
     """A dimension that does not vary."""
-    return () if size == 1 else (Factor(size),)
+    return () if size == 1 else (Factor(today(size)),)
 
 
 def prefix(size: int) -> Dimension:
@@ -103,11 +103,15 @@ def has_extents(thing: Any) -> bool:
 
 
 def merged(*given: Within) -> Within:
-    """What is within of values whose elements are put together one by one."""
+    """What is within of values whose elements are put together one by one.
+
+    Their sizes are equal in every call, or PyTorch would refuse it: two prefixes are the same, however sizes are written.
+    """
     found: list[Dimension] = []
     for column in zip(*given, strict=True):
         varying = [dimension for dimension in column if varies(dimension)]
-        if len({joined(dimension) for dimension in varying}) > 1:
+        kinds = {joined(dimension) for dimension in varying}
+        if len(kinds) > 1 and any(len(kind) > 1 for kind in kinds):
             raise UnboundedError("elements of dimensions that vary in different ways are put together")
         found.append(varying[0] if varying else column[0])
     return tuple(found)
