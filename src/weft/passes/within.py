@@ -105,7 +105,8 @@ def has_extents(thing: Any) -> bool:
 def merged(*given: Within) -> Within:
     """What is within of values whose elements are put together one by one.
 
-    Their sizes are equal in every call, or PyTorch would refuse it: two prefixes are the same, however sizes are written.
+    Their sizes are equal in every call, or PyTorch would refuse it: two prefixes are the same, however they are
+    written.
     """
     found: list[Dimension] = []
     for column in zip(*given, strict=True):

@@ -1,0 +1,107 @@
+"""Whole models that are called with many sizes make a handful of programs, and give eager's answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import weft
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        return F.relu(x + self.norm(self.second(F.relu(self.first(x)))))
+
+
+def images() -> nn.Module:
+    stem = (nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    return nn.Sequential(*stem, Block(), Block(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+
+class Mobile(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.depth = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 16, 5, padding=2, groups=16)
+        self.squeeze, self.excite = nn.Conv2d(16, 4, 1), nn.Conv2d(4, 16, 1)
+
+    def forward(self, x):
+        x = F.relu(self.depth(F.hardswish(self.stem(x))))
+        weights = self.excite(F.relu(self.squeeze(x.mean((2, 3), keepdim=True))))
+        return (x * torch.sigmoid(weights)).mean((2, 3))
+
+
+class Decoder(nn.Module):
+    def __init__(self, size: int = 32) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, size), nn.Embedding(128, size)
+        self.layer = nn.TransformerEncoderLayer(size, 4, 64, batch_first=True, dropout=0.0, norm_first=True)
+        self.out = nn.Linear(size, 50)
+
+    def forward(self, words):
+        length = words.shape[1]
+        x = self.words(words) + self.places(torch.arange(length))[None]
+        mask = torch.triu(torch.full((length, length), float("-inf")), 1)
+        return self.out(self.layer(x, src_mask=mask)[:, -1]).log_softmax(-1)
+
+
+class Factors(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors, self.weights, self.deep = nn.Embedding(200, 8), nn.Embedding(200, 1), nn.Linear(40, 1)
+
+    def forward(self, fields):
+        found = self.vectors(fields)
+        pairs = (found.sum(1).pow(2) - found.pow(2).sum(1)).sum(1, keepdim=True) / 2
+        return torch.sigmoid(self.weights(fields).sum(1) + pairs + self.deep(found.flatten(1)))
+
+
+class Segments(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.down = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, 2, 1)
+        self.up, self.out = nn.ConvTranspose2d(8, 8, 2, 2), nn.Conv2d(16, 3, 1)
+
+    def forward(self, x):
+        first = F.relu(self.inside(x))
+        return self.out(torch.cat([first, self.up(F.relu(self.down(first)))], 1))
+
+
+class Neighbours(nn.Module):
+    def forward(self, x, edges):
+        total = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+        count = torch.zeros(x.shape[0]).index_add(0, edges[1], torch.ones(edges.shape[1]))
+        return F.relu(total / count.clamp(min=1)[:, None] + x)
+
+
+MODELS = {
+    "images": (images, lambda a, b: (torch.randn(a % 3 + 2, 3, b + 20, b + 24),)),
+    "mobile": (Mobile, lambda a, b: (torch.randn(a % 3 + 2, 3, b + 20, b + 24),)),
+    "decoder": (Decoder, lambda a, b: (torch.randint(0, 50, (a, b)),)),
+    "factors": (Factors, lambda a, b: (torch.randint(0, 200, (a * b, 5)),)),
+    "segments": (Segments, lambda a, b: (torch.randn(2, 3, 2 * b + 8, 2 * a + 8),)),
+    "neighbours": (Neighbours, lambda a, b: (torch.randn(a * b, 8), torch.randint(0, a * b, (2, a * b * 3)))),
+}
+
+
+@pytest.mark.usefixtures("by_library")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_called_with_many_sizes_runs_a_handful_of_programs(name: str) -> None:
+    make, arguments = MODELS[name]
+    net = make().eval()
+    hybrid = weft.hybridize(make().eval())
+    hybrid.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        for _ in range(25):
+            given = arguments(*torch.randint(2, 9, (1,)).tolist(), *torch.randint(2, 40, (1,)).tolist())
+            ours, theirs = hybrid(*given), net(*given)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+            assert ours.stride() == theirs.stride()
+    assert list(hybrid.forward.varying), hybrid.forward.varying.refusals
+    assert hybrid.forward.traces <= 6
