@@ -60,6 +60,13 @@ def test_a_refusal_shows_the_users_frames_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_a_refusal_shows_them_alone_also_once_lazy_code_has_run(name: str) -> None:
+    with weft.lazy():  # from now on lazy code stands around calls of programs
+        torch.ones(2) + 1
+    test_a_refusal_shows_the_users_frames_alone(name)
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_all_frames_are_kept_to_debug(name: str) -> None:
     with overrides(log="debug"):
         frames = traceback.extract_tb(refused(CALLS[name]).__traceback__)

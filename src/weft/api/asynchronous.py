@@ -30,7 +30,7 @@ from weft.trace.interception.capture import without_functions
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # The methods that call programs and that trace them: they are given ordinary tensors.
-PROGRAM_CALLS = ((Hybrid, "_call"), (Step, "__call__"))
+PROGRAM_CALLS = ((Hybrid, "_call"), (Step, "_trains"))
 PROGRAM_TRACES = ((Hybrid, "_trace"),)
 
 
