@@ -1,4 +1,4 @@
-"""A module or function -> the same one, running a traced program for every signature it is called with."""
+"""Run a module or a function by programs: one for each signature, or for a range of sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `weft.hybridize` cannot be told -> the error that says what was meant."""
+"""Refuse what `weft.hybridize` cannot be told, and show of errors what its user needs."""
 
 from __future__ import annotations
 
