@@ -24,6 +24,7 @@ import weft
 from weft.api import hybrid as hybrid_module
 from weft.api.checks import first_value
 from weft.api.hybrid import Hybrid
+from weft.api.hybrid import checked as check_next_calls
 from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import overrides
@@ -617,6 +618,35 @@ def test_steps_of_an_optimizer_that_searches_are_not_checked_and_that_is_said():
     with pytest.warns(UserWarning, match="LBFGS are not checked"):
         _, step = stepping(torch.optim.LBFGS, check=2)
     assert step.check is None
+
+
+def test_a_step_that_has_found_its_short_way_is_checked_where_that_is_asked_for():
+    net, step = stepping(OPTIMIZERS["sgd"])
+    net.eval()
+    for _ in range(6):
+        step(torch.randn(6, 4), torch.arange(6) % 3)
+    assert step._steady is not None
+    assert check_next_calls(step, 2) is step
+    with broken_step(lambda step: first(step).add_(0.1)), pytest.raises(MismatchError, match="weight"):
+        step(torch.randn(6, 4), torch.arange(6) % 3)
+    for _ in range(4):
+        step(torch.randn(6, 4), torch.arange(6) % 3)
+    assert step.check.left == 0
+
+
+def test_a_method_that_has_an_entry_is_checked_where_that_is_asked_for():
+    class Scaled:
+        @weft.hybridize
+        def go(self, x):
+            return x * 2
+
+    method = Scaled().go
+    for _ in range(4):
+        method(torch.ones(2))
+    assert check_next_calls(method, 2).check.left == 2
+    for left in (1, 0, 0):
+        method(torch.ones(2))
+        assert method.check.left == left
 
 
 def test_copies_of_a_step_check_anew():

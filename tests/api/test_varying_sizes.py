@@ -11,6 +11,7 @@ from tests.api.varying_cases import CASES, EXACT, Case
 from torch import nn
 
 import weft
+from weft.errors import InternalError, OutOfMemoryError
 from weft.runtime.varying_sizes import VaryingInput
 
 NATIVE = (
@@ -102,6 +103,21 @@ class TestPrograms:
                 x = torch.randn(rows, 4)
                 torch.testing.assert_close(hybrid(x), x.sum(0))
         assert hybrid.traces == 3
+
+    @pytest.mark.parametrize("kind", [InternalError, OutOfMemoryError, MemoryError])
+    def test_mistakes_of_weft_and_full_machines_are_told(self, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(*_: Any) -> Any:
+            raise kind("of a test")
+
+        hybrid = weft.hybridize(lambda x: x.mean(0))
+        with torch.no_grad():
+            hybrid(torch.randn(3, 4))
+            monkeypatch.setattr("weft.api.hybrid.trace_varying", fails)
+            with pytest.raises(kind):
+                hybrid(torch.randn(5, 4))
+            monkeypatch.undo()
+            x = torch.randn(6, 4)
+            torch.testing.assert_close(hybrid(x), x.mean(0))
 
     def test_a_size_that_the_code_fixes_stays_a_number(self) -> None:
         hybrid = weft.hybridize(lambda x: x @ torch.ones(4, 2))

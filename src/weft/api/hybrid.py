@@ -203,6 +203,11 @@ class Hybrid:
         roots = {**given, **rest, self.name: self.root}
         return Work(self.name, eager, ours, roots, program, off, _first_line(self.function))
 
+    def check_next(self, calls: int) -> None:
+        """Make the next calls by eager PyTorch too: no short way that earlier calls found leads past that."""
+        self.check = Check(calls)
+        self._known_calls, self._entry = KnownCalls(), refuse_all
+
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A method is found at its object; programs are made anew."""
         return getattr, (self.function.__self__, self.function.__name__)  # type: ignore[attr-defined]
@@ -548,7 +553,7 @@ def checked(thing: Any, calls: int) -> Hybrid:
     if isinstance(thing, (HybridFunction, FunctionType)):
         return HybridFunction(getattr(thing, "function", thing), None, calls)
     found = hybrid_of(thing)
-    found.check = Check(calls)
+    found.check_next(calls)
     return found
 
 

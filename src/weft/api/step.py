@@ -188,6 +188,11 @@ class Step(Hybrid):
         if not self._calls:
             self.optimizer.zero_grad()
 
+    def check_next(self, calls: int) -> None:
+        """Make the next steps by PyTorch's loop too."""
+        super().check_next(calls)
+        self._steady = None
+
     @property
     def peak_bytes(self) -> int:
         """The most bytes that a step is planned to need at once, beside its inputs; 0 before the first."""

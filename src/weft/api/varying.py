@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from weft.errors import WeftError
+from weft.errors import InternalError, WeftError
 from weft.guards.guarded import Guarded
 from weft.ir.types import row_major
 from weft.programs.program import Program
@@ -161,6 +161,8 @@ class VaryingPrograms:
             tops = lowered or _tops(shapes, groups, _close_top if is_close else _top)
             try:
                 traced, guarded = make(tops, varying)
+            except (InternalError, MemoryError):
+                raise  # a mistake of Weft's, and a machine that is full, are no matter of sizes
             except Exception as error:  # noqa: BLE001 - the largest sizes may be too large for the code: exact ones go on
                 reason = (error.why or error.fact) if isinstance(error, WeftError) else str(error)
                 self._refuse(kind, reason)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from weft.errors import WeftError
+from weft.errors import InternalError, WeftError
 from weft.ir.bind import bind_numbers
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
@@ -199,6 +199,8 @@ def _with_numbers(request: Request) -> Traced:
     while free or places:
         try:
             traced = _trace(replace(request, numbers=free, places=places, state=request.walk(*request.state.roots)))
+        except (InternalError, MemoryError):
+            raise
         except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
             if not free or not places:
                 break

@@ -18,6 +18,7 @@ from operator import is_
 from types import FrameType
 from typing import Any
 
+from weft.errors import InternalError
 from weft.ir.graph import Place
 from weft.trace.interception.capture import tree_unflatten
 from weft.trace.interception.refusals import refuse
@@ -82,6 +83,8 @@ def only_grown(lists: Sequence[Any], state: PythonState, again: Callable[[], boo
             place.put(note)
     try:
         same = again()
+    except (InternalError, MemoryError):
+        raise
     except Exception:  # noqa: BLE001 - whatever noting lists are in the way of; the first trace stands
         same = False
     finally:
@@ -147,6 +150,8 @@ def refuse_restless(
                 return
             try:
                 effects = again()
+            except (InternalError, MemoryError):
+                raise
             except Exception:  # noqa: BLE001 - the calls come to an end there, as in eager
                 return
     finally:
