@@ -10,7 +10,7 @@ import logging
 import sys
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -39,7 +39,7 @@ from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
 from weft.runtime.process_memory import without_collection
 from weft.trace.encoder import as_eager_computes, traced_form
-from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_flatten, tree_unflatten
+from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_unflatten
 from weft.trace.interception.modes import is_differentiated_forward
 from weft.trace.interception.refusals import (
     UnmaterialisedError,
@@ -51,8 +51,8 @@ from weft.trace.interception.refusals import (
 from weft.trace.interception.user_lines import user_place, user_stack_level
 from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.facts import OF_INFERENCE
+from weft.trace.python_state.given_objects import FlatArguments, aliases_of
 from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
-from weft.trace.python_state.trees import aliases_of
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
@@ -71,6 +71,12 @@ class FlatCall:
     keywords: dict[str, Any]
     leaves: list[Any]
     structure: TreeSpec
+    containers: Sequence[Any] = ()  # and objects that are taken apart, each place of one
+    objects: Sequence[Any] = ()  # these alone
+
+
+class _ReachedError(Exception):
+    """Objects among the arguments are reached by the function itself, too: the call is to be flattened again."""
 
 
 class Hybrid:
@@ -98,6 +104,7 @@ class Hybrid:
         self.rare = RareCalls()
         self._touched = Touched()
         self._numbers = FreeNumbers()
+        self.apart: dict[int, Any] = {}  # objects that stay whole among arguments: the function has them itself
         self._warned = False
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self.varying = VaryingPrograms()
@@ -123,23 +130,29 @@ class Hybrid:
 
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """The long way of a call, which lazy code intercepts: entries are for plain tensors alone."""
-        leaves, structure = tree_flatten((arguments, keywords))
-        if self.imperative is not None or traced_elsewhere(leaves):
+        if self.imperative is not None:
             return self.function(*arguments, **keywords)
-        if is_differentiated_forward(leaves, self.root):
+        call = self.flat_call(arguments, keywords)
+        if traced_elsewhere(call.leaves):
+            return self.function(*arguments, **keywords)
+        if is_differentiated_forward(call.leaves, self.root):
             if self.fallback is None:
                 refuse("forward mode", user_place())
             return self.function(*arguments, **keywords)
         # A call that gives parameters their sizes is Python's own, and cannot be put back.
         if self.check is not None and self.check.left and not waits_for_sizes(self._state(self.root)):
-            return self.check.run(self._work(FlatCall(arguments, keywords, leaves, structure)))
-        return self._by_program(arguments, keywords, leaves, structure)
+            return self.check.run(self._work(call))
+        return self._by_program(call)
 
-    def _by_program(
-        self, arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any], structure: TreeSpec
-    ) -> Any:
+    def flat_call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
+        """Flatten the arguments of a call."""
+        flat = FlatArguments(arguments, keywords, self.apart)
+        return FlatCall(arguments, keywords, flat.leaves, flat.structure, flat.containers, flat.objects)
+
+    def _by_program(self, call: FlatCall) -> Any:
+        arguments, keywords, leaves = call.arguments, call.keywords, call.leaves
         try:
-            key = self._key(leaves, structure, aliases_of(arguments, keywords, structure))
+            key = self._key_of(call)
         except UnsupportedError as error:
             if self.fallback is None:
                 raise
@@ -148,7 +161,6 @@ class Hybrid:
         found = self._find(key, leaves)
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
-        call = FlatCall(arguments, keywords, leaves, structure)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is not None:
             with self.rare.running(key, imperatively=False):
@@ -189,7 +201,7 @@ class Hybrid:
         arguments, keywords = call.arguments, call.keywords
 
         def ours() -> Any:
-            return self._by_program(arguments, keywords, call.leaves, call.structure)
+            return self._by_program(call)
 
         def program() -> tuple[Graph, list[Any]] | None:
             found = None if self.imperative is not None else self._find(self._key_of(call), call.leaves)
@@ -220,22 +232,17 @@ class Hybrid:
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
-        leaves, structure = tree_flatten((arguments, keywords))
         found = None
         if self.imperative is None:
-            call = FlatCall(arguments, keywords, leaves, structure)
-            found = self._find(self._key_of(call), leaves) or self._trace(call, always=True)
+            call = self.flat_call(arguments, keywords)
+            found = self._find(self._key_of(call), call.leaves) or self._trace(call, always=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
-        return found.program.made_for(Example(self.function, arguments, keywords, found.slots))
-
-    def _key(self, leaves: list[Any], structure: TreeSpec, aliases: tuple[int, ...]) -> Key:
-        keys = self._numbers.apply(structure, tuple(map(leaf_key, leaves)))
-        return (structure, keys, modes_key(), aliases, same_tensors(leaves))
+        return found.program.made_for(Example(self.function, arguments, keywords, found.slots, self.apart))
 
     def _key_of(self, call: FlatCall) -> Key:
-        aliases = aliases_of(call.arguments, call.keywords, call.structure)
-        return self._key(call.leaves, call.structure, aliases)
+        keys = self._numbers.apply(call.structure, tuple(map(leaf_key, call.leaves)))
+        return (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
 
     def _find(self, key: Key, leaves: list[Any]) -> Guarded[Program] | None:
         for guarded in self.programs.get(key, ()):
@@ -259,6 +266,8 @@ class Hybrid:
             try:
                 with without_collection(), memory_told(self.name), self.rare.making(key):
                     found = self._traced(call, runs=not always)
+            except _ReachedError:
+                return self._trace(self.flat_call(call.arguments, call.keywords), always=always)
             except UnsupportedError as error:
                 if self.fallback is None:
                     raise
@@ -299,8 +308,11 @@ class Hybrid:
         large = {id(call.leaves[place]): call.leaves[place].new_zeros(tops[place]) for place in varying}
         leaves = [large.get(id(leaf), leaf) for leaf in call.leaves]
         arguments, keywords = tree_unflatten(leaves, call.structure)
-        roots = (self.root, *(leaf for leaf in leaves if not isinstance(leaf, PLAIN_LEAVES)))
-        request = self._request(FlatCall(arguments, keywords, leaves, call.structure), self._state(*roots))
+        roots = self._roots(call)
+        state = self._state(*roots)
+        if self._keep_whole(call, state):
+            raise UnsupportedError(f"the sizes of {self.name} do not vary", why="it has an argument itself, too")
+        request = self._request(self.flat_call(arguments, keywords), state)
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.no_grad(), told[0], told[1], told[2]:
             traced = trace_varying(request, varying)
@@ -308,7 +320,23 @@ class Hybrid:
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None
             self.traces += 1
-            return traced, Guarded(traced, self._compiled(traced), self._state(*roots), self._touched)
+            return traced, self._guarded(traced, self._compiled(traced), self._state(*roots))
+
+    def _guarded(self, traced: Traced, program: Program, state: PythonState) -> Guarded[Program]:
+        found = Guarded(traced, program, state, self._touched)
+        found.apart = self.apart
+        return found
+
+    def _roots(self, call: FlatCall) -> tuple[Any, ...]:
+        """What the function may reach: all but plain values, and of objects that are taken apart the classes."""
+        classes = dict.fromkeys(map(type, call.objects))
+        return (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)), *classes)
+
+    def _keep_whole(self, call: FlatCall, state: PythonState) -> bool:
+        """Note the objects among arguments that the function reaches by itself: there, it finds them whole."""
+        found = {id(thing): thing for thing in call.objects if state.reaches(thing)}
+        self.apart.update(found)
+        return bool(found)
 
     def _request(self, call: FlatCall, state: PythonState) -> Request:
         inference = torch.is_inference_mode_enabled()
@@ -323,6 +351,7 @@ class Hybrid:
             state,
             tuple(self.leaf_names(call.structure)),
             self._numbers.free(call.structure),
+            apart=self.apart,
             around=around,
             draws=self.draws,
             keeps_gradients=self.keeps_gradients,
@@ -332,8 +361,10 @@ class Hybrid:
     def _traced(self, call: FlatCall, *, runs: bool) -> Guarded[Program]:
         underway(f"tracing {self.name}")
         compile_ahead()
-        roots = (self.root, *(leaf for leaf in call.leaves if not isinstance(leaf, PLAIN_LEAVES)))
+        roots = self._roots(call)
         state = self._state(*roots)
+        if self._keep_whole(call, state):
+            raise _ReachedError
         if waits_for_sizes(state) and self._key_of(call) not in self._called:
             raise refuse_unmaterialised(self.name)
         reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
@@ -357,7 +388,7 @@ class Hybrid:
         program = self._compiled(traced)
         if runs:
             program.pack_ahead(traced)
-        return Guarded(traced, program, self._state(*roots), self._touched)
+        return self._guarded(traced, program, self._state(*roots))
 
     def _compiled(self, traced: Traced) -> Program:
         return Program(traced, self.lock)

@@ -46,7 +46,6 @@ from weft.trace.interception.capture import (
     note_step,
     step_hooks,
     traced_elsewhere,
-    tree_flatten,
     tree_map_only,
 )
 from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
@@ -152,9 +151,9 @@ class Step(Hybrid):
         def program() -> tuple[Graph, list[Any]] | None:
             current = self._next_round(covered=self._covered())
             given = (*arguments, *current.numbers.values(), current.form)
-            leaves, structure = tree_flatten((given, keywords))
-            found = self._find(self._key_of(FlatCall(given, keywords, leaves, structure)), leaves)
-            return None if found is None else (found.program.graph, found.inputs(leaves))
+            call = self.flat_call(given, keywords)
+            found = self._find(self._key_of(call), call.leaves)
+            return None if found is None else (found.program.graph, found.inputs(call.leaves))
 
         given = {f"argument {index}": thing for index, thing in enumerate(arguments)}
         given |= {f"argument {name}": thing for name, thing in keywords.items()}
@@ -318,7 +317,7 @@ class Step(Hybrid):
 
     def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
         given = (*arguments, *current.numbers.values(), current.form)
-        return FlatCall(given, keywords, *tree_flatten((given, keywords)))
+        return self.flat_call(given, keywords)
 
     def _traced(self, call: FlatCall, *, runs: bool) -> Guarded[Program]:
         try:

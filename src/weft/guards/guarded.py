@@ -16,9 +16,9 @@ from weft.runtime.new_tensors import OutputType
 from weft.trace.interception.capture import PLAIN_TYPES
 from weft.trace.python_state.containers import MISSING, Touched
 from weft.trace.python_state.counters import number_at
+from weft.trace.python_state.given_objects import NONE_APART, containers_of
 from weft.trace.python_state.reachable import Fact, Location, PythonState
 from weft.trace.python_state.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
-from weft.trace.python_state.trees import containers_of
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.traced import Traced
 
@@ -68,6 +68,7 @@ class Guarded(Generic[Runs]):
         captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
         touched = touched.of_program(traced.touched)
         self.program = program
+        self.apart = NONE_APART  # objects among the arguments that stay whole
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers if entry.argument is not None)
         self._places = tuple(entry.slot.let_go(touched) for entry in traced.numbers if entry.slot is not None)
@@ -121,7 +122,7 @@ class Guarded(Generic[Runs]):
         """Run the program for a call with these arguments."""
         program = self.program
         if program.needs_containers:
-            return program.run(inputs, containers_of(arguments, keywords))
+            return program.run(inputs, containers_of(arguments, keywords, self.apart))
         return program.run(inputs)
 
     def bound(self, places: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:

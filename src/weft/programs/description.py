@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from weft.errors import InternalError, UnsupportedError
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.programs.parts import ProgramParts, StateTensor
 from weft.programs.structure import Branch, CallStructure, FixedLeaf, LeafPort, Node, describe, ports
-from weft.trace.interception.capture import tree_flatten
 from weft.trace.python_state.counters import NumberLeaf
+from weft.trace.python_state.given_objects import FlatArguments
 from weft.trace.python_state.reachable import Location
 from weft.trace.python_state.trees import REFERENCES, GivenLeaf, TensorLeaf
 from weft.trace.signature import memory_key
@@ -30,6 +30,11 @@ class Example:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     slots: tuple[Location, ...]
+    apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
+
+    def flat(self) -> FlatArguments:
+        """Give the arguments as leaves."""
+        return FlatArguments(self.arguments, self.keywords, self.apart)
 
     def names(self) -> tuple[str, ...]:
         """A name of its own for each of these tensors: its path, numbered where that is taken."""
@@ -51,7 +56,7 @@ def state_names(traced: Traced, example: Example) -> dict[int, str]:
 
 def named_graph(graph: Graph, traced: Traced, example: Example) -> Graph:
     """The same graph, whose inputs have the names of the arguments and tensors that they are."""
-    paths, _ = pytree.tree_flatten_with_path((example.arguments, example.keywords))
+    paths, _ = pytree.tree_flatten_with_path(example.flat().with_nodes())
     names = _positional_names(example.function, len(example.arguments))
     labels: list[str] = []
     for (_, first, *rest), _ in paths:
@@ -65,7 +70,8 @@ def named_graph(graph: Graph, traced: Traced, example: Example) -> Graph:
 
 def describe_program(graph: Graph, traced: Traced, example: Example) -> ProgramParts:
     """Describe a program without reference to the process that made it; `graph` is what `traced` became by passes."""
-    leaves, structure = tree_flatten((example.arguments, example.keywords))
+    flat = example.flat()
+    leaves, structure = flat.leaves, flat.structure
     positions = {entry.argument: index for index, entry in enumerate(traced.inputs) if entry.argument is not None}
     numbers = enumerate(traced.numbers, len(traced.inputs))
     positions |= {entry.argument: index for index, entry in numbers if entry.argument is not None}

@@ -31,7 +31,6 @@ from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import DifferentiableExecutable, Replay
 from weft.runtime.varying_sizes import VaryingExecutable
-from weft.trace.interception.capture import tree_flatten
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
 from weft.trace.traced import Traced
@@ -136,7 +135,7 @@ class Program:
         if path is not None:
             given_file(path, "timeline", CALL)  # told before anything is measured
         example = self._call()
-        leaves, _ = tree_flatten((example.arguments, example.keywords))
+        leaves = example.flat().leaves
         arguments = [leaves[entry.argument] for entry in self._traced.inputs if entry.argument is not None]
         numbers = [_number(entry, leaves) for entry in self._traced.numbers]
         inputs = [*arguments, *(slot.get() for slot in example.slots), *numbers]

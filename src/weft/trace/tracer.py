@@ -50,6 +50,7 @@ from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
+from weft.trace.python_state.given_objects import FlatArguments
 from weft.trace.python_state.impurity import Refusing
 from weft.trace.python_state.reachable import SOURCES, Location, PythonState, find_state
 from weft.trace.python_state.retracing import Noting
@@ -113,6 +114,7 @@ class Request:
     around: Around = field(default_factory=Around)
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
     walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
+    apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
     places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
     varying: Mapping[int, frozenset[int]] = field(default_factory=dict)  # of arguments: dimensions that are symbols
@@ -168,7 +170,7 @@ class Tracer:
         self.recorder.derive = self._derive
         self.interception = Interception(self, alike=bool(request.varying))
         self.trace = Trace()
-        self.copies = ArgumentCopies((), {}, (), {})
+        self.copies = ArgumentCopies((), {}, ((), ()), {})
         self.result: Any = None
         self._captured: dict[int, TensorState] = {}
         self._places: dict[int, Place] = {}
@@ -191,12 +193,13 @@ class Tracer:
 
     def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
-        leaves, _ = tree_flatten((self.request.arguments, self.request.keywords))
+        flat = FlatArguments(self.request.arguments, self.request.keywords, self.request.apart)
+        leaves = flat.leaves
         self._stand_in_for(leaves)
         for number, slot in enumerate(self.request.places):
             place_stand_in(slot, self._add_place(slot, f"place{number}"))
         own = self.request.state.homes
-        self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, leaves, own)
+        self.copies = ArgumentCopies(self.request.arguments, self.request.keywords, (leaves, flat.objects), own)
         self._random = (RandomLedger if self.request.draws else NoDraws)(self.recorder.emit)
         drawn = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
         self._generators = OwnGenerators((*self.request.state.generators, *drawn))
@@ -253,7 +256,7 @@ class Tracer:
     def let_go(self, *, entirely: bool) -> None:
         """Forget real tensors: circles are found late. A backward, which keeps this object, needs the module's."""
         self.request = replace(self.request, arguments=(), keywords={})
-        self.copies = ArgumentCopies((), {}, (), {})
+        self.copies = ArgumentCopies((), {}, ((), ()), {})
         self._real_of.clear()
         self.facts.let_go()
         own = [] if entirely else self.trace.inputs

@@ -52,6 +52,13 @@ tree_unflatten = pytree.tree_unflatten
 tree_map_only = pytree.tree_map_only
 register_node = pytree.register_pytree_node
 TreeSpec = pytree.TreeSpec
+AttributeKey = pytree.GetAttrKey
+
+
+def is_node(kind: type) -> bool:
+    """Whether a class is a node of PyTorch's trees."""
+    return kind in pytree.SUPPORTED_NODES
+
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 NO_SHAPE_RULE = UnsupportedOperatorException

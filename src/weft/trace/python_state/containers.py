@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
+from functools import lru_cache
 from threading import local
 from types import CellType, MappingProxyType
 from typing import Any
@@ -75,7 +76,7 @@ class Slotted(MutableMapping[str, Any]):
         return (name for name in self._names() if hasattr(self.thing, name))
 
     def _names(self) -> list[str]:
-        return [name for kind in type(self.thing).__mro__ for name in slots(kind)]
+        return _slots_of(type(self.thing))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)  # not of a list of them, which would ask how long it will be
@@ -140,6 +141,12 @@ def slots(kind: type) -> tuple[str, ...]:
     found = kind.__dict__.get("__slots__", ())
     names = (found,) if isinstance(found, str) else tuple(found)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+@lru_cache(maxsize=1024)
+def _slots_of(kind: type) -> list[str]:
+    """The attributes that a class, and those that it is derived from, make room for."""
+    return [name for base in kind.__mro__ for name in slots(base)]
 
 
 def class_dictionary(kind: type) -> dict[str, Any]:

@@ -32,12 +32,15 @@ from weft.trace.python_state.containers import (
     Keys,
     Slotted,
     Touched,
+    attributes,
     class_dictionary,
+    has_attributes,
     identity,
     look,
     put,
 )
 from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of
+from weft.trace.python_state.given_objects import kind_of_object
 from weft.trace.python_state.reachable import Location, PythonState
 from weft.trace.python_state.trees import (
     TakenApart,
@@ -427,15 +430,21 @@ def _copied(container: Any) -> Any:
 
 
 class ArgumentCopies:
-    """Containers that a trace works on, and `leaves` in them; `arguments` and `keywords` are what the code is given.
+    """Containers that a trace works on, and leaves in them; `arguments` and `keywords` are what the code is given.
 
     What the function also reaches by itself is not copied: it is found by name, and has `own` as identities.
     """
 
     def __init__(
-        self, arguments: Sequence[Any], keywords: Mapping[str, Any], leaves: Sequence[Any], own: Mapping[int, Any]
+        self,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        flat: tuple[Sequence[Any], Sequence[Any]],
+        own: Mapping[int, Any],
     ) -> None:
-        self._leaves = iter(leaves)
+        """`flat` are the leaves, and the objects that are taken apart."""
+        self._leaves = iter(flat[0])
+        self._objects = {id(thing) for thing in flat[1]}
         self._own = own
         self._count = 0
         self._copies: dict[int, Any] = {}
@@ -445,7 +454,8 @@ class ArgumentCopies:
         self.keywords = {name: self._copied(argument) for name, argument in keywords.items()}
 
     def _copied(self, thing: Any) -> Any:
-        children = children_of(thing)
+        is_object = id(thing) in self._objects
+        children = list(attributes(thing).values()) if is_object else children_of(thing)
         if children is None:
             return next(self._leaves)
         place, self._count = self._count, self._count + 1
@@ -454,7 +464,7 @@ class ArgumentCopies:
             return thing
         if id(thing) in self._copies:
             return self._copies[id(thing)]
-        copied = with_items(thing, items)
+        copied = kind_of_object(thing).make(items) if is_object else with_items(thing, items)
         self.numbers[id(copied)] = place
         self._entries.append((place, copied, _content(copied)))
         if can_be_changed(thing):
@@ -472,14 +482,14 @@ class ArgumentCopies:
             elif isinstance(copied, dict):
                 yield from dictionary_changes(Location(copied, None, "an argument", given=place), items)
             if own is not None:
-                slot = Location(vars(copied), None, "an argument", given=place, is_attribute=True)
+                slot = Location(attributes(copied), None, "an argument", given=place, is_attribute=True)
                 yield from dictionary_changes(slot, own)
 
 
 def dictionary_changes(slot: Location, before: dict[Any, Any]) -> Iterator[Change]:
     """What is different in a dictionary: its entries, or all of it where they have another order."""
     now = slot.container
-    if not in_same_order(now, before):
+    if isinstance(now, dict) and not in_same_order(now, before):
         yield Change(slot, before, {**now}, may_be_constant=False)
         return
     gone = (key for key in before if key not in now)
@@ -492,4 +502,4 @@ def dictionary_changes(slot: Location, before: dict[Any, Any]) -> Iterator[Chang
 def _content(copied: Any) -> tuple[Any, dict[str, Any] | None]:
     """The items of a copy, and its attributes where it has some."""
     items = [*copied] if isinstance(copied, REFILLED) else dict(copied.items()) if isinstance(copied, dict) else None
-    return items, {**vars(copied)} if hasattr(copied, "__dict__") else None
+    return items, {**attributes(copied)} if has_attributes(copied) else None

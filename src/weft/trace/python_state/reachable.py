@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import getattr_static
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -236,6 +236,13 @@ class PythonState:
         ]
         return [(one, other) for one, *others in filter(None, groups) for other in others]
 
+    def reaches(self, thing: Any) -> bool:
+        """Whether an object was found, or is a key of a dictionary that was."""
+        if id(thing) in self.visited:
+            return True
+        tables = (table for table in self.containers.values() if isinstance(table, dict))
+        return any(thing is key or (isinstance(key, ReferenceType) and key() is thing) for table in tables for key in table)
+
     def may_write(self, tensor: torch.Tensor) -> bool:
         """Whether a program may write into this tensor: each run has to find the one that is there then."""
         return id(tensor) in self.slots
@@ -256,7 +263,7 @@ def find_state(*roots: Any) -> PythonState:
     while seen != (seen := len(state.mentioned) + len(state.objects) + len(state.classes)):
         for thing, path, slot in list(state.objects):
             own = attributes(thing)
-            for name in sorted(state.mentioned & own.keys()):
+            for name in sorted(state.mentioned.intersection(own)):
                 place = Location(own, name, join(path, name), parent=slot, is_attribute=True)
                 _visit_name(state, place, own[name], 1)
         for kind in list(state.classes):

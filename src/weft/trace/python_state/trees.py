@@ -52,31 +52,6 @@ def _taken_apart(thing: Any) -> tuple[list[Any], TreeSpec]:
     return tree_flatten(thing, is_leaf=lambda other: other is not thing)
 
 
-def containers_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-    """The containers among the arguments of a call, each place of one."""
-    found: list[Any] = []
-    waiting = [*arguments, *keywords.values()][::-1]
-    while waiting:
-        thing = waiting.pop()
-        children = children_of(thing)
-        if children is not None:
-            found.append(thing)
-            waiting += children[::-1]
-    return found
-
-
-def aliases_of(arguments: Sequence[Any], keywords: Mapping[str, Any], structure: TreeSpec) -> tuple[int, ...]:
-    """For each container among the arguments the first place of the very same one; nothing where all differ."""
-    if structure.num_nodes - structure.num_leaves < 5:  # the call, its arguments, its keywords and one container
-        return ()
-    first: dict[int, int] = {}
-    found = tuple(
-        first.setdefault(id(container) if can_be_changed(container) else -place, place)
-        for place, container in enumerate(containers_of(arguments, keywords))
-    )
-    return () if len(first) == len(found) else found
-
-
 def can_be_changed(container: Any) -> bool:
     """Whether code can put other things in a container."""
     return not isinstance(container, tuple)
