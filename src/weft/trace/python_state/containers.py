@@ -76,7 +76,7 @@ class Slotted(MutableMapping[str, Any]):
         return (name for name in self._names() if hasattr(self.thing, name))
 
     def _names(self) -> list[str]:
-        return _slots_of(type(self.thing))
+        return _slots_of(type(self.thing))  # type: ignore[arg-type]  # classes can be hashed
 
     def __len__(self) -> int:
         return sum(1 for _ in self)  # not of a list of them, which would ask how long it will be

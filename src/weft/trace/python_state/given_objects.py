@@ -53,7 +53,7 @@ class ObjectKind:
         """Make another one with these attributes, as copying does: nothing of the class is called."""
         if self.kind is SimpleNamespace:
             return SimpleNamespace(**dict(zip(self.names, values, strict=True)))
-        made = object.__new__(self.kind)
+        made: Any = object.__new__(self.kind)
         own = attributes(made)
         for name, value in zip(self.names, values, strict=True):
             own[name] = value
@@ -205,7 +205,7 @@ def kind_of_object(thing: Any) -> ObjectKind:
 def opens(thing: Any) -> bool:
     """Whether an object is nothing but a class and attributes."""
     kind = type(thing)
-    return _opens(kind) and not is_node(kind) and len(attributes(thing)) <= MOST_ATTRIBUTES
+    return _opens(kind) and not is_node(kind) and len(attributes(thing)) <= MOST_ATTRIBUTES  # type: ignore[arg-type]  # classes can be hashed
 
 
 @lru_cache(maxsize=1024)

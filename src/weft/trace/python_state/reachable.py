@@ -241,7 +241,9 @@ class PythonState:
         if id(thing) in self.visited:
             return True
         tables = (table for table in self.containers.values() if isinstance(table, dict))
-        return any(thing is key or (isinstance(key, ReferenceType) and key() is thing) for table in tables for key in table)
+        return any(
+            thing is key or (isinstance(key, ReferenceType) and key() is thing) for table in tables for key in table
+        )
 
     def may_write(self, tensor: torch.Tensor) -> bool:
         """Whether a program may write into this tensor: each run has to find the one that is there then."""
