@@ -163,8 +163,7 @@ class Hybrid:
             return self._run(found, arguments, keywords, leaves)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is not None:
-            with self.rare.running(key, imperatively=False):
-                return self._run_varying(varying, call)
+            return self._run_varying(varying, call, key)
         try:
             found = self._trace(call, always=False)
         except UnmaterialisedError:
@@ -289,15 +288,20 @@ class Hybrid:
         with self.lock:
             return self.varying.learn(key, call.leaves, make, is_close=is_close) or found
 
-    def _run_varying(self, found: VaryingProgram, call: FlatCall) -> Any:
-        guarded = found.guarded
+    def _run_varying(self, found: VaryingProgram, call: FlatCall, key: Key) -> Any:
+        """Run a program for a range of sizes, which an entry leads the next call of the same sizes to."""
+        guarded, by_python = found.guarded, found.is_too_large(call.leaves)
+        before = 0.0 if by_python else found.calls.note(call.leaves)
         try:
-            with found.running(call.leaves):
-                if found.is_too_large(call.leaves):
+            with self.rare.running(key, imperatively=False, before=before), found.running(call.leaves, before):
+                if by_python:
                     return self.function(*call.arguments, **call.keywords)
-                return guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords)
+                result = guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords)
         except RefusedError:
             return self.function(*call.arguments, **call.keywords)  # data that kernels refuse: eager says why
+        if found.calls.is_complete and (self.check is None or not self.check.left):
+            self._known_calls.add(guarded, call.arguments, call.keywords, found.calls)
+        return result
 
     def _make_varying(
         self, call: FlatCall, tops: Mapping[int, tuple[int, ...]], varying: Mapping[int, frozenset[int]]

@@ -59,9 +59,9 @@ class RareCalls:
             self._seconds.pop(key, None)
 
     @contextmanager
-    def running(self, key: Key, *, imperatively: bool = True) -> Iterator[None]:
-        """Time a call that runs imperatively, or by a program for a range of sizes."""
-        begin = perf_counter()
+    def running(self, key: Key, *, imperatively: bool = True, before: float = 0.0) -> Iterator[None]:
+        """Time a call that runs imperatively, or by a program for a range of sizes; `before` are seconds of others."""
+        begin = perf_counter() - before
         yield
         seconds = perf_counter() - begin
         with self._lock:

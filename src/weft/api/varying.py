@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from weft.api.sized_calls import SizedCalls
 from weft.errors import InternalError, WeftError
 from weft.guards.guarded import Guarded
 from weft.ir.types import row_major
@@ -52,6 +53,10 @@ class VaryingProgram:
     cost: float  # seconds that it took to be made
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    calls: SizedCalls = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = SizedCalls(self.guarded, self.varying)
 
     @property
     def volume(self) -> int:
@@ -96,9 +101,9 @@ class VaryingProgram:
         return prod(self._enough(leaves)) < LEAST_SHARE * self.volume
 
     @contextmanager
-    def running(self, leaves: Sequence[Any]) -> Iterator[None]:
-        """Note what a call takes beyond what its sizes need: all of it where Python runs it."""
-        begin = perf_counter()
+    def running(self, leaves: Sequence[Any], seconds: float = 0.0) -> Iterator[None]:
+        """Note what a call, and others before it, take beyond what its sizes need: all of it where Python runs it."""
+        begin = perf_counter() - seconds
         yield
         enough = self._enough(leaves)
         share = 1.0 if self.is_too_large(leaves) else 1 - prod(enough) / self.volume

@@ -19,6 +19,7 @@ from weft.config import config
 from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
 from weft.passes.bounded import bounded
+from weft.passes.by_sizes import split_by_sizes
 from weft.passes.pipeline import run_pipeline
 from weft.passes.within import UnboundedError
 from weft.plan.draft import FRUGAL, Planner
@@ -100,8 +101,9 @@ def _compile_varying(traced: Traced) -> Compiled:
     """Compile a program whose sizes vary: it is planned for the largest ones."""
     lifted = lift(traced.graph)
     check_lifted(lifted, lift(resized(traced.graph)))
-    found = bounded(lifted)
-    now = dict(zip(lifted.inputs, found.graph.inputs, strict=True))
+    largest = bounded(lifted)
+    now = dict(zip(lifted.inputs, largest.graph.inputs, strict=True))
+    found = split_by_sizes(largest, [now[entry.value] for entry in traced.sizes])
     weights = frozenset(now[value] for value in rarely_changing(traced))
     compiled = compile_graph(found.graph, weights)
     compiled.of_operators = False

@@ -242,8 +242,10 @@ class Guarded(Generic[Runs]):
         self._settle_again()
         return None
 
-    def may_be_own(self, arguments: Sequence[Any]) -> bool:
+    def may_be_own(self, arguments: Sequence[Any], *, any_size: bool = False) -> bool:
         """Whether a call that looks like this one may be given a tensor of the function, where code would tell."""
+        if any_size:
+            return bool(self._own_looks)
         return any(_look(argument) in self._own_looks for argument in arguments if isinstance(argument, torch.Tensor))
 
     def settled_for_step(self, given: Sequence[Any]) -> Settled | None:

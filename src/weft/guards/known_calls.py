@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from weft.guards.back_off import BackOff
 from weft.guards.entry import MISSED, BoundRun, Entry, Ways, bound_run, make_entry, refuse_all
 from weft.guards.guarded import Guarded
-from weft.guards.likeness import CallItems, Likeness, likeness_of
+from weft.guards.likeness import NOTHING, CallItems, Likeness, likeness_of
 
 MOST_KNOWN_CALLS = 4  # kinds of calls that may take turns: to compare with each takes a fraction of a microsecond
+
+
+class SizedRun(Protocol):
+    """What runs a program for a range of sizes, and gives MISSED for calls that it does not know to be in range."""
+
+    @property
+    def varying(self) -> Mapping[int, Collection[int]]:
+        """Leaves of a call, and their dimensions that vary."""
+
+    def run(self, inputs: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
+        """Run the program on its inputs."""
 
 
 class KnownCall:
     """A kind of calls of a program, and its entry."""
 
-    def __init__(self, guarded: Guarded[Any], likeness: Likeness, told: list[Any]) -> None:
+    def __init__(
+        self, guarded: Guarded[Any], likeness: Likeness, told: list[Any], sized: SizedRun | None = None
+    ) -> None:
         self.guarded = guarded
-        runner = _Runner(guarded, likeness, told)
+        runner = _Runner(guarded, likeness, told, guarded.program.run if sized is None else sized.run)
         program = guarded.program
         # A program that is not native from end to end runs at once, without a look at whether it could be bound.
-        runs = runner.run if program.may_be_bound and told is guarded.told else program.run
+        runs = runner.run if program.may_be_bound and told is guarded.told and sized is None else runner.run_unbound
         ways = Ways(told, runs, runner.check, program.needs_containers)
         self._bound = runner.bound
         self.entry: Entry = make_entry(likeness, guarded.taken, ways, runner.bound)
@@ -35,8 +48,11 @@ class KnownCall:
 class _Runner:
     """What the entry of a kind of calls does in Python; the entry holds it, and nobody holds the entry for it."""
 
-    def __init__(self, guarded: Guarded[Any], likeness: Likeness, told: list[Any]) -> None:
+    def __init__(
+        self, guarded: Guarded[Any], likeness: Likeness, told: list[Any], run_unbound: Callable[..., Any]
+    ) -> None:
         self.bound: list[Any] = [None]
+        self.run_unbound = run_unbound
         self._run: BoundRun | None = None
         self._guarded, self._likeness, self._told = guarded, likeness, told
         self._attempts = BackOff()
@@ -57,7 +73,7 @@ class _Runner:
     def check(self, leaves: Sequence[Any], containers: Sequence[Any] = ()) -> Any:
         """Run the program if its facts hold, which words do not tell."""
         inputs = self._guarded.ready(leaves) if self._likeness.is_that_of(leaves) else None
-        return MISSED if inputs is None else self._guarded.program.run(inputs, containers)
+        return MISSED if inputs is None else self.run_unbound(inputs, containers)
 
 
 class KnownCalls:
@@ -76,10 +92,16 @@ class KnownCalls:
                 return result
         return MISSED
 
-    def add(self, guarded: Guarded[Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def add(
+        self,
+        guarded: Guarded[Any],
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        sized: SizedRun | None = None,
+    ) -> None:
         """Note that a program ran that no entry led to: from now on one may."""
         if guarded.attempts.is_due():
-            guarded.known = known_call(guarded, arguments, keywords)
+            guarded.known = known_call(guarded, arguments, keywords, sized)
         known = guarded.known
         if known is not None:
             self._put_first(known)
@@ -91,10 +113,12 @@ class KnownCalls:
         self.entry = known.entry
 
 
-def known_call(guarded: Guarded[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> KnownCall | None:
+def known_call(
+    guarded: Guarded[Any], arguments: Sequence[Any], keywords: Mapping[str, Any], sized: SizedRun | None = None
+) -> KnownCall | None:
     """The kind of a call, if native code can tell calls like it."""
-    found = _likeness(guarded, CallItems(arguments, keywords))
-    return None if found is None else KnownCall(guarded, *found)
+    found = _likeness(guarded, CallItems(arguments, keywords), NOTHING if sized is None else sized.varying)
+    return None if found is None else KnownCall(guarded, *found, sized)
 
 
 def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | None:
@@ -111,10 +135,12 @@ def inputs_entry(guarded: Guarded[Any], arguments: Sequence[Any]) -> Entry | Non
     return make_entry(likeness, guarded.taken, Ways(told, list, check), [None])
 
 
-def _likeness(guarded: Guarded[Any], items: CallItems) -> tuple[Likeness, list[Any]] | None:
+def _likeness(
+    guarded: Guarded[Any], items: CallItems, varying: Mapping[int, Collection[int]] = NOTHING
+) -> tuple[Likeness, list[Any]] | None:
     """What a call looks like, and the list of what words tell of facts: of nothing where Python has to look."""
-    likeness = likeness_of(items, offsets=guarded.offsets_matter)
+    likeness = likeness_of(items, offsets=guarded.offsets_matter, varying=varying)
     if likeness is None:
         return None
-    by_words = likeness.is_all_words and not guarded.may_be_own(items.things)
+    by_words = likeness.is_all_words and not guarded.may_be_own(items.things, any_size=bool(varying))
     return likeness, guarded.told if by_words else [None]

@@ -7,8 +7,9 @@ another. Its leaves are the items that are no containers, in the order of PyTorc
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 CONTAINERS = (tuple, list, dict)
 MOST_ITEMS = 1 << 10
 MOST_COMPARED = 32  # tensors of which each two are compared natively
+SMALLEST = 2  # of a size that varies
+NOTHING: Mapping[int, Collection[int]] = MappingProxyType({})
 
 
 class Likeness:
@@ -42,8 +45,12 @@ class Likeness:
     `leaves` and `containers` are places among the items; `tensors` are places among the leaves.
     """
 
-    def __init__(self, items: CallItems, *, offsets: bool) -> None:
-        """`offsets` says that it matters where in their memory tensors start."""
+    def __init__(self, items: CallItems, *, offsets: bool, varying: Mapping[int, Collection[int]] = NOTHING) -> None:
+        """`offsets` says that it matters where in their memory tensors start.
+
+        Of leaves that are `varying`, some dimensions have any size of 2 or more: whoever runs such a call compares
+        them, and strides.
+        """
         self.leaves, self.containers = items.leaves, tuple(items.containers)
         leaves = [items.things[place] for place in self.leaves]
         self.tensors = tuple(number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
@@ -61,13 +68,20 @@ class Likeness:
             (CallWord.CONTAINERS, CallWord.CONTAINER_COUNT): items.rows(),
             (CallWord.CONSTANTS, CallWord.CONSTANT_COUNT): [(place, id(leaf)) for place, leaf in constants.items()],
             (CallWord.TENSORS, CallWord.TENSOR_COUNT): [(place, id(type(one))) for place, one in looked_at.items()],
-            (CallWord.MASKS, CallWord.MASK_COUNT): masks,
+            (CallWord.MASKS, CallWord.MASK_COUNT): [(at,) for at, _ in masks],
             (CallWord.REST, CallWord.REST_COUNT): [(at,) for at in grad.rest],
             (CallWord.IDENTITIES, CallWord.IDENTITY_COUNT): _identities(items.things, compared),
             (CallWord.MODES, CallWord.MODE_COUNT): _modes(),
             (CallWord.NAMES, CallWord.NAME_COUNT): [(id(name),) for name in items.names],
         }
-        looks = [(word(tensor._cdata + at) & bits,) for tensor in looked_at.values() for at, bits in masks]
+        free = {self.leaves[number]: _words_of_sizes(leaves[number], some) for number, some in varying.items()}
+        self.is_told_by_words = all(place in looked_at for place in free) and None not in free.values()
+        looks = [
+            (kept, word(tensor._cdata + at) & kept)
+            for place, tensor in looked_at.items()
+            for at, bits in masks
+            for kept in (0 if at in (free.get(place) or ()) else bits,)
+        ]
         tables = {table: table_of(rows) for (table, _), rows in counted.items()} | {
             CallWord.LOOKS: table_of(looks),
             CallWord.GRADS: table_of([(grad_code(tensor, grad) or 0,) for tensor in looked_at.values()]),
@@ -151,11 +165,35 @@ class CallItems:
         return len({*changeable}) == len(changeable) and all(type(name) in CONSTANTS for name in names)
 
 
-def likeness_of(items: CallItems, *, offsets: bool = False) -> Likeness | None:
+def likeness_of(
+    items: CallItems, *, offsets: bool = False, varying: Mapping[int, Collection[int]] = NOTHING
+) -> Likeness | None:
     """Say what a call looks like, in the modes of now; None where native code cannot tell calls like it."""
     if has_function_modes() or not _is_known() or not items.have_words():
         return None
-    return Likeness(items, offsets=offsets)
+    found = Likeness(items, offsets=offsets, varying=varying)
+    return found if found.is_told_by_words else None
+
+
+def _words_of_sizes(tensor: torch.Tensor, varying: Collection[int]) -> frozenset[int] | None:
+    """The offsets in a tensor of words that its sizes decide, where these dimensions vary; None if that is not sure.
+
+    They are those in which two like it differ; each must be a size, a stride, or the number of elements, whole.
+    """
+    pair = []
+    for size in (SMALLEST, SMALLEST + 1):
+        shape = tuple(size if place in varying else kept for place, kept in enumerate(tensor.shape))
+        with torch.inference_mode(tensor.is_inference()):
+            pair.append(torch.empty(shape, dtype=tensor.dtype, device=tensor.device))
+    found = set()
+    for at, bits in tensor_masks():
+        one, other = (word(sample._cdata + at) & bits for sample in pair)
+        if one != other:
+            numbers = ({*sample.shape, *sample.stride(), sample.numel()} for sample in pair)
+            if not all(number in some for number, some in zip((one, other), numbers, strict=True)):
+                return None
+            found.add(at)
+    return frozenset(found)
 
 
 def look_of(tensor: torch.Tensor) -> tuple[Any, ...]:

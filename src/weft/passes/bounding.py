@@ -37,10 +37,14 @@ Rule = Callable[["Bounder", Value], "Found"]
 
 @dataclass(frozen=True, slots=True)
 class BoundedGraph:
-    """A Graph of the largest sizes, and for each result in which parts of its dimensions the answer is."""
+    """A Graph of the largest sizes, and for each result in which parts of its dimensions the answer is.
+
+    `sizes` are the values that hold a size: those that masks compare with, and those of the results.
+    """
 
     graph: Graph
     within: tuple[Within, ...]
+    sizes: Mapping[Value, Polynomial]
 
 
 class Bounder:
@@ -54,6 +58,7 @@ class Bounder:
         self.values: list[Value] = []
         self.moved_inputs: set[Value] = set()  # whose elements are an input's, in another order
         self._numbers: dict[Polynomial, Value] = {}
+        self._sizes: dict[tuple[Polynomial, torch.dtype], Value] = {}
         self._masks: dict[tuple[Dimension, int], Value] = {}
 
     def run(self) -> BoundedGraph:
@@ -69,6 +74,10 @@ class Bounder:
         if any(has_extents(write.value.type) for write in self.graph.writes):
             raise UnboundedError("a tensor whose size varies is written into memory of the caller")
         found = [self._result(result) for result in self.graph.results]
+        within = tuple(self.within.get(result.value, ()) for result in self.graph.results)
+        for factor in (factor for one in within for dimension in one for factor in dimension):
+            if factor.size is not None and factor.size.number is None:
+                self.size(factor.size, torch.int32)
         graph = replace(
             self.graph,
             inputs=tuple(self.now[value] for value in self.graph.inputs),
@@ -78,7 +87,7 @@ class Bounder:
                 replace(write, input=self.now[write.input], value=self.now[write.value]) for write in self.graph.writes
             ),
         )
-        return BoundedGraph(graph, tuple(self.within.get(result.value, ()) for result in self.graph.results))
+        return BoundedGraph(graph, within, {value: size for (size, _), value in self._sizes.items()})
 
     def _result(self, result: Result) -> Result:
         if result.path and has_extents(result.value.type):
@@ -142,7 +151,14 @@ class Bounder:
         constant = size.number
         if constant is not None:
             return self.constant(constant, dtype, shape)
-        return self.spread(self.build("scalar", self.number(size), dtype=dtype), shape)
+        return self.spread(self.size(size, dtype), shape)
+
+    def size(self, size: Polynomial, dtype: torch.dtype) -> Value:
+        """A size as a tensor without dimensions."""
+        key = (size, dtype)
+        if key not in self._sizes:
+            self._sizes[key] = self.build("scalar", self.number(size), dtype=dtype)
+        return self._sizes[key]
 
     def constant(self, number: float, dtype: torch.dtype, shape: Sequence[int]) -> Value:
         """A number in every element."""

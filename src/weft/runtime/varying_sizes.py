@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from weft.codegen.library import LibraryExecutable
 from weft.errors import InternalError
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.types import TensorType, row_major
-from weft.passes.bounding import BoundedGraph
+from weft.passes.by_sizes import SizedGraph
 from weft.passes.within import Within
+from weft.plan.library_plan import plan_library
 from weft.runtime.compiled_graph import CompiledGraph
 
 MOST_SIZES = 1024  # of which it is remembered how answers lie
@@ -127,31 +129,41 @@ def _value(size: Polynomial, numbers: dict[Value, int]) -> int:
     return int(size.value(numbers.__getitem__))
 
 
+@dataclass(frozen=True, slots=True)
+class SizedCall:
+    """What calls of the same sizes share: these, numbers made of them, and how answers lie in their largest form."""
+
+    numbers: tuple[int, ...]
+    scalars: tuple[torch.Tensor, ...]
+    takers: tuple[Any, ...]
+
+
 class VaryingExecutable:
     """Takes the inputs of a graph whose sizes vary, in order, and gives its roots in order, each once."""
 
     def __init__(
-        self, compiled: CompiledGraph, bounded: BoundedGraph, sizes: Sequence[SizePlace], kinds: Sequence[Any]
+        self, compiled: CompiledGraph, sized: SizedGraph, sizes: Sequence[SizePlace], kinds: Sequence[Any]
     ) -> None:
         self.compiled = compiled
         self.sizes = tuple(sizes)
-        graph = bounded.graph
         self.roots = compiled.roots
+        self._places = tuple((place.input, place.dimension) for place in self.sizes)
+        self._scalars = LibraryExecutable(plan_library(sized.of_sizes))
         self._inputs = [VaryingInput(index, kind) for index, kind in enumerate(kinds[0]) if _varies(kind)]
         seen: dict[Value, ResultPart | None] = {}
-        for result, kind, within in zip(graph.results, kinds[1], bounded.within, strict=True):
+        for result, kind, within in zip(sized.graph.results, kinds[1], sized.within, strict=True):
             seen[result.value] = ResultPart(kind, within) if _varies(kind) else None
-        for write in graph.writes:
+        for write in sized.graph.writes:
             seen.setdefault(write.value, None)
         self._answers = tuple(seen[root] for root in compiled.roots)
-        self._known: dict[tuple[int, ...], list[Any]] = {}
+        self._known: dict[tuple[int, ...], SizedCall] = {}
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the graph."""
-        numbers = tuple([inputs[place.input].shape[place.dimension] for place in self.sizes])
-        takers = self._known.get(numbers) or self._learn(numbers)
+        numbers = tuple([inputs[index].shape[dimension] for index, dimension in self._places])
+        call = self._known.get(numbers) or self._learn(numbers)
         with torch.no_grad():
-            given = [*inputs, *numbers]
+            given = [*inputs, *numbers, *call.scalars]
             memories = [(one, one.take(inputs[one.index])) for one in self._inputs]
             for one, memory in memories:
                 given[one.index] = memory
@@ -160,15 +172,17 @@ class VaryingExecutable:
                 one.give_back(memory)
             return [
                 output if taker is None else _taken(output, taker)
-                for output, taker in zip(outputs, takers, strict=True)
+                for output, taker in zip(outputs, call.takers, strict=True)
             ]
 
-    def _learn(self, numbers: tuple[int, ...]) -> list[Any]:
+    def _learn(self, numbers: tuple[int, ...]) -> SizedCall:
         if len(self._known) >= MOST_SIZES:
             self._known.clear()
         sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
-        found = [None if answer is None else answer.taker(sizes) for answer in self._answers]
-        self._known[numbers] = found
+        takers = tuple(None if answer is None else answer.taker(sizes) for answer in self._answers)
+        with torch.inference_mode(False), torch.no_grad():  # calls in other modes have them too
+            scalars = tuple(self._scalars(numbers))
+        found = self._known[numbers] = SizedCall(numbers, scalars, takers)
         return found
 
 

@@ -25,7 +25,7 @@ from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
 from weft.codegen.threads.layout import TABLE_OFFSET
 
-MODE_WORDS, RESULT_WORDS, IDENTITY_WORDS, CONTAINER_WORDS = 4, 4, 3, 5
+MODE_WORDS, RESULT_WORDS, IDENTITY_WORDS, CONTAINER_WORDS, LOOK_WORDS = 4, 4, 3, 5, 2
 CPU = constant("i32", 0)  # the kind and the number of the device
 
 
@@ -165,11 +165,12 @@ class _Entry(NativeCall):
             item = f.load("ptr", f.offset(items, "ptr", index))
             self.require(f.compare("icmp eq", self.kind_of(item), f.emit("ptr", f"inttoptr {kind} to ptr")))
             tensor = f.load("ptr", f.offset(item, "i8", self.layout.tensor))
-            expected = f.offset(looks, "i64", f.binary("mul", loop.index, count))
+            own = f.offset(looks, "i64", f.multiply(f.binary("mul", loop.index, count), LOOK_WORDS))
             with f.loop(0, count) as inner:
-                at, bits = self.row(masks, inner.index, 2)
+                at = f.load("i64", f.offset(masks, "i64", inner.index))
+                bits, expected = self.row(own, inner.index, LOOK_WORDS)
                 found = f.binary("and", f.load("i64", f.offset(tensor, "i8", at)), bits)
-                self.require(f.compare("icmp eq", found, f.load("i64", f.offset(expected, "i64", inner.index))))
+                self.require(f.compare("icmp eq", found, expected))
             grad = f.load("i64", f.offset(grads, "i64", loop.index))
             self.require(f.compare("icmp eq", self._grad_code(tensor), grad))
 

@@ -73,9 +73,9 @@ class CallWord(IntEnum):
     CONSTANT_COUNT = auto()
     TENSORS = auto()  # item, its class
     TENSOR_COUNT = auto()
-    MASKS = auto()  # offset in a tensor, bits that count
+    MASKS = auto()  # offset in a tensor
     MASK_COUNT = auto()
-    LOOKS = auto()  # of each tensor, what these bits are
+    LOOKS = auto()  # of each tensor and offset, the bits that count, and what they are
     GRADS = auto()  # of each tensor: 0 if it requires no grad, 1 if it does as a leaf, 2 if it was computed
     REST = auto()  # offsets of words, in what autograd knows of a tensor, that must be 0
     REST_COUNT = auto()
