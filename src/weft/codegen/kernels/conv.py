@@ -33,9 +33,11 @@ from weft.codegen.kernels.register_block import (
     PartOfSum,
     RegisterBlock,
     SetAside,
+    stored_and_read,
 )
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition
-from weft.codegen.kernels.vectors import ELEMENTS, Vectors, all_lanes, mask_up_to
+from weft.codegen.kernels.vectors import Vectors, all_lanes, mask_up_to
+from weft.codegen.llvm.dtypes import HELD
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.plan.kernels.conv import ConvKernel
@@ -63,6 +65,7 @@ class ConvEmitter(BlockLoops):
         super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
+        self.stored, *self.inputs = stored_and_read(self.vectors, kernel.epilogue)
         self.pointers = list(writer.parameters[:-2])
 
     def enter(self, matrix: Register) -> None:
@@ -70,27 +73,27 @@ class ConvEmitter(BlockLoops):
         kernel, moved = self.kernel, self.vectors.moved
         out, image, weights, *inputs = self.writer.parameters[:-2]
         self.pointers = [
-            moved(out, (matrix, kernel.out_channels)),
+            self.stored.moved(out, (matrix, kernel.out_channels)),
             moved(image, (matrix, kernel.in_channels * kernel.input.channel)),
             moved(weights, (matrix, kernel.packed_group)),
         ]
-        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            self.pointers.append(moved(pointer, (matrix, kernel.out_channels * operand.column)))
+        for own, pointer, operand in zip(self.inputs, inputs, kernel.epilogue.inputs, strict=True):
+            self.pointers.append(own.moved(pointer, (matrix, kernel.out_channels * operand.column)))
 
     def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape."""
         kernel, moved = self.kernel, self.vectors.moved
         out, image, weights, *inputs = self.pointers
         arguments = [
-            moved(out, (at.column, 1)),
+            self.stored.moved(out, (at.column, 1)),
             moved(image, (at.column if kernel.depthwise else at.first, kernel.input.channel)),
             moved(weights, (at.column, kernel.depth), (at.first, shape.vectors * self.vectors.lanes)),
         ]
         pixel = at.row
         if kernel.of_images:
             pixel = self.writer.add(self.writer.multiply(at.row, prod(kernel.out_size)), at.visit)
-        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            arguments.append(moved(pointer, (pixel, operand.row), (at.column, operand.column)))
+        for own, pointer, operand in zip(self.inputs, inputs, kernel.epilogue.inputs, strict=True):
+            arguments.append(own.moved(pointer, (pixel, operand.row), (at.column, operand.column)))
         self.call_block(shape, [*arguments, pixel, at.iterations, at.phase])
 
     def block_function(self, shape: BlockShape) -> str:
@@ -126,6 +129,7 @@ class BlockParts:
         out, image, weights, *inputs, pixel, iterations, phase = writer.parameters
         in_parts = kernel.walk.parts.count > 1
         pixels = Pixels(vectors, kernel, pixel, shape.rows)
+        epilogue = EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)
         return cls(
             name=name,
             kernel=kernel,
@@ -136,7 +140,7 @@ class BlockParts:
             weights=weights,
             iterations=iterations if in_parts else writer.integer(kernel.walk.parts.total),
             phase=PartOfSum.of(phase, kernel.walk.parts.count),
-            ending=Ending(pixels.outputs(out), EpilogueEmitter(vectors, _block_epilogue(kernel), inputs)),
+            ending=Ending(pixels.outputs(out, epilogue.stored), epilogue),
         )
 
     @property
@@ -369,16 +373,17 @@ class Pixels:
         kernel, layout = self.kernel, self.kernel.input
         (down, across), (top, left) = kernel.window.stride, kernel.window.padding
         corner = self.vectors.address(image, layout.offset - (top * layout.row + left * layout.column))
-        return self._pointers(corner, (layout.image, layout.row * down, layout.column * across))
+        return self._pointers(self.vectors, corner, (layout.image, layout.row * down, layout.column * across))
 
-    def outputs(self, out: Register) -> list[Register]:
-        """Give where each pixel is written."""
+    def outputs(self, out: Register, stored: Vectors) -> list[Register]:
+        """Give where each pixel is written, in a dtype."""
         layout, (height, width) = self.kernel.output, self.kernel.out_size
         one_after_the_other = layout.row == width * layout.column and layout.image == height * layout.row
         if one_after_the_other and not self.kernel.of_images:
-            base = self.vectors.address(self.vectors.moved(out, (self.first, layout.column)), layout.offset)
-            return [self.vectors.address(base, number * layout.column) for number in range(len(self.places))]
-        return self._pointers(self.vectors.address(out, layout.offset), (layout.image, layout.row, layout.column))
+            base = stored.address(stored.moved(out, (self.first, layout.column)), layout.offset)
+            return [stored.address(base, number * layout.column) for number in range(len(self.places))]
+        steps = (layout.image, layout.row, layout.column)
+        return self._pointers(stored, stored.address(out, layout.offset), steps)
 
     def all_inside(self) -> Register:
         """Tell whether all windows are wholly inside their images; pixels must be in one row."""
@@ -470,13 +475,13 @@ class Pixels:
             return [(self.writer.add(image, number), row, column) for number in range(count)]
         return [(image, row, self.writer.add(column, number)) for number in range(count)]
 
-    def _pointers(self, base: Register, strides: tuple[int, int, int]) -> list[Register]:
+    def _pointers(self, vectors: Vectors, base: Register, strides: tuple[int, int, int]) -> list[Register]:
         """Move an address to each pixel."""
         if self.apart:
-            first = self.vectors.moved(base, *zip(self.places[0], strides, strict=True))
+            first = vectors.moved(base, *zip(self.places[0], strides, strict=True))
             apart = strides[0] if self.kernel.of_images else strides[2]
-            return [self.vectors.address(first, number * apart) for number in range(len(self.places))]
-        return [self.vectors.moved(base, *zip(place, strides, strict=True)) for place in self.places]
+            return [vectors.address(first, number * apart) for number in range(len(self.places))]
+        return [vectors.moved(base, *zip(place, strides, strict=True)) for place in self.places]
 
     def _zeros(self) -> Register:
         """Give the address of zeros, as many as a loop over channels reads."""
@@ -484,7 +489,7 @@ class Pixels:
         name = f"{kernel.name}.zeros"
         width = kernel.schedule.lanes * kernel.schedule.block_vectors
         count = width if kernel.depthwise else kernel.in_channels
-        kind = f"[{count} x {ELEMENTS[kernel.element]}]"
+        kind = f"[{count} x {HELD[kernel.element].stored}]"
         zeros = f"@{name} = internal unnamed_addr constant {kind} zeroinitializer, align 64"
         module.declarations.setdefault(name, zeros)
         return Register("ptr", f"@{name}")

@@ -20,6 +20,7 @@ from weft.codegen.kernels.register_block import (
     PanelAddress,
     PartOfSum,
     RegisterBlock,
+    stored_and_read,
 )
 from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, first_of, matrix_pointers
 from weft.codegen.kernels.vectors import Vectors, all_lanes
@@ -45,6 +46,7 @@ class GemmEmitter(BlockLoops):
         super().__init__(writer, kernel.walk)
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
+        self.stored, *self.inputs = stored_and_read(self.vectors, kernel.epilogue)
         self.pointers = list(writer.parameters[:-2])
 
     def enter(self, matrix: Register) -> None:
@@ -52,22 +54,23 @@ class GemmEmitter(BlockLoops):
         kernel = self.kernel
         strides = [kernel.out.batch, kernel.left.batch, kernel.right.batch]
         strides += [operand.batch for operand in kernel.epilogue.inputs]
-        operands = list(zip(self.writer.parameters[:-2], strides, strict=True))
-        self.pointers = matrix_pointers(self.vectors, matrix, kernel.batch, operands)
+        kinds = [self.stored, self.vectors, self.vectors, *self.inputs]
+        operands = list(zip(self.writer.parameters[:-2], strides, kinds, strict=True))
+        self.pointers = matrix_pointers(self.writer, matrix, kernel.batch, operands)
 
     def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape."""
         kernel, vectors = self.kernel, self.vectors
         out, left, right, *inputs = self.pointers
         moved = [
-            vectors.moved(out, (at.row, kernel.out.row), (at.column, 1)),
+            self.stored.moved(out, (at.row, kernel.out.row), (at.column, 1)),
             vectors.moved(left, (at.row, kernel.left.row), (at.first, kernel.left.column)),
             vectors.moved(right, (at.column, kernel.inner), (at.first, shape.vectors * vectors.lanes))
             if isinstance(kernel.right, PackedMatrix)
             else vectors.moved(right, (at.column, kernel.right.column), (at.first, kernel.right.row)),
         ]
-        for pointer, operand in zip(inputs, kernel.epilogue.inputs, strict=True):
-            moved.append(vectors.moved(pointer, (at.row, operand.row), (at.column, operand.column)))
+        for own, pointer, operand in zip(self.inputs, inputs, kernel.epilogue.inputs, strict=True):
+            moved.append(own.moved(pointer, (at.row, operand.row), (at.column, operand.column)))
         self.call_block(shape, [*moved, at.iterations, at.phase])
 
     def block_function(self, shape: BlockShape) -> str:
@@ -102,8 +105,9 @@ class GemmBlock:
         """Emit the sums and what follows them, and give the function's name."""
         kernel, schedule = self.kernel, self.kernel.schedule
         iterations = Iterations(self.iterations, schedule.unroll, schedule.chains)
-        rows = [self.vectors.address(self.out, row * kernel.out.row) for row in range(self.shape.rows)]
-        ending = Ending(rows, EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs), kernel.accumulate)
+        epilogue = EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs)
+        rows = [epilogue.stored.address(self.out, row * kernel.out.row) for row in range(self.shape.rows)]
+        ending = Ending(rows, epilogue, kernel.accumulate)
         function = BlockFunction(self.block, self.writer, ending, self.phase)
         if schedule.along_sum:
             dots = DotSums(self.vectors, kernel, self.shape, (self.left, self.right))

@@ -8,11 +8,14 @@ Contract of the emitted function: void name(packed*, source*, [scale*,] begin, e
       c0 c1 c2 c3 c4
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.codegen.kernels.transpose import transpose_square
 from weft.codegen.kernels.vectors import Vectors
+from weft.codegen.llvm.dtypes import cast
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, constant
 from weft.plan.kernels.pack import PackKernel
@@ -36,22 +39,23 @@ class PackEmitter:
         self.writer = writer
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.lanes)
+        self.read = self.vectors.of(kernel.read)
         self.square = ""
 
     def emit(self) -> None:
         """Emit the loop over panels."""
         writer, kernel, vectors = self.writer, self.kernel, self.vectors
         packed, source, *scales, begin, end = writer.parameters
-        source = vectors.address(source, kernel.offset)
+        source = self.read.address(source, kernel.offset)
         kinds = panel_kinds(kernel.panels, kernel.columns, kernel.lanes)
         with writer.loop(begin, end) as loop:
             index, panel = writer.divide(loop.index, kernel.panels.count)
             column = writer.multiply(first_of(writer, kernel.panels, panel), kernel.lanes)
-            operands = [(packed, kernel.packed_batch), (source, kernel.source.batch)]
-            operands += [(scale, kernel.scale_batch or ()) for scale in scales]
-            to, of, *by = matrix_pointers(vectors, index, kernel.batch, operands)
+            operands = [(packed, kernel.packed_batch, vectors), (source, kernel.source.batch, self.read)]
+            operands += [(scale, kernel.scale_batch or (), vectors) for scale in scales]
+            to, of, *by = matrix_pointers(writer, index, kernel.batch, operands)
             to = vectors.moved(to, (column, kernel.depth))
-            of = vectors.moved(of, (column, kernel.source.column))
+            of = self.read.moved(of, (column, kernel.source.column))
             stops = [kind.stop for kind in kinds]
             choose(writer, panel, stops, lambda i: self._outer(to, of, kinds[i], kernel.outer))
             if by:
@@ -67,20 +71,20 @@ class PackEmitter:
         steps = prod(size for size, _ in inside) * self.kernel.inner
         with self.writer.loop(0, size) as loop:
             to = self.vectors.moved(packed, (loop.index, steps * kind.vectors * self.kernel.lanes))
-            self._outer(to, self.vectors.moved(source, (loop.index, stride)), kind, tuple(inside))
+            self._outer(to, self.read.moved(source, (loop.index, stride)), kind, tuple(inside))
 
     def _panel(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
         """Pack one panel of so many vectors, the last of which has `tail` columns."""
-        kernel, writer, moved = self.kernel, self.writer, self.vectors.moved
+        kernel, writer, moved, seen = self.kernel, self.writer, self.vectors.moved, self.read.moved
         lanes, row, column = kernel.lanes, kernel.source.row, kernel.source.column
         if column == 1 or row != 1:
             with writer.loop(0, kernel.inner) as loop:
-                self._row(moved(packed, (loop.index, vectors * lanes)), moved(source, (loop.index, row)), vectors, tail)
+                self._row(moved(packed, (loop.index, vectors * lanes)), seen(source, (loop.index, row)), vectors, tail)
             return
         whole, full = kernel.inner // lanes, vectors if tail == lanes else vectors - 1
         with writer.loop(0, full) as vector, writer.loop(0, whole) as square:
             to = moved(packed, (vector.index, lanes), (square.index, vectors * lanes * lanes))
-            of = moved(source, (vector.index, lanes * column), (square.index, lanes))
+            of = seen(source, (vector.index, lanes * column), (square.index, lanes))
             writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes}, i64 {column})")
         self._numbers(packed, source, (whole * lanes, kernel.inner), (0, full * lanes, vectors * lanes))
         if full < vectors:
@@ -96,8 +100,8 @@ class PackEmitter:
             return
         for vector in range(vectors):
             count = tail if vector == vectors - 1 else lanes
-            value = self.vectors.load_apart(self.vectors.address(source, vector * lanes * stride), stride, count)
-            self.vectors.store(value, self.vectors.address(packed, vector * lanes))
+            value = self.read.load_apart(self.read.address(source, vector * lanes * stride), stride, count)
+            self.vectors.store(self._converted(value), self.vectors.address(packed, vector * lanes))
 
     def _row_apart(self, packed: Register, source: Register, columns: int, width: int) -> None:
         """Copy numbers that lie apart one by one, and zeros up to the width.
@@ -108,15 +112,15 @@ class PackEmitter:
         writer, element = self.writer, self.vectors.element
         whole = columns // TOGETHER * TOGETHER
         with writer.loop(0, whole // TOGETHER) as loop:
-            of = self.vectors.moved(source, (loop.index, TOGETHER * self.kernel.source.column))
+            of = self.read.moved(source, (loop.index, TOGETHER * self.kernel.source.column))
             to = self.vectors.moved(packed, (loop.index, TOGETHER))
             for number in range(TOGETHER):
-                of_number = self.vectors.address(of, number * self.kernel.source.column)
-                writer.store(writer.load(element, of_number), self.vectors.address(to, number))
+                of_number = self.read.address(of, number * self.kernel.source.column)
+                writer.store(self._number(of_number), self.vectors.address(to, number))
         for column in range(whole, width):
             value = constant(element, 0.0)
             if column < columns:
-                value = writer.load(element, self.vectors.address(source, column * self.kernel.source.column))
+                value = self._number(self.read.address(source, column * self.kernel.source.column))
             writer.store(value, self.vectors.address(packed, column))
 
     def _numbers(
@@ -125,9 +129,9 @@ class PackEmitter:
         """Copy some rows of some columns, of a panel of a width, one by one: what is left over at the edges."""
         first, stop, width = columns
         with self.writer.loop(*rows) as row, self.writer.loop(first, stop) as column:
-            of = self.vectors.moved(source, (row.index, 1), (column.index, self.kernel.source.column))
+            of = self.read.moved(source, (row.index, 1), (column.index, self.kernel.source.column))
             to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
-            self.writer.store(self.writer.load(self.vectors.element, of), to)
+            self.writer.store(self._number(of), to)
 
     def _zeros(self, packed: Register, columns: tuple[int, int]) -> None:
         """Fill the columns up to the width of the panel."""
@@ -155,7 +159,30 @@ class PackEmitter:
         if not self.square:
             self.square = f"{self.kernel.name}.square"
             writer = self.writer.module.inner_function(self.square, ["ptr", "ptr", "i64", "i64"])
-            square = Vectors(writer, self.kernel.element, self.kernel.lanes)
+            read = Vectors(writer, self.kernel.read, self.kernel.lanes)
             to, of, width, apart = writer.parameters
-            transpose_square(square, (of, apart), (to, width))
+            if not self.kernel.casts:
+                transpose_square(read, (of, apart), (to, width))
+                return self.square
+            lanes = self.kernel.lanes
+            memory = writer.scratch(read.element, lanes * lanes)
+            transpose_square(read, (of, apart), (memory, writer.integer(lanes)))
+            with writer.loop(0, lanes) as row:
+                value = converted(writer, read.load(read.moved(memory, (row.index, lanes))), self.kernel.casts)
+                place = writer.offset(to, self.vectors.element, writer.binary("mul", row.index, width))
+                writer.store(value, place)
         return self.square
+
+    def _number(self, address: Register) -> Register:
+        """Load one number, as it is packed."""
+        return self._converted(self.writer.load(self.read.element, address))
+
+    def _converted(self, numbers: Register) -> Register:
+        return converted(self.writer, numbers, self.kernel.casts)
+
+
+def converted(writer: FunctionWriter, numbers: Register, casts: Sequence[str]) -> Register:
+    """Convert numbers of the first of some dtypes to the others in turn."""
+    for before, after in pairwise(casts):
+        numbers = cast(writer, numbers, before, after)
+    return numbers

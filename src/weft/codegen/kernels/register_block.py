@@ -111,6 +111,11 @@ class RegisterBlock:
         return [self.vectors.writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
 
 
+def stored_and_read(vectors: Vectors, epilogue: Epilogue) -> list[Vectors]:
+    """Give vectors of what an epilogue stores, and of each of its inputs."""
+    return [vectors.of(dtype) for dtype in (epilogue.stored(vectors.dtype), *epilogue.dtypes(vectors.dtype))]
+
+
 class EpilogueEmitter:
     """Applies an epilogue to the sums of one register block; `pointers` are its inputs at the block's first place."""
 
@@ -118,14 +123,15 @@ class EpilogueEmitter:
         self.vectors = vectors
         self.epilogue = epilogue
         self.pointers = pointers
+        self.stored, *self._reads = stored_and_read(vectors, epilogue)
         self._first_operand = 1 if epilogue.bias else 0
         self._shared: dict[tuple[int, int, int, int | None], Register] = {}
 
     def at(self, row: Register, column: Register) -> "EpilogueEmitter":
         """Give an emitter whose first place is one known when the kernel runs."""
         moved = [
-            self.vectors.moved(pointer, (row, operand.row), (column, operand.column))
-            for pointer, operand in zip(self.pointers, self.epilogue.inputs, strict=True)
+            own.moved(pointer, (row, operand.row), (column, operand.column))
+            for own, pointer, operand in zip(self._reads, self.pointers, self.epilogue.inputs, strict=True)
         ]
         return EpilogueEmitter(self.vectors, self.epilogue, moved)
 
@@ -142,8 +148,8 @@ class EpilogueEmitter:
         if not self.epilogue.body:
             return value
         numbers = range(self._first_operand, len(self.epilogue.inputs))
-        operands = [self._read(number, row, column, count) for number in numbers]
-        inputs = [Typed(register, self.vectors.dtype) for register in (value, *operands)]
+        operands = [Typed(self._read(number, row, column, count), self._reads[number].dtype) for number in numbers]
+        inputs = [Typed(value, self.vectors.dtype), *operands]
         context = BodyContext(self.vectors.lanes, _no_position)
         return emit_body(self.vectors.writer, self.epilogue.body, inputs, context)[-1].register
 
@@ -152,8 +158,9 @@ class EpilogueEmitter:
         operand = self.epilogue.inputs[number]
         place = (number, row if operand.row else 0, column if operand.column else 0, count)
         if place not in self._shared:
-            address = self.vectors.address(self.pointers[number], row * operand.row + column * operand.column)
-            self._shared[place] = self.vectors.load_apart(address, operand.column, count)
+            own = self._reads[number]
+            address = own.address(self.pointers[number], row * operand.row + column * operand.column)
+            self._shared[place] = own.load_apart(address, operand.column, count)
         return self._shared[place]
 
 
@@ -163,7 +170,10 @@ def _no_position(instruction: Instruction) -> Register:
 
 @dataclass(frozen=True)
 class Ending:
-    """What surrounds the sums: the addresses of output rows, the epilogue, and whether to add to the output."""
+    """What surrounds the sums: the addresses of output rows, the epilogue, and whether to add to the output.
+
+    What is added to, in parts or because the kernel accumulates, has the dtype of the sums.
+    """
 
     rows: list[Register]
     epilogue: EpilogueEmitter
@@ -261,19 +271,19 @@ class BlockFunction:
         return [writer.select(first, start, self.vectors.zero) for start in starts]
 
     def _finish(self, sums: list[Register], *, add: bool, last: bool) -> None:
-        vectors = self.vectors
+        vectors, stored = self.vectors, self.ending.epilogue.stored
         if last and self.ending.epilogue.epilogue.is_long:
             self._finish_row_by_row(sums, add=add)
             return
         for value, place in zip(sums, self._places(), strict=True):
             row, column, count = place
-            address = vectors.address(self.ending.rows[row], column)
+            address = stored.address(self.ending.rows[row], column)
             total = vectors.writer.binary("fadd", value, vectors.load(address, count)) if add else value
-            vectors.store(self.ending.epilogue.apply(total, *place) if last else total, address, count)
+            stored.store(self.ending.epilogue.apply(total, *place) if last else total, address, count)
 
     def _finish_row_by_row(self, sums: list[Register], *, add: bool) -> None:
         """Apply a long epilogue in a loop over rows, from sums and addresses of rows put on the stack."""
-        writer, vectors, shape = self.writer, self.vectors, self.shape
+        writer, vectors, shape, stored = self.writer, self.vectors, self.shape, self.ending.epilogue.stored
         values = writer.stack(f"[{len(sums)} x {vectors.kind}]")
         rows = writer.stack(f"[{shape.rows} x ptr]")
         for number, value in enumerate(sums):
@@ -286,6 +296,6 @@ class BlockFunction:
             first = vectors.moved(values, (loop.index, shape.vectors * vectors.lanes))
             for vector in range(shape.vectors):
                 column, count = vector * vectors.lanes, shape.count(vector, vectors.lanes)
-                address, total = vectors.address(out, column), vectors.load(vectors.address(first, column))
+                address, total = stored.address(out, column), vectors.load(vectors.address(first, column))
                 total = writer.binary("fadd", total, vectors.load(address, count)) if add else total
-                vectors.store(epilogue.apply(total, 0, column, count), address, count)
+                stored.store(epilogue.apply(total, 0, column, count), address, count)

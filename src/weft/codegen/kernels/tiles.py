@@ -10,7 +10,7 @@ columns, of at most two sizes each (`Blocks`), and the numbers it adds up into p
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.codegen.kernels.register_block import BlockShape
@@ -84,15 +84,18 @@ def choose_size(writer: FunctionWriter, index: Register, blocks: Blocks, emit: C
 
 
 def matrix_pointers(
-    vectors: Vectors, index: Register, batch: tuple[int, ...], operands: list[tuple[Register, tuple[int, ...]]]
+    writer: FunctionWriter,
+    index: Register,
+    batch: tuple[int, ...],
+    operands: Sequence[tuple[Register, tuple[int, ...], Vectors]],
 ) -> list[Register]:
-    """Move pointers to one matrix of a batch; each comes with its strides along the batch dimensions."""
-    pointers = [pointer for pointer, _ in operands]
+    """Move pointers to one matrix of a batch; each comes with its strides along the batch, and vectors of its dtype."""
+    pointers = [pointer for pointer, _, _ in operands]
     for place in reversed(range(len(batch))):
-        index, coordinate = vectors.writer.divide(index, batch[place])
+        index, coordinate = writer.divide(index, batch[place])
         pointers = [
             vectors.moved(pointer, (coordinate, strides[place]))
-            for pointer, (_, strides) in zip(pointers, operands, strict=True)
+            for pointer, (_, strides, vectors) in zip(pointers, operands, strict=True)
         ]
     return pointers
 

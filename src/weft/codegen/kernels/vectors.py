@@ -14,8 +14,6 @@ from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register, constant, constants, vector
 from weft.plan.kernels.expression import Instruction, View
 
-ELEMENTS = {"f32": "float", "f64": "double", "bf16": "bfloat", "i64": "i64"}
-
 
 class Vectors:
     """Loads, stores and arithmetic on vectors of `lanes` numbers; `count` says how many of them exist, if not all."""
@@ -23,10 +21,14 @@ class Vectors:
     def __init__(self, writer: FunctionWriter, element: str, lanes: int) -> None:
         self.writer = writer
         self.dtype = element
-        self.element = ELEMENTS[element]
+        self.element = HELD[element].stored
         self.lanes = lanes
         self.kind = vector(self.element, lanes)
         self.zero = constant(self.kind, 0.0)
+
+    def of(self, dtype: str) -> "Vectors":
+        """Give vectors of as many numbers of another dtype."""
+        return self if dtype == self.dtype else Vectors(self.writer, dtype, self.lanes)
 
     def address(self, base: Register, index: Register | int) -> Register:
         """Give the address so many elements after a base."""

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.codegen.kernels.gemm import emit_gemm
+from weft.codegen.kernels.pack import converted
 from weft.codegen.kernels.register_block import EpilogueEmitter
 from weft.codegen.kernels.tiles import first_of
 from weft.codegen.kernels.vectors import Vectors
@@ -271,8 +272,8 @@ class _OutputTransform:
             epilogue = self.epilogue.at(pixel, channel)
             total = writer.binary("fadd", value, epilogue.bias(0, 0, count)) if kernel.epilogue.bias else value
             places = ((image, layout.image), (y, layout.row), (x, layout.column), (channel, 1))
-            out = self.vectors.moved(self.out, *places)
-            self.vectors.store(epilogue.apply(total, 0, 0, count), out, count)
+            out = epilogue.stored.moved(self.out, *places)
+            epilogue.stored.store(epilogue.apply(total, 0, 0, count), out, count)
 
 
 class _WeightTransform:
@@ -282,6 +283,7 @@ class _WeightTransform:
         self.writer = writer
         self.kernel = kernel
         self.number = Vectors(writer, kernel.element, 1)
+        self.read = self.number.of(kernel.casts[0] if kernel.casts else kernel.element)
         self.vectors = Vectors(writer, kernel.element, kernel.lanes)
         self.windows = writer.scratch(self.number.element, WEIGHT_TILE_CHANNELS * PLACES * kernel.lanes)
 
@@ -289,7 +291,7 @@ class _WeightTransform:
         """Emit the whole function."""
         writer, kernel = self.writer, self.kernel
         packed, weight, *scale, begin, end = writer.parameters
-        weight = self.number.address(weight, kernel.offset)
+        weight = self.read.address(weight, kernel.offset)
         with writer.loop(begin, end) as tile:
             vector, part = writer.divide(tile.index, kernel.parts)
             column, row = writer.multiply(vector, kernel.lanes), writer.multiply(part, WEIGHT_TILE_CHANNELS)
@@ -297,7 +299,7 @@ class _WeightTransform:
                 self._count(column, kernel.out_channels, kernel.lanes),
                 self._count(row, kernel.in_channels, WEIGHT_TILE_CHANNELS),
             )
-            of = self.number.moved(weight, (column, kernel.weight[0]), (row, kernel.weight[1]))
+            of = self.read.moved(weight, (column, kernel.weight[0]), (row, kernel.weight[1]))
             self._gather(of, columns, rows)
             by = self._scale(scale[0], vector, column) if scale else None
             to, step = self._panel(packed, vector)
@@ -324,11 +326,12 @@ class _WeightTransform:
         by_column, by_row = (columns, out_stride, 1), (rows, in_stride, PLACES * kernel.lanes)
         outer, inner = (by_column, by_row) if abs(out_stride) > abs(in_stride) else (by_row, by_column)
         with writer.loop(0, outer[0]) as slow, writer.loop(0, inner[0]) as fast:
-            of = self.number.moved(weight, (slow.index, outer[1]), (fast.index, inner[1]))
+            of = self.read.moved(weight, (slow.index, outer[1]), (fast.index, inner[1]))
             to = self.number.moved(self.windows, (slow.index, outer[2]), (fast.index, inner[2]))
             for place in range(PLACES):
                 row, column = divmod(place, SIDE)
-                value = self.number.load(self.number.address(of, row * kernel.weight[2] + column * kernel.weight[3]))
+                value = self.read.load(self.read.address(of, row * kernel.weight[2] + column * kernel.weight[3]))
+                value = converted(writer, value, kernel.casts)
                 self.number.store(value, self.number.address(to, place * kernel.lanes))
 
     def _scale(self, scale: Register, vector: Register, column: Register) -> Register:

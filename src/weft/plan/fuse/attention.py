@@ -14,12 +14,12 @@ import torch
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
 from weft.plan.fuse.assembly import Assembly, view_of
-from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.fusion import Fusion, Source, dtype_of, tensor_type
 from weft.plan.fuse.matmul import Factors, PendingKernel, factors_of, matrix_of, right_operand
 from weft.plan.kernels.attention import AttentionKernel, AttentionSchedule, AttentionSizes, choose_attention
 from weft.plan.kernels.attention_gradient import AttentionGradientKernel, AttentionOperands, choose_attention_gradient
 from weft.plan.kernels.expression import SHORT_FLOATS, Instruction
-from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, Matrix, PackedMatrix, packs_right
+from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, Matrix, PackedMatrix, choose_schedule, packs_right
 from weft.plan.regions.attention import attention_sizes
 from weft.plan.regions.lazy import (
     BodyWriter,
@@ -108,7 +108,7 @@ def _factors(fusion: Fusion, left: Value, right: Value, *, once: bool = False) -
     """The product of one tensor's rows with those of another."""
     leaf, across = fusion.assembly.in_memory(fusion.lazies[left]), _right(fusion, right)
     *batch, rows, inner = leaf.window.shape
-    return factors_of(fusion, (tuple(batch), leaf, across), (rows, across.window.shape[-1], inner), once=once)
+    return factors_of(fusion, (tuple(batch), leaf, Source(across)), (rows, across.window.shape[-1], inner), once=once)
 
 
 @dataclass(slots=True, eq=False)
@@ -213,9 +213,9 @@ def _values(
     fusion: Fusion, value: Value, sizes: AttentionSizes, schedule: AttentionSchedule
 ) -> tuple[Matrix | PackedMatrix, Location]:
     right = fusion.assembly.in_memory(fusion.lazies[value])
-    product = (sizes.rows, sizes.columns, sizes.keys)
+    product, target = (sizes.rows, sizes.columns, sizes.keys), fusion.assembly.target
     if not schedule.key_block:
-        return right_operand(fusion, right, product, right.dtype)
+        return right_operand(fusion, Source(right), product, choose_schedule(right.dtype, product, target))
     # A block of keys must be rows side by side, which packed panels do not have.
     right = _side_by_side(fusion, right) if packs_right(product, matrix_of(right.window), right.dtype) else right
     return matrix_of(right.window), fusion.assembly.location(right)

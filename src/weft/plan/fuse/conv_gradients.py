@@ -42,7 +42,7 @@ from weft.plan.kernels.conv_weight import (
     choose_weight_gradient_schedule,
     with_roles_exchanged,
 )
-from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.expression import DTYPE_BYTES, SHORT_FLOATS
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand
 from weft.plan.kernels.images import Images, ImageWindow
 from weft.plan.kernels.pack import PackKernel
@@ -208,7 +208,8 @@ SHARES, PIXELS_TO_SHARE, USUAL_PLACES = 4, 16 * 1024, 9
 
 def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     """The gradient of a convolution's input, from that of its output; also a transposed convolution."""
-    weight = fusion.assembly.in_memory(fusion.operand(value, 1))
+    source = fusion.source(fusion.operand(value, 1))
+    weight = source.leaf
     shape, dtype, groups = tensor_type(value).shape, dtype_of(value), value.attributes["groups"]
     conv, target = _sizes(value, dtype, shape, weight.window.shape), fusion.assembly.target
     border = border_for_few_channels(conv, target) if groups == 1 else None
@@ -221,14 +222,18 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
     )  # fmt: skip
     is_weight = fusion.is_weight(weight)
     found = input_gradient(asked, target)
-    packed_now = [] if is_weight else [packed_weights(fusion, part, pack, weight) for _, part, pack in found]
+
+    def packed_part(part: ConvKernel, pack: PackKernel, scale: tuple[Leaf | None, int] = (None, 0)) -> Location:
+        return packed_weights(fusion, part, replace(pack, casts=source.casts), weight, scale)
+
+    packed_now = [] if is_weight else [packed_part(part, pack) for _, part, pack in found]
 
     def emit(scale: Leaf | None, out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         asked_now = replace(asked, name=fusion.assembly.name("input_gradient"), of_input=images_of(out.window))
         for number, (first, part, pack) in enumerate(input_gradient(asked_now, target)):
-            packed = packed_now[number] if packed_now else packed_weights(fusion, part, pack, weight, (scale, first))
+            packed = packed_now[number] if packed_now else packed_part(part, pack, (scale, first))
             places = [
-                moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[dtype])
+                moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[leaf.dtype])
                 for leaf, operand in zip(inputs, epilogue.inputs, strict=True)
             ]
             reads = (fusion.assembly.location(gradient), packed, *places)
@@ -240,9 +245,11 @@ def convolve_back(fusion: Fusion, value: Value) -> Lazy:
         return found if found is not None and found.row == 0 else None
 
     scaled = partial(partial, emit) if is_weight else None
-    return PendingKernel(
-        fusion, home, dtype, partial(emit, None), steps, shape[1], scaled=scaled, writes=writes_images
-    ).lazy()
+    made = PendingKernel(fusion, home, dtype, partial(emit, None), steps, shape[1], scaled=scaled)
+    made.writes = writes_images
+    if source.is_short and all(part.walk.parts.count <= 1 for _, part, _ in found):
+        made.shorter = SHORT_FLOATS
+    return made.lazy()
 
 
 def weigh(fusion: Fusion, value: Value) -> Lazy:

@@ -8,7 +8,7 @@ from math import prod
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import KernelCall, Location
-from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.fusion import Fusion, Source, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import (
     Border,
     bordered,
@@ -32,7 +32,7 @@ from weft.plan.kernels.conv import (
     pack_conv_weights,
     wants_border,
 )
-from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.expression import DTYPE_BYTES, SHORT_FLOATS
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand
 from weft.plan.kernels.images import ImageWindow
 from weft.plan.kernels.pack import PackKernel
@@ -55,7 +55,7 @@ def winograd_way(sizes: ConvSizes, target: Target) -> tuple[Way, int]:
     return choose_winograd(sizes, target) if sizes.element == "f32" else ("direct", 0)
 
 
-def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images: Leaf, weight: Leaf) -> Lazy:
+def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images: Leaf, weight: Source) -> Lazy:
     """A convolution, with the elementwise code behind it."""
     shape, assembly = tensor_type(value).shape, fusion.assembly
     home = in_order_of(shape, channels_last_strides(shape))
@@ -65,7 +65,7 @@ def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images:
         sizes.window.padding, images_of(images.window), images_of(home), Epilogue(), block,
         winograd_product("product", sizes, block, assembly.target),
     )  # fmt: skip
-    is_weight = fusion.is_weight(weight)
+    is_weight = fusion.is_weight(weight.leaf)
     packed_now = None if is_weight else _packed_weights(fusion, plain_kernel, weight, None)
 
     def emit(scale: Leaf | None, out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
@@ -83,7 +83,7 @@ def convolve_by_winograd(fusion: Fusion, value: Value, sizes: ConvSizes, images:
 
     scaled = partial(partial, emit) if is_weight else None
     made = PendingKernel(fusion, home, sizes.element, partial(emit, None), steps, sizes.out_channels, scaled=scaled)
-    made.writes = writes_images
+    made.writes, made.shorter = writes_images, SHORT_FLOATS if weight.is_short else ()
     return made.lazy()
 
 
@@ -101,12 +101,13 @@ def _products(fusion: Fusion, kernel: WinogradKernel, images: Leaf, packed: Loca
     return products
 
 
-def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Leaf, scale: Leaf | None) -> Location:
+def _packed_weights(fusion: Fusion, kernel: WinogradKernel, weight: Source, scale: Leaf | None) -> Location:
     """The transformed weights, packed: when a weight has changed, or in the call where it is none."""
-    assembly, (out, into, row, column) = fusion.assembly, weight.window.strides
+    assembly, (out, into, row, column) = fusion.assembly, weight.leaf.window.strides
     prepare = winograd_weights(kernel, assembly.name("prepare"), (out, into, row, column), scaled=scale is not None)
-    size, source = PRODUCTS * prepare.packed_size, assembly.location(weight)
-    if not fusion.is_weight(weight):
+    prepare = replace(prepare, casts=weight.casts)
+    size, source = PRODUCTS * prepare.packed_size, assembly.location(weight.leaf)
+    if not fusion.is_weight(weight.leaf):
         packed = Location(assembly.buffer("arena", size, kernel.element))
         assembly.call(prepare, (packed,), (source,))
         return packed
@@ -122,7 +123,8 @@ FEW_PIXELS = 64
 
 def convolve(fusion: Fusion, value: Value) -> Lazy:
     """A convolution of images; inside, channels lie side by side."""
-    weight, out_shape = fusion.assembly.in_memory(fusion.operand(value, 1)), tensor_type(value).shape
+    source, out_shape = fusion.source(fusion.operand(value, 1)), tensor_type(value).shape
+    weight = source.leaf
     sizes, groups = _sizes(fusion, value, weight), value.attributes["groups"]
     depthwise = _is_depthwise(value)
     along_inputs = groups == 1 and goes_along_inputs(sizes, fusion.assembly.target)
@@ -131,7 +133,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
     home, dtype = in_order_of(out_shape, channels_last_strides(out_shape)), sizes.element
     way = winograd_way(sizes, fusion.assembly.target)[0] if groups == 1 and images.window.strides[1] == 1 else "direct"
     if way != "direct" and not (way == "stages" and _waits_for_weights(fusion, sizes)):
-        return convolve_by_winograd(fusion, value, sizes, images, weight)
+        return convolve_by_winograd(fusion, value, sizes, images, source)
     choose = choose_depthwise_schedule if depthwise else choose_conv_schedule
     choose = choose_dot_schedule if along_inputs and sizes.dense else choose
     plain_kernel = ConvKernel(
@@ -144,6 +146,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
 
     def packed_part(scale: Leaf | None, first: int, part: ConvKernel) -> Location:
         pack = pack_conv_weights(part, fusion.assembly.name("pack"), _order(part, weight, first))
+        pack = replace(pack, casts=source.casts)
         return packed_weights(fusion, part, pack, weight, (scale, first))
 
     packed_now = [] if is_weight else [packed_part(None, *one) for one in parts]
@@ -156,7 +159,7 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
             name = fusion.assembly.name("convolution")
             kernel = replace(part, name=name, output=output, epilogue=epilogue)
             places = [
-                moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[dtype])
+                moved(fusion.assembly.location(leaf), first * operand.column * DTYPE_BYTES[leaf.dtype])
                 for leaf, operand in zip(inputs, epilogue.inputs, strict=True)
             ]
             reads = (fusion.assembly.location(images), packed, *places)
@@ -164,10 +167,11 @@ def convolve(fusion: Fusion, value: Value) -> Lazy:
 
     scaled = partial(partial, emit) if is_weight else None
     steps = partial(pixel_steps, out_shape)
-    columns = out_shape[1]
-    return PendingKernel(
-        fusion, home, dtype, partial(emit, None), steps, columns, scaled=scaled, writes=writes_images
-    ).lazy()
+    made = PendingKernel(fusion, home, dtype, partial(emit, None), steps, out_shape[1], scaled=scaled)
+    made.writes = writes_images
+    if source.is_short and all(part.walk.parts.count <= 1 for _, part in parts):
+        made.shorter = SHORT_FLOATS
+    return made.lazy()
 
 
 def _sizes(fusion: Fusion, value: Value, weight: Leaf) -> ConvSizes:

@@ -196,7 +196,7 @@ def _finish_all_but_last(fuser: Fusion, value: Value) -> None:
 def _age(lazy: Lazy) -> int | None:
     """When the product was met that can compute an expression; None if none can."""
     products = {leaf.source.pending for leaf in lazy.leaves() if isinstance(leaf.source.pending, PendingKernel)}
-    fitting = all((one.dtype, one.home.size) == (lazy.dtype, lazy_size(lazy)) for one in products)
+    fitting = all(one.computes(lazy.dtype) and one.home.size == lazy_size(lazy) for one in products)
     return max((one.met for one in products), default=None) if fitting else None
 
 

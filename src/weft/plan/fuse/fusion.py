@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -15,12 +15,35 @@ from weft.ir.types import DTYPE_NAMES, TensorType
 from weft.plan.form.plan import KernelCall, Location
 from weft.plan.fuse.assembly import Assembly, preferred
 from weft.plan.kernels.blocks import Blocks
-from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.expression import DTYPE_BYTES, SHORT_FLOATS
 from weft.plan.regions.indices import IndexLimit, uniform
-from weft.plan.regions.lazy import Lazy, Leaf
+from weft.plan.regions.lazy import Computed, Lazy, Leaf, Node
 from weft.plan.regions.region import Region
 from weft.plan.regions.window import Window, is_dense, plain, same_layout
 from weft.target import Target
+
+FLOATS = frozenset({"f32", "f64", *SHORT_FLOATS})
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor in memory, and its dtype with those that a kernel which packs it converts its numbers to, in turn."""
+
+    leaf: Leaf
+    casts: tuple[str, ...] = ()
+
+    @property
+    def is_short(self) -> bool:
+        """Tell whether numbers were rounded to a short float."""
+        return any(dtype in SHORT_FLOATS for dtype in self.casts)
+
+    @property
+    def lazy(self) -> Lazy:
+        """The numbers as they are packed, as an expression."""
+        node: Node = self.leaf
+        for dtype in self.casts[1:]:
+            node = Computed("cast", (node,), dtype)
+        return Lazy(self.leaf.window.shape, node)
 
 
 class LooseOutputs:
@@ -88,7 +111,7 @@ class Fusion:
         self.open_groups: list[object] = []
         self.copies: dict[tuple[int, Window], Leaf] = {}
         self.rows: dict[tuple[int, Window], Leaf] = {}
-        self.panels: dict[tuple[int, Window, Blocks, int], Location] = {}
+        self.panels: dict[tuple[tuple[str, ...], int, Window, Blocks, int], Location] = {}
         self.checked: set[IndexLimit] = set()
 
     def operand(self, value: Value, index: int = 0) -> Lazy:
@@ -161,6 +184,16 @@ class Fusion:
     def weight_bytes(self) -> int:
         """The bytes of all parameters and buffers that the region reads."""
         return sum(tensor_type(value).size * DTYPE_BYTES[dtype_of(value)] for value in self.region.weights)
+
+    def source(self, lazy: Lazy) -> Source:
+        """What a kernel that packs an expression reads: the tensor in memory that it converts, else the expression."""
+        casts, node = [lazy.dtype], lazy.node
+        while isinstance(node, Computed) and node.op == "cast" and node.dtype in FLOATS:
+            [node] = node.operands
+            casts.append(node.dtype)
+        if isinstance(node, Leaf) and node.source.pending is None and len(casts) > 1 and node.dtype in FLOATS:
+            return Source(node, tuple(reversed(casts)))
+        return Source(self.assembly.in_memory(lazy))
 
     def prepared(self, lazy: Lazy, window: Window) -> Leaf:
         """An expression of weights in this layout, made when one of them has changed; it counts as a weight itself."""

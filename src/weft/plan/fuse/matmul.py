@@ -8,8 +8,9 @@ from functools import partial
 
 from weft.ir.graph import Value
 from weft.plan.form.plan import Location
-from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
+from weft.plan.fuse.fusion import Fusion, Source, dtype_of, tensor_type
 from weft.plan.fuse.prepare import fold, prepare
+from weft.plan.kernels.expression import SHORT_FLOATS, explicit_rounding
 from weft.plan.kernels.gemm import (
     FEW_ROWS,
     Epilogue,
@@ -61,8 +62,8 @@ class PendingKernel:
     epilogue operand's strides from a window of the product's shape, or None where the kernel cannot read it so.
     Without `takes_code` the kernel has no room for code.
     `scaled` gives what emits the product with its columns multiplied by what a leaf reads, where its weights are packed
-    so. `writes` tells whether the kernel can write a window, where that is not what it can read. `met` is the position
-    of the product in its region.
+    so. `writes` tells whether the kernel can write a window, where that is not what it can read. Besides its own dtype
+    its code may read and store `shorter` floats. `met` is the position of the product in its region.
     """
 
     fusion: Fusion
@@ -74,11 +75,16 @@ class PendingKernel:
     takes_code: bool = True
     scaled: Callable[[Leaf], Emit] | None = None
     writes: Callable[[Window], bool] | None = None
+    shorter: tuple[str, ...] = ()
     memory: int = -1
     met: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.met = self.fusion.position
+
+    def computes(self, dtype: str) -> bool:
+        """Whether the kernel's code may have numbers of a dtype, and store them."""
+        return dtype == self.dtype or dtype in self.shorter
 
     def lazy(self) -> Lazy:
         """The product as an expression."""
@@ -98,7 +104,7 @@ class PendingKernel:
 
     def take(self, lazy: Lazy, out: Leaf) -> bool:
         """Compute an expression of the product while it is in registers, if that can be."""
-        if self.memory >= 0 or out.dtype != self.dtype or plain(lazy.shape).size != self.home.size:
+        if self.memory >= 0 or not self.computes(out.dtype) or plain(lazy.shape).size != self.home.size:
             return False
         found = self._in_own_shape(self._others_in_memory(lazy), out)
         if found is None or not self._can_write(found[1].window):
@@ -154,13 +160,15 @@ class PendingKernel:
 
     def _epilogue(self, lazy: Lazy, bias: Leaf | None) -> tuple[Epilogue, tuple[Leaf, ...]] | None:
         for node in walk(lazy.node):
-            if isinstance(node, Counted) or (not isinstance(node, Leaf) and node.dtype not in (self.dtype, "bool")):
+            if isinstance(node, Counted) or not (
+                isinstance(node, Leaf) or node.dtype == "bool" or self.computes(node.dtype)
+            ):
                 return None
         if bias is None:
             lazy, bias = self._bias(lazy)
         others = [leaf for leaf in lazy.leaves() if leaf.source.pending is None]
         steps = [self.steps(leaf.window) for leaf in others]
-        if any(step is None for step in steps) or any(leaf.dtype != self.dtype for leaf in others):
+        if any(step is None for step in steps) or not all(self.computes(leaf.dtype) for leaf in others):
             return None
         writer = BodyWriter(lambda leaf: 0 if leaf.source.pending is self else 1 + others.index(leaf), 1 + len(others))
         result = writer.write(lazy.node)
@@ -168,8 +176,14 @@ class PendingKernel:
             return None
         if not writer.body and not isinstance(lazy.node, Leaf):
             return None
-        bias_steps = self.steps(bias.window) if bias else None
-        epilogue = Epilogue(bias_steps, tuple(step for step in steps if step is not None), tuple(writer.body))
+        dtypes = [self.dtype, *(leaf.dtype for leaf in others)]
+        body, _ = explicit_rounding(dtypes, writer.body, (result,))
+        operands = (
+            replace(step, dtype="" if leaf.dtype == self.dtype else leaf.dtype)
+            for step, leaf in zip(steps, others, strict=True)
+            if step is not None
+        )
+        epilogue = Epilogue(self.steps(bias.window) if bias else None, tuple(operands), body)
         return epilogue, (*((bias,) if bias else ()), *others)
 
     def _bias(self, lazy: Lazy) -> tuple[Lazy, Leaf | None]:
@@ -197,7 +211,8 @@ class PendingKernel:
 
 def multiply(fusion: Fusion, value: Value) -> Lazy:
     """A batch of matrix products."""
-    left, right = (fusion.assembly.in_memory(fusion.operand(value, index)) for index in (0, 1))
+    left, source = fusion.assembly.in_memory(fusion.operand(value)), fusion.source(fusion.operand(value, 1))
+    right = source.leaf
     shape, dtype = tensor_type(value).shape, dtype_of(value)
     *batch, rows, columns = shape
     inner = left.window.shape[-1]
@@ -210,9 +225,9 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
         if flat is not None:
             left, right = replace(left, window=flat), replace(right, window=_last_two(right.window))
             batch, rows = [], flat.shape[0]
-    matrices = tuple(batch)
+    matrices, source = tuple(batch), replace(source, leaf=right)
     once = fusion.uses[value.operands[1]] == 1
-    factors = factors_of(fusion, (matrices, left, right), (rows, columns, inner), once=once)
+    factors = factors_of(fusion, (matrices, left, source), (rows, columns, inner), once=once)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         window = out.window.reshaped((*matrices, rows, columns))
@@ -231,14 +246,16 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             return None
         return EpilogueOperand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
-    return PendingKernel(fusion, plain(shape), dtype, emit, steps, columns).lazy()
+    shorter = SHORT_FLOATS if source.is_short else ()
+    return PendingKernel(fusion, plain(shape), dtype, emit, steps, columns, shorter=shorter).lazy()
 
 
 def factors_of(
-    fusion: Fusion, matrices: tuple[tuple[int, ...], Leaf, Leaf], sizes: tuple[int, int, int], *, once: bool
+    fusion: Fusion, matrices: tuple[tuple[int, ...], Leaf, Source], sizes: tuple[int, int, int], *, once: bool
 ) -> Factors:
     """Choose how products of a batch read both operands; `once`: nothing else reads the right one."""
-    batch, left, right = matrices
+    batch, left, source = matrices
+    right, target = source.leaf, fusion.assembly.target
     if copies_left(sizes, matrix_of(left.window)):
         left = _row_by_row(fusion, left)
     if (
@@ -246,10 +263,11 @@ def factors_of(
         and not _is_packed_weight(fusion, right)
         and reads_across(sizes, matrix_of(left.window), matrix_of(right.window))
     ):
-        schedule = choose_dots(left.dtype, sizes, fusion.assembly.target)
+        schedule = choose_dots(left.dtype, sizes, target, in_parts=not source.is_short)
+        right = fusion.assembly.in_memory(source.lazy)
         return Factors(batch, left, matrix_of(right.window), fusion.assembly.location(right), schedule)
-    schedule = choose_schedule(left.dtype, sizes, fusion.assembly.target)
-    return Factors(batch, left, *right_operand(fusion, right, sizes, left.dtype), schedule)
+    schedule = choose_schedule(left.dtype, sizes, target, in_parts=not source.is_short)
+    return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule)
 
 
 def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
@@ -263,30 +281,31 @@ def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
 
 
 def right_operand(
-    fusion: Fusion, right: Leaf, sizes: tuple[int, int, int], dtype: str
+    fusion: Fusion, source: Source, sizes: tuple[int, int, int], schedule: GemmSchedule
 ) -> tuple[Matrix | PackedMatrix, Location]:
     """The right operand as the kernel reads it: packed once if it is a weight, per call if its columns lie apart."""
     _, columns, inner = sizes
+    right, dtype = source.leaf, source.lazy.dtype
     weight = _is_packed_weight(fusion, right)
     if not weight and not packs_right(sizes, matrix_of(right.window), dtype):
+        right = fusion.assembly.in_memory(source.lazy)
         return matrix_of(right.window), fusion.assembly.location(right)
-    schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
     batch = right.window.shape[:-2]
     size = packed_size(columns, inner, schedule)
     steps = plain((*batch, size)).strides[:-1]
     elements = plain((*batch, size)).size
     kernel = PackKernel(
         fusion.assembly.name("pack"), dtype, batch, inner, columns, matrix_of(right.window), steps,
-        schedule.lanes, panels(columns, schedule),
+        schedule.lanes, panels(columns, schedule), casts=source.casts,
     )  # fmt: skip
-    source = fusion.assembly.location(right)
+    place = fusion.assembly.location(right)
     if weight:
-        return PackedMatrix(steps), fusion.assembly.pack(kernel, (source,), elements, dtype)
+        return PackedMatrix(steps), fusion.assembly.pack(kernel, (place,), elements, dtype)
     # Products with one right operand, as those of the steps of a recurrent layer, share its panels.
-    key = right.source.buffer, right.window, kernel.panels, kernel.lanes
+    key = source.casts, right.source.buffer, right.window, kernel.panels, kernel.lanes
     if key not in fusion.panels:
         fusion.panels[key] = Location(fusion.assembly.buffer("arena", elements, dtype))
-        fusion.assembly.call(kernel, (fusion.panels[key],), (source,))
+        fusion.assembly.call(kernel, (fusion.panels[key],), (place,))
     return PackedMatrix(steps), fusion.panels[key]
 
 
@@ -352,7 +371,8 @@ def _multiply_transposed(fusion: Fusion, value: Value, right: Leaf) -> Lazy:
     (rows, inner), columns = left.window.shape, right.window.shape[1]
     sizes = (columns, rows, inner)
     schedule = choose_schedule(dtype, sizes, fusion.assembly.target)
-    panels, place = right_operand(fusion, replace(left, window=left.window.permuted((1, 0))), sizes, dtype)
+    across = Source(replace(left, window=left.window.permuted((1, 0))))
+    panels, place = right_operand(fusion, across, sizes, schedule)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         kernel = GemmKernel(

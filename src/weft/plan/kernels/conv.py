@@ -116,6 +116,9 @@ class ConvKernel(Kernel):
         if self.schedule.merge_columns and not side_by_side:
             fact = f"the kernel {self.name} takes columns and channels of its input as one run"
             raise InternalError(fact, why="they do not lie side by side")
+        if self.epilogue.stored(self.element) != self.element and self.walk.parts.count > 1:
+            fact = f"the kernel {self.name} stores {self.epilogue.stored(self.element)} in parts"
+            raise InternalError(fact, why=f"the sums of its parts are {self.element}")
 
     @property
     def way(self) -> Literal["channels", "depthwise", "dot"]:
@@ -241,7 +244,7 @@ class ConvKernel(Kernel):
         def operand(where: EpilogueOperand) -> ByteBox | None:
             rows, channels = part.rows, groups * self.out_channels
             steps = [(where.row, rows[1] - rows[0]), (where.column, channels)]
-            return box(rows[0] * where.row, steps, element)
+            return box(rows[0] * where.row, steps, DTYPE_BYTES[where.dtype or self.element])
 
         vertical = self.rows_seen(part.rows) if images[1] - images[0] == 1 else (0, self.in_size[0])
         stored = self.epilogue.stored_bytes(self.element)

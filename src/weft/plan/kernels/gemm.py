@@ -26,11 +26,15 @@ LONGEST_REPEATED_BODY = 6
 
 @dataclass(frozen=True)
 class EpilogueOperand:
-    """A tensor that an epilogue reads, by its strides in elements; a stride of 0 repeats what it reads."""
+    """A tensor that an epilogue reads, by its strides in elements; a stride of 0 repeats what it reads.
+
+    Without a dtype it has the kernel's element type.
+    """
 
     batch: tuple[int, ...]
     row: int
     column: int
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Epilogue:
     """A body over the sum (value 0) and the operands (the values from 1 on); its last value is stored.
 
     `bias` is added to the sum: it is where the sum starts. A kernel takes the bias, if there is one, and then the
-    operands. All have the kernel's element type, and so has the body's last value.
+    operands. The bias has the kernel's element type. What the body reads and stores may be of a shorter float.
     """
 
     bias: EpilogueOperand | None = None
@@ -58,9 +62,15 @@ class Epilogue:
         """Give the dtype of what is stored, in a kernel of this element type."""
         return self.body[-1].dtype if self.body else element
 
+    def dtypes(self, element: str) -> tuple[str, ...]:
+        """Give the dtype of each input, in a kernel of this element type."""
+        return tuple(operand.dtype or element for operand in self.inputs)
+
     def operand_stored_alike(self, number: int, element: str) -> EpilogueOperand | None:
         """Give an input by its number, if there is one and what is stored is of its dtype."""
-        return self.inputs[number] if 0 <= number < len(self.inputs) and self.stored(element) == element else None
+        if not 0 <= number < len(self.inputs) or self.stored(element) != self.dtypes(element)[number]:
+            return None
+        return replace(self.inputs[number], dtype="")
 
     @property
     def is_long(self) -> bool:
@@ -138,6 +148,9 @@ class GemmKernel(Kernel):
         if self.out.column != 1 and self.columns > 1:
             fact = f"the kernel {self.name} writes columns {self.out.column} apart"
             raise InternalError(fact, why="its vectors run along the columns, which must be side by side")
+        if self.epilogue.stored(self.element) != self.element and (self.accumulate or self.walk.parts.count > 1):
+            fact = f"the kernel {self.name} stores {self.epilogue.stored(self.element)} in parts"
+            raise InternalError(fact, why=f"the sums of its parts are {self.element}")
 
     @property
     def parts(self) -> Blocks:
@@ -208,7 +221,10 @@ class GemmKernel(Kernel):
             matrix(self.out, (rows, columns), self.epilogue.stored_bytes(self.element)),
             matrix(self.left, (rows, inner), element),
             right,
-            *(matrix(line, (rows, columns), element) for line in self.epilogue.inputs),
+            *(
+                matrix(line, (rows, columns), DTYPE_BYTES[dtype])
+                for line, dtype in zip(self.epilogue.inputs, self.epilogue.dtypes(self.element), strict=True)
+            ),
         )
 
     def renamed(self, name: str) -> GemmKernel:
@@ -258,14 +274,19 @@ TILES_PER_CORE = 4  # of a product whose panels do not fit the caches
 LEAST_TILE_ROWS = 200  # rows that share one pass over a panel where the panels do not fit the caches
 
 
-def choose_schedule(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
-    """Choose how a product of so many rows, columns and steps of the sum is computed."""
+def choose_schedule(
+    element: str, sizes: tuple[int, int, int], target: Target, *, in_parts: bool = True
+) -> GemmSchedule:
+    """Choose how a product of so many rows, columns and steps of the sum is computed.
+
+    Without `in_parts` a sum is one chain: what is rounded to a shorter float in the end does not need better.
+    """
     rows, columns, inner = sizes
     lanes, number_bytes = target.lanes(ELEMENT_BITS[element]), ELEMENT_BITS[element] // 8
     vectors = -(-columns // lanes)
     shared = inner * columns * number_bytes > target.l2_bytes // 2
     by_panels = shared and rows <= LEAST_TILE_ROWS
-    longest = LONGEST_SUM[rows <= FEW_ROWS, shared]
+    longest = LONGEST_SUM[rows <= FEW_ROWS, shared] if in_parts else max(inner, 1)
     registers, shares = vector_registers(target), target.cores if by_panels else 1
     # Blocks with room for totals are narrow: cores that multiply more, but shorter, vectors at once wait for loads.
     in_short_parts = rows <= FEW_ROWS and inner > longest and target.vector_bytes >= WIDE_BYTES
@@ -310,7 +331,7 @@ def _fits(steps: int, block: tuple[int, int], target: Target, element: str) -> b
     return steps * (width * target.lanes(bits) + height) * bits // 8 <= target.l1_bytes
 
 
-def choose_dots(element: str, sizes: tuple[int, int, int], target: Target) -> GemmSchedule:
+def choose_dots(element: str, sizes: tuple[int, int, int], target: Target, *, in_parts: bool = True) -> GemmSchedule:
     """Choose how a product is computed with vectors along its sum, for `reads_across`."""
     rows, _, inner = sizes
     lanes = target.lanes(ELEMENT_BITS[element])
@@ -319,7 +340,7 @@ def choose_dots(element: str, sizes: tuple[int, int, int], target: Target) -> Ge
         lanes=lanes,
         block_rows=1,
         block_vectors=1,
-        inner_block=min(inner, LONGEST_SUM[True, False] * lanes),
+        inner_block=min(inner, LONGEST_SUM[True, False] * lanes) if in_parts else max(inner, 1),
         tile_row_blocks=max(rows, 1),
         tile_panels=max(1, int(TILE_CYCLES / cycles)),
         rows_outside=False,

@@ -21,6 +21,8 @@ class PackKernel(Kernel):
     The sum may run over more dimensions, outside `inner`: `outer` has the size and the source's stride of each, which
     may be negative; `offset` elements of the source come before the first. With `scale_batch` there is another argument
     behind the source: numbers side by side that the columns are multiplied with, so many steps on for each matrix.
+    With `casts`, the source has the first of these dtypes, and its numbers are converted to the others in turn; the
+    last is `element`.
     """
 
     name: str
@@ -35,6 +37,12 @@ class PackKernel(Kernel):
     outer: tuple[tuple[int, int], ...] = ()
     offset: int = 0
     scale_batch: tuple[int, ...] | None = None
+    casts: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> str:
+        """Give the dtype of the source."""
+        return self.casts[0] if self.casts else self.element
 
     @property
     def depth(self) -> int:

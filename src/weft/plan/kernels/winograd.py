@@ -127,7 +127,7 @@ class WinogradKernel(Kernel):
 
         def operand(where: EpilogueOperand) -> ByteBox | None:
             steps = [(where.row, pixels[1] - pixels[0]), (where.column, self.out_channels)]
-            return box(pixels[0] * where.row, steps, element)
+            return box(pixels[0] * where.row, steps, DTYPE_BYTES[where.dtype or self.element])
 
         ranges = (images, (0, self.in_size[0]), (0, self.in_size[1]))
         stored = self.epilogue.stored_bytes(self.element)
@@ -219,7 +219,8 @@ class WinogradWeightKernel(Kernel):
     the gradient of an input is a convolution with the window mirrored and the channels exchanged. What comes out
     is 16 matrices of input by output channels, packed as the product reads them: no more than some windows of weights
     are anywhere else meanwhile. With `scaled` there is another argument behind the weight: numbers side by side that
-    the output channels are multiplied with. A tile is one vector of output channels at a few input channels.
+    the output channels are multiplied with. With `casts` the source has the first of these dtypes, and its numbers are
+    converted to the others in turn. A tile is one vector of output channels at a few input channels.
     """
 
     name: str
@@ -231,6 +232,7 @@ class WinogradWeightKernel(Kernel):
     panels: Blocks
     offset: int = 0
     scaled: bool = False
+    casts: tuple[str, ...] = ()
 
     @property
     def packed_size(self) -> int:
