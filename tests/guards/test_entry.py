@@ -579,3 +579,17 @@ def test_the_order_of_names_tells_tensors_apart(x):
         assert torch.equal(difference(first=x, second=x * 2), -x)
     assert torch.equal(difference(second=x, first=x * 2), x)
     assert torch.equal(difference(x, second=x * 2), -x)
+
+
+def test_calls_under_autocast_are_native_from_end_to_end_and_miss_where_it_casts_to_another_dtype(x):
+    net = weft.hybridize(net_of())
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        entry = warm(net, x)
+        assert entry(x).dtype is torch.bfloat16
+        with torch.autocast("cpu", dtype=torch.float16):
+            assert entry(x) is MISSED
+            assert net(x).dtype is torch.float16
+        with torch.autocast("cpu", enabled=False):
+            assert entry(x) is MISSED
+            assert net(x).dtype is torch.float32
+        assert entry(x).dtype is torch.bfloat16

@@ -61,6 +61,8 @@ MODE_FUNCTIONS = (
     # torch.jit.trace
     ("libc10", "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE", TRACER, BYTE),
 )
+# What autocast on the CPU casts to: asked for only where it is on.
+AUTOCAST_DTYPE = ("libtorch_cpu", "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE", 0, BYTE)
 TENSOR_FUNCTIONS = (
     ("libtorch_cpu", "aoti_torch_empty_strided"),
     ("libtorch_cpu", "aoti_torch_delete_tensor_object"),
@@ -102,11 +104,15 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
 
 
 def mode_functions() -> tuple[tuple[int, int, int], ...] | None:
-    """Give (address, number, bits) of the functions that tell a thread's modes; None if this PyTorch lacks one."""
-    places = [_exported(library, name) for library, name, *_ in MODE_FUNCTIONS]
+    """Give (address, number, bits) of the functions that tell a thread's modes; None if this PyTorch lacks one.
+
+    The last tells what autocast casts to: where it is off, that does not matter.
+    """
+    functions = (*MODE_FUNCTIONS, AUTOCAST_DTYPE)
+    places = [_exported(library, name) for library, name, *_ in functions]
     if None in places:
         return None
-    rows = zip(places, MODE_FUNCTIONS, strict=True)
+    rows = zip(places, functions, strict=True)
     return tuple((place or 0, number, bits) for place, (_, _, number, bits) in rows)
 
 

@@ -71,7 +71,7 @@ class Likeness:
             (CallWord.MASKS, CallWord.MASK_COUNT): [(at,) for at, _ in masks],
             (CallWord.REST, CallWord.REST_COUNT): [(at,) for at in grad.rest],
             (CallWord.IDENTITIES, CallWord.IDENTITY_COUNT): _identities(items.things, compared),
-            (CallWord.MODES, CallWord.MODE_COUNT): _modes(),
+            (CallWord.MODES, CallWord.MODE_COUNT): _modes(casts=self._autocast is not None),
             (CallWord.NAMES, CallWord.NAME_COUNT): [(id(name),) for name in items.names],
         }
         free = {self.leaves[number]: _words_of_sizes(leaves[number], some) for number, some in varying.items()}
@@ -104,7 +104,8 @@ class Likeness:
     @property
     def is_all_words(self) -> bool:
         """Whether words tell that a call looks like this one."""
-        return not self._odd and self._same is None and self._autocast is None
+        casts_elsewhere = any(kind != "cpu" for kind, _ in self._autocast or ())
+        return not self._odd and self._same is None and not casts_elsewhere
 
     def is_that_of(self, leaves: Sequence[Any]) -> bool:
         """Whether a call of which the words agree looks like this one in what has no words."""
@@ -238,7 +239,8 @@ def _is_known() -> bool:
     return None not in layouts and bool(tensor_masks())
 
 
-def _modes() -> list[tuple[int, int, int, int]]:
+def _modes(*, casts: bool) -> list[tuple[int, int, int, int]]:
     ask = ctypes.PYFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
     rows = mode_functions() or ()
+    rows = rows if casts else rows[:-1]
     return [(place, number, bits, int(ask(place)(number)) & bits) for place, number, bits in rows]

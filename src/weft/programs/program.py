@@ -243,13 +243,13 @@ def _without_autocast() -> Any:
 
 
 class _AutocastOff:
+    """Autocast is off inside. A `torch.autocast` in its place takes several times as long as a small program."""
+
     def __enter__(self) -> None:
-        self._guards = [
-            torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
-        ]
-        for guard in self._guards:
-            guard.__enter__()
+        self._kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+        for kind in self._kinds:
+            torch.set_autocast_enabled(kind, False)
 
     def __exit__(self, *error: object) -> None:
-        for guard in reversed(self._guards):
-            guard.__exit__(*error)
+        for kind in self._kinds:
+            torch.set_autocast_enabled(kind, True)

@@ -9,6 +9,7 @@ from tests.codegen.kernel_cases import assert_as_exact_as_eager, assert_untouche
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.pack import emit_pack
 from weft.codegen.llvm.module import Module
+from weft.errors import InternalError
 from weft.plan.kernels.expression import Instruction
 from weft.plan.kernels.gemm import (
     Epilogue,
@@ -257,6 +258,69 @@ def test_an_epilogue_reads_residuals_and_columns_with_their_strides(target: Targ
     run(target, kernel, out, x, y, residual, scale, other)
     torch.testing.assert_close(out, (((x @ y + residual) * scale - other) * 0.5).tanh())
     assert_untouched(whole)
+
+
+SHORT = {"bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("casts", [("bf16", "f32"), ("f16", "f32"), ("f32", "bf16", "f32")], ids="-".join)
+@pytest.mark.parametrize("across", [True, False])
+def test_a_weight_is_converted_as_it_is_packed(target: Target, casts: tuple[str, ...], across: bool) -> None:
+    rows, inner, columns = 5, 37, 53
+    schedule = choose_schedule("f32", (rows, columns, inner), target, in_parts=False)
+    kernel = product((rows, inner, columns), schedule, right=PackedMatrix(()))
+    source = Matrix((), 1, inner) if across else Matrix((), columns, 1)
+    pack = PackKernel(
+        "pack", "f32", (), inner, columns, source, (), schedule.lanes, panels(columns, schedule), casts=casts
+    )
+    dtypes = {**SHORT, **DTYPES}
+    x, weight = torch.randn(rows, inner), torch.randn(columns * inner).to(dtypes[casts[0]])
+    packed, whole_packed = guarded(packed_size(columns, inner, schedule))
+    out, whole = guarded(rows, columns)
+    call = compiled(target, lambda module: emit_gemm(module, kernel), lambda module: emit_pack(module, pack))
+    call("pack", packed, weight, begin=0, end=pack.tile_count)
+    call("product", out, x, packed, begin=0, end=kernel.tile_count)
+    wide = weight
+    for dtype in casts[1:]:
+        wide = wide.to(dtypes[dtype])
+    right = wide.view(columns, inner).t() if across else wide.view(inner, columns)
+    assert_as_exact_as_eager(out, x @ right, x.double() @ right.double())
+    assert_untouched(whole)
+    assert_untouched(whole_packed)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("short", SHORT)
+@pytest.mark.parametrize("size", [(1, 3, 17), (7, 33, 37), (20, 300, 64)], ids=str)
+def test_an_epilogue_reads_and_stores_short_floats(target: Target, short: str, size: tuple[int, int, int]) -> None:
+    (rows, inner, columns), dtype = size, SHORT[short]
+    operands = (EpilogueOperand((), columns + 3, 1, short), EpilogueOperand((), 1, 0, short))
+    body = (
+        Instruction("cast", (1,), "f32"),
+        Instruction("add", (0, 3), "f32"),
+        Instruction("cast", (4,), short),
+        Instruction("cast", (5,), "f32"),
+        Instruction("cast", (2,), "f32"),
+        Instruction("mul", (6, 7), "f32"),
+        Instruction("cast", (8,), short),
+    )
+    schedule = choose_schedule("f32", (rows, columns, inner), target, in_parts=False)
+    kernel = product(size, schedule, epilogue=Epilogue(bias=BIAS, operands=operands, body=body))
+    x, y, bias = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(columns)
+    residual, scale = torch.randn(rows, columns + 3).to(dtype)[:, :columns], torch.randn(rows, 1).to(dtype)
+    out, whole = guarded(rows, columns, dtype=dtype)
+    call = compiled(target, lambda module: emit_gemm(module, kernel))
+    for tile in reversed(range(kernel.tile_count)):
+        call("product", out, x, y, bias, residual, scale, begin=tile, end=tile + 1)
+    assert_untouched(whole)
+    torch.testing.assert_close(out, ((x @ y + bias) + residual).to(dtype) * scale)
+
+
+def test_what_is_stored_in_a_short_float_is_one_sum() -> None:
+    schedule = choose_schedule("f32", (40, 64, 2000), TARGETS[0])
+    with pytest.raises(InternalError, match="stores bf16 in parts"):
+        product((40, 2000, 64), schedule, epilogue=Epilogue(body=(Instruction("cast", (0,), "bf16"),)))
 
 
 def test_operands_are_copied_only_where_it_pays() -> None:
