@@ -59,7 +59,8 @@ def own_failures() -> Iterator[None]:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled code of the tests out of the user's cache, and the user's out of the tests."""
     # Tests of sizes are about programs; whether those are worth it is the business of tests/api/test_rare_calls.py.
-    with overrides(cache_dir=tmp_path_factory.mktemp("cache"), programs_at_once=64):
+    # What is refused is an error, else eager PyTorch would be tested: tests/api/test_values.py is about that.
+    with overrides(cache_dir=tmp_path_factory.mktemp("cache"), programs_at_once=64, whole="on"):
         yield
 
 

@@ -18,12 +18,14 @@ WRITTEN_BY_HAND = {
     "checkpoint.md": "a checkpoint cannot be written or loaded",
     "mismatch.md": "a checked call does something else than eager PyTorch",
 }
-INDEX = """# What cannot be traced
+INDEX = """# What is not a whole program
 
-Weft refuses what it cannot run as a whole program, with an `UnsupportedError` that names your line.
-A page for each kind:
+Such code is run by Python at each call, as it is without Weft: `weft.explain(net)` tells which, with your line. With
+`weft.hybridize(net, whole=True)`, or `WEFT_WHOLE=on`, it is an `UnsupportedError` instead; so it is where a program is
+asked for: `weft.program`, `weft.save_program`, `weft.export`. A page for each kind:
 
 """
+RUNS = "Python runs it at each call; `weft.explain` says so. With `whole=True` it is an `UnsupportedError`."
 
 
 def file_name(kind: str) -> str:
@@ -32,10 +34,10 @@ def file_name(kind: str) -> str:
 
 def page(kind: str) -> str:
     fact, why, fix = (part[0].upper() + part[1:] for part in REFUSALS[kind])
-    text = f"# {fact}\n\n**Why.** {why}.\n\n**What to do.** {fix}.\n"
+    text = f"# {fact}\n\n**Why it is no whole program.** {why}.\n\n**What happens.** {RUNS}\n\n**What to do.** {fix}.\n"
     if kind in EXAMPLES:
         wrong, right = EXAMPLES[kind]
-        text += f"\nRefused:\n\n```python\n{wrong}\n```\n\nInstead:\n\n```python\n{right}\n```\n"
+        text += f"\nNo whole program:\n\n```python\n{wrong}\n```\n\nA whole program:\n\n```python\n{right}\n```\n"
     return text
 
 

@@ -30,6 +30,7 @@ class Config:
     cuda_graphs: str = "off"
     kept_memory: int = 256
     programs_at_once: int = 2
+    whole: str = "off"
     log: str = "quiet"
 
 
@@ -90,6 +91,13 @@ OPTIONS = (
         count,
         "a number",
         "how many signatures of an object get a program at their first call; later ones once they have cost as much",
+    ),
+    Option(
+        "WEFT_WHOLE",
+        "whole",
+        one_of(*SWITCHES),
+        " | ".join(SWITCHES),
+        "on: code that no program can be made of is an error, as with hybridize(..., whole=True)",
     ),
     Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
 )

@@ -65,5 +65,5 @@ def test_the_backend_makes_a_hybrid_function_that_falls_back() -> None:
         warnings.simplefilter("error")
         made = backend(module, [torch.ones(2)])
     assert isinstance(made, HybridFunction)
-    assert made.fallback == "eager"
+    assert made.options.fallback == "eager"
     assert torch.equal(made(torch.tensor([-1.0, 1.0])), torch.tensor([0.0, 1.0]))

@@ -71,8 +71,8 @@ def test_exercise_20_asking_for_an_array_works_before_hybridizing_and_is_refused
         "the program hands a tensor to NumPy\n"
         f"  where {line(PrintsAsArray, 'print(')}\n"
         "  why   NumPy works on memory, and while Python is traced there are no elements yet\n"
-        "  fix   use the torch function of the same name, or convert after the call; or keep this function "
-        'imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
+        "  fix   use the torch function of the same name, or convert after the call; or hybridize the "
+        "parts around it; without whole=True Python runs it at each call"
     )
 
 
@@ -82,8 +82,8 @@ def test_exercise_21_a_branch_on_a_value_is_refused() -> None:
         f"  where {line(Branches, 'if ')}\n"
         "  why   hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as "
         "it was\n"
-        "  fix   use torch.where(condition, a, b), or keep this function imperative: hybridize the parts around it, or "
-        'use hybridize(..., fallback="eager")'
+        "  fix   use torch.where(condition, a, b), or hybridize the parts around it; without whole=True Python runs it "
+        "at each call"
     )
 
 

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, wanted: Sequence[str]) -> list[Record]:
             )
     if THREADS.name in wanted and options.op is None:
         for codegen in codegens_of(options, THREADS):
-            with overrides(codegen=codegen):
+            with overrides(codegen=codegen, whole="on"):
                 records.append(stress_record(CONTESTANTS[options.contestant], THREAD_CALLS))
             if options.records is not None:
                 write_record(records[-1], options.records)

@@ -85,7 +85,7 @@ def work(connection: Connection, options: Options) -> None:
             unit: Unit = connection.recv()
         except EOFError:
             return
-        with overrides(codegen=unit.codegen):
+        with overrides(codegen=unit.codegen, whole="on"):
             for message in run_unit(SECTIONS[unit.section], unit.entry, options, unit.start):
                 connection.send(message)
         connection.send(None)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from weft.api.hybrid import HybridFunction
+from weft.api.hybrid_options import HybridOptions
 
 
 def backend(module: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """What Dynamo calls with each graph it captured; the program is traced when the graph is first run."""
     del example_inputs  # their sizes may be symbolic; the first call brings real ones
-    return HybridFunction(module.forward, "eager")
+    return HybridFunction(module.forward, HybridOptions(fallback="eager"))

@@ -24,10 +24,12 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     hybrid = hybrid_of(thing)
     programs = [(key, guarded) for key, group in hybrid.programs.items() for guarded in group]
     lines = [f"{hybrid.name}: {counted(len(programs), 'program')}, {hybrid.traces} traced"]
-    if not hybrid.traces and hybrid.imperative is None:
+    if not hybrid.traces and hybrid.imperative is None and not hybrid.refused:
         return Explanation(f"{hybrid.name}: no programs yet; the first call makes one")
     if hybrid.imperative is not None:
         lines += ["runs imperatively, because", *("  " + line for line in hybrid.imperative.splitlines())]
+    for error in hybrid.refused.errors():
+        lines += ["  runs by Python at each call, because", *("    " + line for line in str(error).splitlines())]
     for number, (key, guarded) in enumerate(programs, 1):
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from threading import RLock
 from types import CodeType, FunctionType
@@ -22,14 +22,16 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Check, Work, call_and_undo
-from weft.api.hybrid_errors import refuse_check, refuse_options, refuse_wrong, show_less
+from weft.api.hybrid_errors import refuse_active, refuse_wrong, show_less
+from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.numbers import FreeNumbers
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
+from weft.api.refused_calls import RefusedCalls
 from weft.api.varying import VaryingProgram, VaryingPrograms
 from weft.compile.ahead import compile_ahead
 from weft.compile.pipeline import trace
 from weft.compile.type_cache import trace_name
-from weft.errors import UnsupportedError, UsageError, WeftError, memory_told, source_line
+from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, memory_told, source_line
 from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
@@ -86,14 +88,13 @@ class Hybrid:
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
     draws = True  # it may draw from generators that other threads draw from; not where it is traced beside such threads
 
-    def __init__(
-        self, function: Callable[..., Any], root: Any, name: str, fallback: str | None, check: int = 0
-    ) -> None:
-        self.check: Check | None = Check(check) if check else None
+    def __init__(self, function: Callable[..., Any], root: Any, name: str, options: HybridOptions = DEFAULTS) -> None:
+        self.options = options
+        self.check: Check | None = Check(options.check) if options.check else None
         self.function = function
         self.root = root
         self.name = name
-        self.fallback = fallback
+        self.refused = RefusedCalls(root)
         self.programs: OrderedDict[Key, list[Guarded[Program]]] = OrderedDict()
         self.misses: list[str] = []
         self.traces = 0
@@ -119,6 +120,8 @@ class Hybrid:
         if result is not MISSED:
             return result
         result = self._known_calls.run(arguments, keywords)
+        if result is MISSED and self.refused.is_next():
+            return self.function(*arguments, **keywords)
         if result is MISSED:
             try:
                 result = self._call(arguments, keywords)
@@ -136,7 +139,7 @@ class Hybrid:
         if traced_elsewhere(call.leaves):
             return self.function(*arguments, **keywords)
         if is_differentiated_forward(call.leaves, self.root):
-            if self.fallback is None:
+            if self.options.refuses():
                 refuse("forward mode", user_place())
             return self.function(*arguments, **keywords)
         # A call that gives parameters their sizes is Python's own, and cannot be put back.
@@ -154,13 +157,17 @@ class Hybrid:
         try:
             key = self._key_of(call)
         except UnsupportedError as error:
-            if self.fallback is None:
+            if self.options.refuses():
                 raise
-            self._go_imperative(error)  # an argument that no program takes
+            if self.options.fallback is not None:
+                self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
         found = self._find(key, leaves)
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
+        if self.refused.error(key) is not None:
+            self.refused.came_again(alone=not self.programs and (self.check is None or not self.check.left))
+            return self.function(*arguments, **keywords)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is not None:
             return self._run_varying(varying, call, key)
@@ -170,7 +177,7 @@ class Hybrid:
             return self._materialise(call)
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
-        if self.imperative is not None:
+        if self.imperative is not None or self.refused.error(key) is not None:
             return self.function(*arguments, **keywords)
         with self.rare.running(key):
             return self.function(*arguments, **keywords)
@@ -234,7 +241,11 @@ class Hybrid:
         found = None
         if self.imperative is None:
             call = self.flat_call(arguments, keywords)
-            found = self._find(self._key_of(call), call.leaves) or self._trace(call, always=True)
+            key = self._key_of(call)
+            found = self._find(key, call.leaves) or self._trace(call, always=True)
+            error = self.refused.error(key)
+            if found is None and error is not None:
+                raise error.with_traceback(None)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots, self.apart))
@@ -259,7 +270,7 @@ class Hybrid:
             found = self._find(key, call.leaves)
             if found is not None:
                 return found
-            if not always and not self.rare.deserves(key):
+            if self.refused.error(key) is not None or not (always or self.rare.deserves(key)):
                 return None
             self._note_miss(key, call.leaves)
             try:
@@ -267,10 +278,8 @@ class Hybrid:
                     found = self._traced(call, runs=not always)
             except _ReachedError:
                 return self._trace(self.flat_call(call.arguments, call.keywords), always=always)
-            except UnsupportedError as error:
-                if self.fallback is None:
-                    raise
-                self._go_imperative(error)
+            except (UnsupportedError, InternalError) as error:
+                self._refuse(key, error)
                 return None
             key = self._key_of(call)
             self.programs.setdefault(key, []).append(found)
@@ -386,6 +395,8 @@ class Hybrid:
             failure = error
         if failure is not None:
             self._raise_as_eager(failure, call)  # outside of the handler: eager's own exception has no other behind it
+        if not self.options.refuses() and traced.gradient is not None:
+            self._check_backward(traced.gradient.failure)
         self.traces += 1
         self._numbers.fix(call.structure, traced.fixed)
         self._touched.merge(traced.touched)
@@ -458,6 +469,23 @@ class Hybrid:
         else:
             del self.programs[key]
 
+    def _check_backward(self, failure: Exception | None) -> None:
+        """Refuse a program without a backward: eager has one, whether or not somebody asks for it."""
+        if isinstance(failure, UnsupportedError):
+            raise failure
+
+    def _refuse(self, key: Key, error: UnsupportedError | InternalError) -> None:
+        """Note that calls of this signature run by Python, or raise the error where whole programs are asked for."""
+        if self.options.refuses():
+            raise error
+        if isinstance(error, InternalError):
+            warnings.warn(f"weft: {self.name} runs by Python: {error}", stacklevel=user_stack_level())
+        elif self.options.fallback is not None:
+            self._go_imperative(error)
+            return
+        logger.info("weft: %s runs by Python at each call: %s", self.name, error)
+        self.refused.add(key, error)
+
     def _go_imperative(self, error: UnsupportedError) -> None:
         self.imperative = str(error)
         warnings.warn(f"weft: {self.name} runs imperatively from now on: {error}", stacklevel=user_stack_level())
@@ -466,28 +494,26 @@ class Hybrid:
 class ModuleForward(Hybrid):
     """Stands in a module's `forward`; a copy of the module gets one of its own."""
 
-    def __init__(self, module: nn.Module, fallback: str | None, check: int = 0) -> None:
-        super().__init__(type(module).forward.__get__(module), module, type(module).__name__, fallback, check)
+    def __init__(self, module: nn.Module, options: HybridOptions = DEFAULTS) -> None:
+        super().__init__(type(module).forward.__get__(module), module, type(module).__name__, options)
         self.__wrapped__ = self.function  # whoever asks for the signature of forward gets the module's own
-        self.checked = check
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleForward:
-        return ModuleForward(memo.get(id(self.root), self.root), self.fallback, self.checked)
+        return ModuleForward(memo.get(id(self.root), self.root), self.options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {"root": self.root, "fallback": self.fallback, "check": self.checked}
-        return ModuleForward.__new__, (ModuleForward,), state
+        return ModuleForward.__new__, (ModuleForward,), {"root": self.root, **asdict(self.options)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        ModuleForward.__init__(self, state["root"], state["fallback"], state.get("check", 0))
+        given = {field.name: state[field.name] for field in fields(HybridOptions) if field.name in state}
+        ModuleForward.__init__(self, state["root"], HybridOptions(**given))
 
 
 class HybridFunction(Hybrid):
     """Stands in the place of a function; as a method, each instance gets programs of its own."""
 
-    def __init__(self, function: Callable[..., Any], fallback: str | None, check: int = 0) -> None:
-        super().__init__(function, function, getattr(function, "__name__", type(function).__name__), fallback, check)
-        self.checked = check
+    def __init__(self, function: Callable[..., Any], options: HybridOptions = DEFAULTS) -> None:
+        super().__init__(function, function, getattr(function, "__name__", type(function).__name__), options)
         functools.update_wrapper(self, function)
         self._bound: WeakKeyDictionary[Any, Hybrid] = WeakKeyDictionary()
 
@@ -497,12 +523,12 @@ class HybridFunction(Hybrid):
         found = self._bound.get(instance)
         if found is None:
             method = self.function.__get__(instance, owner)
-            found = self._bound.setdefault(instance, Hybrid(method, method, self.name, self.fallback, self.checked))
+            found = self._bound.setdefault(instance, Hybrid(method, method, self.name, self.options))
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HybridFunction:
         function = copy.deepcopy(self.function, memo)  # a function is itself; a method is one of its object's copy
-        return self if function is self.function else HybridFunction(function, self.fallback, self.checked)
+        return self if function is self.function else HybridFunction(function, self.options)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         name = getattr(self.function, "__qualname__", "")
@@ -510,7 +536,7 @@ class HybridFunction(Hybrid):
         for part in name.split("."):
             found = getattr(found, part, None)
         # Found by name, as a plain function is, where it stands in the place of that.
-        return name if found is self else (HybridFunction, (self.function, self.fallback, self.checked))
+        return name if found is self else (HybridFunction, (self.function, self.options))
 
 
 def _first_line(function: Callable[..., Any]) -> str | None:
@@ -522,36 +548,50 @@ Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
 @overload
-def hybridize(thing: Thing, active: bool = True, *, fallback: str | None = None, check: int = 0) -> Thing: ...
+def hybridize(
+    thing: Thing,
+    active: bool = True,
+    *,
+    whole: bool | None = None,
+    fallback: str | None = None,
+    check: int = 0,
+) -> Thing: ...
 
 
 @overload
 def hybridize(
-    thing: None = None, active: bool = True, *, fallback: str | None = None, check: int = 0
+    thing: None = None,
+    active: bool = True,
+    *,
+    whole: bool | None = None,
+    fallback: str | None = None,
+    check: int = 0,
 ) -> Callable[[Thing], Thing]: ...
 
 
-def hybridize(thing: Any = None, active: bool = True, *, fallback: str | None = None, check: int = 0) -> Any:
+def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
     """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
 
     A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
-    `active=False` restores what was there before. What cannot be traced raises UnsupportedError, or, with
-    `fallback="eager"`, warns once and runs imperatively. The first `check` calls are made by eager PyTorch too, and
-    compared in all that they give and change; MismatchError tells what differs.
+    `active=False` restores what was there before. Code that no program can be made of, as it looks at values, say, is
+    run by Python at each call, and `weft.explain` says why; with `whole=True` it raises UnsupportedError, and with
+    `fallback="eager"` it warns once. The first `check` calls are made by eager PyTorch too, and compared in all that
+    they give and change; MismatchError tells what differs.
     """
-    refuse_options(active, fallback)
-    refuse_check(check)
+    if not isinstance(active, bool):
+        refuse_active(active)
+    found = HybridOptions(**options)
     if thing is None:
-        return functools.partial(hybridize, active=active, fallback=fallback, check=check)
+        return functools.partial(hybridize, active=active, **options)
     if isinstance(thing, nn.Module):
-        return _hybridize_module(thing, active, fallback, check)
+        return _hybridize_module(thing, active, found)
     if isinstance(thing, HybridFunction):
         thing = thing.function
     refuse_wrong(thing)
-    return HybridFunction(thing, fallback, check) if active else thing
+    return HybridFunction(thing, found) if active else thing
 
 
-def _hybridize_module(module: nn.Module, active: bool, fallback: str | None, check: int) -> nn.Module:
+def _hybridize_module(module: nn.Module, active: bool, options: HybridOptions) -> nn.Module:
     before = module.__dict__.get("forward")
     if before is not None and not isinstance(before, ModuleForward):
         raise UsageError(
@@ -562,7 +602,7 @@ def _hybridize_module(module: nn.Module, active: bool, fallback: str | None, che
     if before is not None:
         del module.forward
     if active:
-        module.forward = ModuleForward(module, fallback, check)
+        module.forward = ModuleForward(module, options)
     return module
 
 
@@ -572,10 +612,10 @@ def hybrid_of(thing: Any) -> Hybrid:
         return thing
     if isinstance(thing, nn.Module):
         found = thing.__dict__.get("forward")
-        return found if isinstance(found, ModuleForward) else ModuleForward(thing, None)
+        return found if isinstance(found, ModuleForward) else ModuleForward(thing)
     if not callable(thing):
         raise UsageError(f"{thing!r} is neither a module nor a function")
-    return HybridFunction(thing, None)
+    return HybridFunction(thing)
 
 
 def checked(thing: Any, calls: int) -> Hybrid:
@@ -584,9 +624,9 @@ def checked(thing: Any, calls: int) -> Hybrid:
     It has programs of its own, but for a step, whose state there is once.
     """
     if isinstance(thing, nn.Module):
-        return ModuleForward(thing, None, calls)
+        return ModuleForward(thing, HybridOptions(check=calls))
     if isinstance(thing, (HybridFunction, FunctionType)):
-        return HybridFunction(getattr(thing, "function", thing), None, calls)
+        return HybridFunction(getattr(thing, "function", thing), HybridOptions(check=calls))
     found = hybrid_of(thing)
     found.check_next(calls)
     return found

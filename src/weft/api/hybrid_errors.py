@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from weft.config import config
 from weft.errors import InternalError, UsageError, WeftError
 from weft.owners import show_users_frames
 
 
-def refuse_options(active: Any, fallback: Any) -> None:
+def refuse_active(active: Any) -> NoReturn:
     """Refuse what stands behind the module or function and is no option."""
-    if fallback not in (None, "eager"):
-        raise UsageError(f"fallback is {fallback!r}", why="there is one fallback", fix='use fallback="eager" or None')
-    if not isinstance(active, bool):
-        raise UsageError(
-            f"hybridize(thing, {type(active).__name__})",
-            why="behind the module or function stands whether it is to run as programs: True or False",
-            fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
-        )
+    raise UsageError(
+        f"hybridize(thing, {type(active).__name__})",
+        why="behind the module or function stands whether it is to run as programs: True or False",
+        fix="weft.hybridize(net), then call it: net(x); for the program itself weft.program(net, x)",
+    )
 
 
 def refuse_check(check: Any) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from weft.api.checks.check import Work, call_and_undo
 from weft.api.hybrid import FlatCall, Hybrid
 from weft.api.hybrid_errors import refuse_check, show_less
+from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
@@ -85,11 +86,10 @@ class Step(Hybrid):
     sizes_vary = False
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
-    def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, check: int = 0) -> None:
+    def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, options: HybridOptions = DEFAULTS) -> None:
         # Where a search decides how often the loss is computed, roundings decide where it ends.
-        check = 0 if needs_closure(optimizer) else check
-        super().__init__(self._train, task.net, f"a step of {_name(task.net)}", None, check)
-        self.checked = check
+        options = replace(options, check=0) if needs_closure(optimizer) else options
+        super().__init__(self._train, task.net, f"a step of {_name(task.net)}", options)
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
@@ -478,6 +478,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     accumulate: int = 1,
     deterministic: bool = False,
     memory: str = "normal",
+    whole: bool | None = None,
     check: int = 0,
 ) -> Step:
     """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
@@ -486,8 +487,9 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     that the module gives its loss itself, and all arguments are the module's. The loss may be several, in a tuple or
     dict: their sum is differentiated. `clip_norm` and `clip_value` limit gradients; `accumulate=n` averages the
     gradients of n calls and updates at the last of them; `deterministic` steps give the same bits on any number of
-    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`. The first
-    `check` steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
+    cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`. Code that no
+    program can be made of runs by Python at each step; with `whole=True` it raises UnsupportedError. The first `check`
+    steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
     optimizer's state; MismatchError tells what differs.
     """
     _refuse_wrong(net, loss, optimizer)
@@ -506,7 +508,8 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
         )
     rule = RULES.get(type(optimizer))
     clipping = Clipping(clip_norm, clip_value)
-    return Step(TrainingTask(net, loss, rule, clipping, accumulate, deterministic, memory == "low"), optimizer, check)
+    task = TrainingTask(net, loss, rule, clipping, accumulate, deterministic, memory == "low")
+    return Step(task, optimizer, HybridOptions(whole=whole, check=check))
 
 
 def _name(thing: Any) -> str:
@@ -576,7 +579,8 @@ def _parts_of(step: Step) -> Parts:
         "accumulate": task.accumulate,
         "deterministic": task.deterministic,
         "memory": "low" if task.low_memory else "normal",
-        "check": step.checked,
+        "whole": step.options.whole,
+        "check": step.options.check,
     }
     # Copies of parameters have no gradients; those that were added up so far belong to the next update.
     gradients = [parameter.grad for parameter in step._parameters()] if step._calls else []

@@ -255,7 +255,8 @@ class WholeStep:
             return torch.zeros(())
         if self._step is None or loss_fn is not self._loss_fn:
             self._loss_fn = loss_fn
-            self._step = step(self._net, _mean_of(loss_fn), self._optimizer, clip_norm=self._options.clip_norm)
+            clip_norm = self._options.clip_norm
+            self._step = step(self._net, _mean_of(loss_fn), self._optimizer, clip_norm=clip_norm, whole=True)
         loss: torch.Tensor = self._step(*(x if isinstance(x, Fields) else (x,)), y)
         if self._options.scheduler is not None and self._options.scheduler_every == "step":
             self._options.scheduler.step()

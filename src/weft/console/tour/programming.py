@@ -96,7 +96,7 @@ REFUSED = """\
 import torch
 import weft
 
-@weft.hybridize
+@weft.hybridize(whole=True)
 def net(x):
     if x.sum() > 0:
         return x + 1

@@ -87,7 +87,7 @@ class GraphFunction:
         key = p.train, generator, shapes
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compiled[key] = _TracedBesideOthers(self._alone(p.train, generator, sized), None)
+            compiled = self._compiled[key] = _TracedBesideOthers(self._alone(p.train, generator, sized))
         return compiled(*given)
 
     def _alone(self, train: bool, generator: torch.Generator | None, sized: dict[_Step, Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from weft.trace.interception.user_lines import is_raised_by_weft, library_place,
 ONCE = "hybridize runs Python once per signature; whatever Python learned from a tensor's value would stay as it was"
 SAME_SIZES = "an argument keeps its sizes over a call of a program"
 SIZES = "a program's sizes are fixed when it is traced"
-KEEP_EAGER = 'keep this function imperative: hybridize the parts around it, or use hybridize(..., fallback="eager")'
+KEEP_EAGER = "hybridize the parts around it; without whole=True Python runs it at each call"
 # Instead of a row's own way out, where PyTorch's own code looks at values: by folder or file, for which rows.
 OF_LIBRARY: tuple[tuple[str, str, str], ...] = (
     (

@@ -1,0 +1,47 @@
+"""Say how a module or function is to be hybridized: what users may pass behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.api.hybrid_errors import refuse_check
+from weft.config import config
+from weft.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class HybridOptions:
+    """The options of `weft.hybridize`.
+
+    `whole`: code that no program can be made of is an error. `fallback`: a warning says that it runs imperatively.
+    `check`: how many of the first calls are made by eager PyTorch too.
+    """
+
+    whole: bool | None = None
+    fallback: str | None = None
+    check: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no option can be."""
+        if self.fallback not in (None, "eager"):
+            raise UsageError(
+                f"fallback is {self.fallback!r}", why="there is one fallback", fix='use fallback="eager" or None'
+            )
+        if self.whole is not None and not isinstance(self.whole, bool):
+            raise UsageError(f"whole is {self.whole!r}", why="it is True or False", fix="use True or leave it out")
+        if self.whole and self.fallback is not None:
+            raise UsageError(
+                "whole=True beside a fallback",
+                why="with whole=True, what no program can be made of is an error",
+                fix="leave out one of both",
+            )
+        refuse_check(self.check)
+
+    def refuses(self) -> bool:
+        """Whether code that no program can be made of is an error: where nothing else is said, the environment says."""
+        if self.whole is not None or self.fallback is not None:
+            return bool(self.whole)
+        return config().whole == "on"
+
+
+DEFAULTS = HybridOptions()
