@@ -120,9 +120,10 @@ class BoundRun:
             CallWord.WRAP: wrap,
             CallWord.DELETE: delete,
             CallWord.CAPTURED: id(told[1]),
+            CallWord.FINISH: 0 if results.finish is None else id(results.finish),
         }
         # SAFETY: who runs it holds this tuple, and the tuple the tables, the frame, the code, and the tensors.
-        kept: tuple[object, ...] = (tables, sizes, block, program.kept, told[1])
+        kept: tuple[object, ...] = (tables, sizes, block, program.kept, told[1], results.finish)
         self.state = (state_of(CallWord, words), kept)
 
     def is_current(self, told: Told | None) -> bool:

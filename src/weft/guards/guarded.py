@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,10 +27,14 @@ MOST_ALARMS = 8  # one after the other, until what gives them is compared in Pyt
 
 @dataclass(frozen=True, slots=True)
 class NewResults:
-    """What results look like, and in what they are given: a list, a tuple, or nothing where it is one tensor."""
+    """What results look like, and in what they are given: a list, a tuple, or nothing where it is one tensor.
+
+    `finish` takes the row and the list of inputs in the end, and gives what the call gives.
+    """
 
     types: tuple[OutputType, ...]
     row: type | None = None
+    finish: Callable[[Any, Sequence[Any]], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

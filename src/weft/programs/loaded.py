@@ -79,7 +79,7 @@ class LoadedGraph:
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
         """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`."""
-        return self._compiled().bound(arguments) if self._is_true else None
+        return self._compiled().bound(arguments) if self._is_true and self._compiled().order is None else None
 
     def check(self, inputs: Sequence[Any]) -> None:
         """Run the graph by PyTorch's operators, and raise UsageError if a value is not what the graph declares."""
@@ -338,6 +338,8 @@ class Shortcut:
         if found is None or likeness is None or not likeness.is_all_words or not self._words.are_all:
             return None
         program, types = found
+        if any(position < 0 for position, _ in program.code.changing):
+            return None  # a tensor of its own that does not last, where calls are told of none
         told = self._words.told(())
         run = bound_run((program, NewResults(types)), told)
         ways = Ways([told], refuse_all, refuse_all)

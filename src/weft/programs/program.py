@@ -29,7 +29,7 @@ from weft.programs.results import Returned, RunModes, flat_kind, keep, places
 from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
-from weft.runtime.differentiable import DifferentiableExecutable, Replay
+from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
@@ -201,14 +201,18 @@ class Program:
         """Whether it is native code from end to end that gives new tensors alone, one or a list or tuple of them."""
         execute = self._execute
         is_one = self._is_new and bool(self._bare or self._row)
-        return is_one and isinstance(execute, CompiledGraph) and execute.is_one_region
+        return is_one and not isinstance(execute, VaryingExecutable) and execute.is_one_region
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
         """Give what runs it as it is bound now, where it may be; its first inputs are in these places of a call."""
-        if not self.may_be_bound or not isinstance(self._execute, CompiledGraph):
+        execute = self._execute
+        if not self.may_be_bound or isinstance(execute, VaryingExecutable):
             return None
-        found = self._execute.bound(arguments)
-        return None if found is None else (found[0], NewResults(found[1], self._row))
+        if isinstance(execute, CompiledGraph):
+            found = execute.bound(arguments) if execute.order is None else None
+            return None if found is None else (found[0], NewResults(found[1], self._row))
+        bound = execute.bound(arguments)
+        return None if bound is None else (bound.run, NewResults(bound.types, tuple, _finish(bound.connect, self._row)))
 
 
 def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
@@ -221,6 +225,15 @@ def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
         and len({*values}) == len(values)
         and [leaf.index if isinstance(leaf, TensorLeaf) else None for leaf in leaves] == [*range(len(values))]
     )
+
+
+def _finish(connected: Connect, row: type | None) -> Connect:
+    """Give what makes of all that a forward computes, and of its inputs, what a call gives."""
+    if row is tuple:
+        return connected
+    if row is list:
+        return lambda outputs, inputs: [*connected(outputs, inputs)]
+    return lambda outputs, inputs: connected(outputs, inputs)[0]
 
 
 def _without_tensor(entry: TracedInput) -> TracedInput:

@@ -99,15 +99,14 @@ class NativeRegion:
         """Give the same region with a clock."""
         return ClockedRegion(self)
 
-    def bound(self, positions: Sequence[int | None]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
+    def bound(self, positions: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
         """Give what runs the region as it is bound now, if that makes new tensors of inputs that are taken as they are.
 
-        `positions` are where a call's arguments are the region's inputs; None for what lasts.
+        `positions` are where a call has the region's inputs, below 0 for those that are no arguments.
         """
         if self._checked or self._writes:
             return None
-        given = {index: position for index, position in enumerate(positions) if position is not None}
-        found = self._execute.bound(given)
+        found = self._execute.bound(positions)
         return None if found is None else (found, self._outputs)
 
 
@@ -159,9 +158,11 @@ class CompiledGraph:
         position = {value: index for index, value in enumerate(self.executable.plan.outputs)}
         now = dict(zip(graph.roots(), compiled.roots(), strict=True))
         self.types = tuple(now[root].type for root in self.roots)
+        self._alone = _only_region(compiled, graph)
+        if self._alone is not None:
+            position = {value: value.attributes["index"] for value in compiled.values[1:]}
         order = tuple(position[now[root]] for root in self.roots)
         self._order = None if order == tuple(range(len(position))) else order
-        self._alone = _only_region(compiled, graph)
         lasting = [index for index, value in enumerate(self.executable.plan.inputs) if value in weights]
         self._captured = captured(self.executable, lasting, len(self.regions))
         self._run = self.executable if self._captured is None else self._captured
@@ -181,7 +182,8 @@ class CompiledGraph:
         outputs: tuple[Any, ...] | None
         try:
             if self._alone is not None:
-                return self.regions[0](*[inputs[index] for index in self._alone])
+                outputs = self.regions[0](*[inputs[index] for index in self._alone])
+                return outputs if self._order is None else tuple([outputs[index] for index in self._order])
             outputs = self._run(inputs)
         except RefusedError:
             if not self.of_operators:
@@ -209,19 +211,30 @@ class CompiledGraph:
         regions = tuple(region.clocked() for region in self.regions)
         return LibraryExecutable(self.executable.plan, regions), regions
 
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """The places of the roots among the outputs of the one region, where they come in another order there."""
+        return self._order
+
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
-        """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`."""
+        """Give what runs the graph as it is bound now, where that is one region; the first inputs are `arguments`.
+
+        What it makes comes in the order of the region.
+        """
         if self._alone is None:
             return None
-        return self.regions[0].bound([arguments[index] if index < len(arguments) else None for index in self._alone])
+        count = len(arguments)
+        return self.regions[0].bound(
+            [arguments[index] if index < count else count - 1 - index for index in self._alone]
+        )
 
 
 def _only_region(compiled: Graph, graph: Graph) -> tuple[int, ...] | None:
-    """If all of a graph is one region that gives its roots in order: which inputs the region takes."""
+    """If all of a graph is one region that gives its roots and no more: which inputs the region takes."""
     whole, *items = compiled.values or (None,)
     if whole is None or whole.op != NATIVE or any(value.op != "item" for value in items):
         return None
-    if tuple(dict.fromkeys(compiled.roots())) != tuple(items) or len(items) != len(dict.fromkeys(graph.roots())):
+    if {*compiled.roots()} != {*items} or len(items) != len(dict.fromkeys(graph.roots())):
         return None
     order = {value: index for index, value in enumerate(compiled.inputs)}
     return tuple(order[operand] for operand in whole.operands)

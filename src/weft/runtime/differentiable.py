@@ -6,9 +6,11 @@ is not reads them packed, as a program without gradients does. See docs/decision
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -17,12 +19,17 @@ from weft.codegen.torch_functions import version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
+from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.memory_layout import EVERY_BIT
+from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
 
 Tangents = tuple[TensorType | None, ...]
 AUTOCAST = ("cpu", "cuda")
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
+Connect = Callable[[tuple[Any, ...], Sequence[Any]], Any]
+Done = tuple[CompiledGraph, tuple[Any, ...]]  # a forward that has run, and what it gave
 Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
 Keep = Callable[[Sequence[torch.Tensor]], None]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
@@ -46,6 +53,18 @@ class Forward:
     weights: frozenset[Value]
 
 
+@dataclass(frozen=True, slots=True)
+class BoundForward:
+    """A forward as it is bound: what runs it and makes tensors of some types, and what connects those to autograd.
+
+    `connect` takes what was made and all inputs, and gives the results.
+    """
+
+    run: BoundProgram
+    types: tuple[OutputType, ...]
+    connect: Connect
+
+
 class DifferentiableExecutable:
     """Takes a program's inputs in order, gives its roots in order, connected to autograd.
 
@@ -63,27 +82,34 @@ class DifferentiableExecutable:
         count = len(graph.results) - forward.saved
         self.graph = replace(graph, results=graph.results[:count])
         visible = tuple(dict.fromkeys(self.graph.roots()))
-        hidden = frozenset(result.value for result in graph.results[count:]) - {*visible, *graph.inputs}
-        self._whole = graph
-        self._strides = SavedStrides(loose=hidden)
+        saved = [result.value for result in graph.results[count:]]
+        inputs = {value: index for index, value in enumerate(graph.inputs)}
+        # What is given needs no computing: it is handed out, or saved, as it is.
+        self._whole = replace(graph, results=tuple(result for result in graph.results if result.value not in inputs))
+        self._strides = SavedStrides(loose=frozenset(saved) - {*visible, *graph.inputs})
         self._weights = forward.weights
         trained = {graph.inputs[index] for index in forward.wanted}
-        self._training = compile_graph(graph, forward.weights - trained, strides=self._strides)
+        self._training = compile_graph(self._whole, forward.weights - trained, strides=self._strides)
         self._resting = None if trained & forward.weights else self._training
         self._unanswered = 0
+        self._turn = ctypes.c_uint64(0)  # bound forwards compare it: another number, and they do not run
         position = {value: index for index, value in enumerate(self._training.roots)}
         carries = dict.fromkeys(visible, False)
         for value, flag in zip(self.graph.roots(), forward.differentiable, strict=True):
             carries[value] = carries[value] or flag
-        inputs = {value: index for index, value in enumerate(graph.inputs)}
         self.sources = tuple(inputs.get(value, -1) for value in visible)
         fresh = [value for value in visible if value not in inputs]
         self.roots = tuple(position[value] for value in fresh)
         self.carries = tuple(carries[value] for value in fresh)
-        self.saved = tuple(position[result.value] for result in graph.results[count:])
+        self._saved = _Saved(saved, position, inputs)
         self.wanted = tuple(forward.wanted)
         written = {write.input for write in graph.writes}
         self._unreached = tuple(index for index in forward.unreached if graph.inputs[index] not in written)
+        # A region gives new tensors; an operator may give one of its operands, which autograd has to be shown then.
+        self._is_new = self._training.is_one_region and not graph.writes
+        shown = [index for index in self.wanted if index not in self._unreached]
+        self._shown = tuple(shown) if self._is_new else tuple(range(len(inputs)))
+        self._gradients = tuple(self.wanted.index(one) if one in self.wanted else None for one in self._shown)
         self._backward_of = backward_of
         self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
         self._backwards: dict[tuple[Tangents, tuple[Type, ...]], _BackwardRun] = {}
@@ -98,11 +124,38 @@ class DifferentiableExecutable:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the forward."""
-        given = list(inputs)
-        for index in self._unreached:
-            given[index] = given[index].detach()  # no gradient goes through here: a graph behind it may be spent
-        fresh = iter(_Node.apply(self, *given))  # type: ignore[no-untyped-call]
+        given = inputs
+        if self._unreached:  # no gradient goes through these: a graph behind one may be spent
+            given = list(inputs)
+            for index in self._unreached:
+                given[index] = given[index].detach()
+        shown = [given[index] for index in self._shown]
+        fresh = iter(_Node.apply(self, given, None, *shown))  # type: ignore[no-untyped-call]
         return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
+
+    @property
+    def is_one_region(self) -> bool:
+        """Whether all of a forward is one region, whose results are new."""
+        return self._is_new
+
+    def bound(self, arguments: Sequence[int]) -> BoundForward | None:
+        """Give what runs the forward as it is bound now, where it may be; the first inputs are `arguments`."""
+        run = self._training if self._unanswered <= MOST_UNANSWERED else self._resting
+        found = run.bound(arguments) if run is not None and self._is_new and not self._unreached else None
+        if run is None or found is None:
+            return None
+        turn = (ctypes.addressof(self._turn), EVERY_BIT, self._turn.value)
+        program = replace(found[0], rows=[*found[0].rows, turn], kept=(found[0].kept, self._turn))
+        return BoundForward(program, found[1], partial(self._connected, run))
+
+    def _connected(self, run: CompiledGraph, outputs: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
+        """Connect what a bound forward has made to autograd."""
+        if run.order is not None:
+            outputs = tuple([outputs[index] for index in run.order])
+        self._unanswered += 1
+        if self._unanswered > MOST_UNANSWERED and run is self._training is not self._resting:
+            self._turn.value += 1  # the next forward is another one
+        return _connect(self, inputs, (run, outputs), *[inputs[index] for index in self._shown])
 
     def prepare_backward(self) -> None:
         """Find the backward for gradients of every result that look as the results do: what is in its way shows now."""
@@ -111,15 +164,15 @@ class DifferentiableExecutable:
         types: Tangents = tuple(kind if isinstance(kind, TensorType) else None for kind in carrying)
         self._found[types] = self._backward_of(types)
 
-    def forward(self, context: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The forward below autograd."""
-        run = self._run_now()
-        with torch.enable_grad():
-            outputs = run(inputs)
-        context.saved_types = tuple(run.types[index] for index in self.saved)
-        saved = [outputs[index] for index in self.saved]
-        context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in saved))
-        context.numbers = [None if isinstance(value, torch.Tensor) else value for value in saved]
+    def forward(self, context: Any, inputs: Sequence[Any], done: Done | None) -> tuple[Any, ...]:
+        """The forward below autograd, or what is left of one that is `done`."""
+        if done is None:
+            run = self._run_now()
+            with torch.enable_grad():
+                outputs = run(inputs)
+        else:
+            run, outputs = done
+        self._saved.keep(context, run, inputs, outputs)
         context.set_materialize_grads(False)
         # Where inputs are written they may become results, and a node that holds its own result is never let go of.
         replayed = self.replay is not None and not self.graph.writes
@@ -141,12 +194,12 @@ class DifferentiableExecutable:
     def backward(
         self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
     ) -> list[Any]:
-        """The backward below autograd, of what a forward saved: a gradient, or None, for every input."""
+        """The backward below autograd, of what a forward saved: a gradient, or None, for every input it was shown."""
         self._unanswered = 0
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
         types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
         found = self._backward(types, kinds)(saved, [tangent for tangent in present if tangent is not None])
-        return self._by_input(found)
+        return self._by_shown(found)
 
     def backward_by_operators(self, given: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> list[Any] | None:
         """The backward through operators that autograd sees; None where there are none, or inputs have changed."""
@@ -170,14 +223,11 @@ class DifferentiableExecutable:
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )
-        return self._by_input(found)
+        return self._by_shown(found)
 
-    def _by_input(self, found: Sequence[torch.Tensor | None]) -> list[Any]:
-        """Gradients of what is wanted -> one, or None, for every input up to the last that is wanted."""
-        gradients: list[Any] = [None] * (max(self.wanted) + 1)
-        for position, gradient in zip(self.wanted, found, strict=True):
-            gradients[position] = gradient
-        return gradients
+    def _by_shown(self, found: Sequence[torch.Tensor | None]) -> list[Any]:
+        """Gradients of what is wanted -> one, or None, for every input that autograd was shown."""
+        return [None if place is None else found[place] for place in self._gradients]
 
     def _backward(self, types: Tangents, kinds: tuple[Type, ...]) -> _BackwardRun:
         run = self._backwards.get((types, kinds))
@@ -186,6 +236,30 @@ class DifferentiableExecutable:
             saved = [kinds[index] for index in found[1]]
             run = self._backwards.setdefault((types, kinds), _BackwardRun(found, saved, self._compile))
         return run
+
+
+class _Saved:
+    """What a forward saves for its backward: results of it, and inputs as they are."""
+
+    def __init__(self, values: Sequence[Value], position: Mapping[Value, int], inputs: Mapping[Value, int]) -> None:
+        self._places = tuple((True, inputs[value]) if value in inputs else (False, position[value]) for value in values)
+        self._of_inputs = {inputs[value]: value.type for value in values if value in inputs}
+        self._last: tuple[CompiledGraph | None, tuple[Type, ...]] = (None, ())
+
+    def keep(self, context: Any, run: CompiledGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Save what one run has been given, and has made."""
+        saved = [inputs[index] if is_given else outputs[index] for is_given, index in self._places]
+        context.saved_types = self._types(run)
+        context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in saved))
+        context.numbers = [None if isinstance(value, torch.Tensor) else value for value in saved]
+
+    def _types(self, run: CompiledGraph) -> tuple[Type, ...]:
+        """Give the types of what a forward saves; its runs lay out what nobody else reads as their kernels like."""
+        last, types = self._last
+        if last is not run:
+            types = tuple(self._of_inputs[index] if is_given else run.types[index] for is_given, index in self._places)
+            self._last = (run, types)
+        return types
 
 
 class _BackwardRun:
@@ -211,10 +285,12 @@ class _Node(torch.autograd.Function):
     """The node that autograd sees."""
 
     @staticmethod
-    def forward(context: Any, owner: DifferentiableExecutable, *inputs: Any) -> tuple[Any, ...]:
+    def forward(
+        context: Any, owner: DifferentiableExecutable, inputs: Sequence[Any], done: Done | None, *shown: Any
+    ) -> tuple[Any, ...]:
+        del shown  # they are among the inputs; this is how autograd knows of them
         context.owner = owner
-        context.count = len(inputs)
-        return owner.forward(context, inputs)
+        return owner.forward(context, inputs, done)
 
     @staticmethod
     def jvp(context: Any, *tangents: Any) -> NoReturn:
@@ -230,7 +306,7 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, AUTOCAST)):
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
-                return (None, *found, *([None] * (context.count - len(found))))
+                return (None, None, None, *found)
         pairs = zip(context.saved_tensors, context.numbers, strict=True)
         saved = [number if tensor is None else tensor for tensor, number in pairs]
         with torch.no_grad():
@@ -238,7 +314,11 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled():
             leaves = _leaves(context)
             gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
-        return (None, *gradients, *([None] * (context.count - len(gradients))))
+        return (None, None, None, *gradients)
+
+
+# The same as _Node.apply, for calls that are known to be in no transform of functorch.
+_connect: Callable[..., tuple[Any, ...]] = super(torch.autograd.Function, _Node).apply
 
 
 class _Once(torch.autograd.Function):

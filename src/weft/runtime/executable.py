@@ -129,10 +129,13 @@ class NativeExecutable:
         if self._program is not None:
             ensure_crew()
 
-    def bound(self, positions: Mapping[int, int]) -> BoundProgram | None:
-        """Give what runs the program as it is bound now; `positions` are where a call's arguments are inputs."""
+    def bound(self, positions: Sequence[int]) -> BoundProgram | None:
+        """Give what runs the program as it is bound now; `positions` are where a call has its inputs.
+
+        They are below 0 for what it does not take as an argument, which alone may last.
+        """
         binding = self._binding
-        if binding is None or binding.code is None or set(self._changing) != set(positions):
+        if binding is None or binding.code is None or any(positions[index] >= 0 for index in self.lasting):
             return None
         changing = tuple((positions[index], size) for index, size in binding.code.changing)
         rows = binding.rows if self._program is None else [*binding.rows, crew_row()]

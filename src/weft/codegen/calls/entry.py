@@ -257,13 +257,13 @@ class _Entry(NativeCall):
         program = _Bound(f, self.layout, self._words_of(bound), self._runs)
         program.require(f.compare("icmp eq", captured, program.word("ptr", CallWord.CAPTURED)))
         program.compare_rows(program.word("ptr", CallWord.ROWS), program.word("i64", CallWord.ROW_COUNT))
-        self._hold_inputs(items, captured)
+        self._hold_inputs(items, captured, program)
         place = program.word("ptr", CallWord.FRAME)
         free = f.emit("i64", f"atomicrmw xchg {place}, i64 0 acquire")
         program.require(f.compare("icmp ne", free, constant("i64", 0)))
         self.add_reference(bound)
         frame = f.emit("ptr", f"inttoptr {free} to ptr")
-        results = program.fill(frame, items)
+        results = program.fill(frame, items, captured)
         unmade, late, lost, over = map(f.label, ("unmade", "late", "lost", "over"))
         NativeCall(f, self.layout, program.state, late).require(program.passes_checks(frame))
         # Memory is taken while others run Python: for many results that is as long as a small program.
@@ -289,14 +289,30 @@ class _Entry(NativeCall):
         f.branch(over)
         f.begin_block(over)
         f.emit_void(f"store atomic {free}, {place} release, align 8")
+        self._finish(program)
         self.drop_reference(bound)
         self._drop_inputs()
 
-    def _hold_inputs(self, items: Register, captured: Register) -> None:
-        """Make the list of inputs where nobody else holds what is in it."""
+    def _hold_inputs(self, items: Register, captured: Register, program: NativeCall) -> None:
+        """Make the list of inputs where nobody else holds what is in it, or Python takes it in the end."""
         f = self.f
-        with f.only_if(f.compare("icmp ne", self.word("i64", CallWord.CONTAINER_COUNT), f.integer(0))):
+        held = f.compare("icmp ne", self.word("i64", CallWord.CONTAINER_COUNT), f.integer(0))
+        finishes = f.compare("icmp ne", program.word("i64", CallWord.FINISH), f.integer(0))
+        with f.only_if(f.binary("or", held, finishes)):
             f.store(self._new_inputs(items, captured), self._inputs)
+
+    def _finish(self, program: NativeCall) -> None:
+        """Give what Python makes of the row of results, where it is to see that, and of the list of inputs."""
+        f, function = self.f, program.word("ptr", CallWord.FINISH)
+        row = f.load("ptr", self._result)
+        is_there = f.compare("icmp ne", row, NULL)
+        with f.only_if(f.binary("and", is_there, f.compare("icmp ne", function, NULL))):
+            f.store(row, self._given)
+            f.store(f.load("ptr", self._inputs), f.offset(self._given, "ptr", 1))
+            call = self.word("ptr", CallWord.VECTORCALL)
+            found = f.emit("ptr", f"call ptr {call.name}({function}, {self._given}, {f.integer(2)}, ptr null)")
+            self.drop_reference(row)
+            f.store(found, self._result)
 
     def _drop_inputs(self) -> None:
         """Let go of the list of inputs where it was made, and end."""
@@ -389,7 +405,7 @@ class _Entry(NativeCall):
 class _Bound(NativeCall):
     """Writes what a bound program does: it fills a frame, makes results, and gives them."""
 
-    def fill(self, frame: Register, items: Register) -> Register:
+    def fill(self, frame: Register, items: Register, captured: Register) -> Register:
         """Write the addresses of arguments and of what lasts into the frame's table; gives where the results' go."""
         f = self.f
         table = f.offset(frame, "i8", TABLE_OFFSET)
@@ -397,7 +413,10 @@ class _Bound(NativeCall):
         rows = self.word("ptr", CallWord.CHANGING)
         with f.loop(0, changing) as loop:
             position, size = self.row(rows, loop.index, 2)
-            item = f.load("ptr", f.offset(items, "ptr", position))
+            is_given = f.compare("icmp sge", position, f.integer(0))
+            given = f.offset(items, "ptr", position)
+            own = f.offset(f.offset(captured, "i8", ITEMS_OFFSET), "ptr", f.binary("sub", f.integer(-1), position))
+            item = f.load("ptr", f.select(is_given, given, own))
             tensor = f.load("ptr", f.offset(item, "i8", self.layout.tensor))
             f.store(self.memory_of(tensor, size), f.offset(table, "ptr", loop.index))
         results = f.offset(table, "ptr", changing)

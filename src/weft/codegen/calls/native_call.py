@@ -41,7 +41,7 @@ class CallWord(IntEnum):
     CONTENT = auto()
     ROWS = auto()  # address, bits that count, what they are
     ROW_COUNT = auto()
-    CHANGING = auto()  # position of an input, bytes of an element
+    CHANGING = auto()  # position of an input (of a bound program: -1, -2, ... of captured ones), bytes of an element
     CHANGING_COUNT = auto()
     LASTING = auto()  # the rest of the frame's table
     LASTING_COUNT = auto()
@@ -60,6 +60,7 @@ class CallWord(IntEnum):
     WRAP = auto()
     DELETE = auto()
     CAPTURED = auto()  # the tuple of captured tensors that it was bound for
+    FINISH = auto()  # what takes the row of results and the list of inputs, and gives what the call gives; or 0
     # An entry: what a call looks like.
     POSITIONAL_COUNT = auto()
     NAMES = auto()  # of each argument by name: the object of its name
