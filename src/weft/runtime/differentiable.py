@@ -24,6 +24,7 @@ from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.memory_layout import EVERY_BIT
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
+from weft.trace.interception.modes import forward_levels
 
 Tangents = tuple[TensorType | None, ...]
 AUTOCAST = ("cpu", "cuda")
@@ -130,6 +131,8 @@ class DifferentiableExecutable:
             for index in self._unreached:
                 given[index] = given[index].detach()
         shown = [given[index] for index in self._shown]
+        if forward_levels():  # a tangent of any input is refused
+            shown += given
         fresh = iter(_Node.apply(self, given, None, *shown))  # type: ignore[no-untyped-call]
         return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
 
@@ -288,8 +291,7 @@ class _Node(torch.autograd.Function):
     def forward(
         context: Any, owner: DifferentiableExecutable, inputs: Sequence[Any], done: Done | None, *shown: Any
     ) -> tuple[Any, ...]:
-        del shown  # they are among the inputs; this is how autograd knows of them
-        context.owner = owner
+        context.owner, context.count = owner, len(shown)  # autograd knows the inputs by what it is shown of them
         return owner.forward(context, inputs, done)
 
     @staticmethod
@@ -306,7 +308,7 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, AUTOCAST)):
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
-                return (None, None, None, *found)
+                return (None, None, None, *found, *([None] * (context.count - len(found))))
         pairs = zip(context.saved_tensors, context.numbers, strict=True)
         saved = [number if tensor is None else tensor for tensor, number in pairs]
         with torch.no_grad():
@@ -314,7 +316,7 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled():
             leaves = _leaves(context)
             gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
-        return (None, None, None, *gradients)
+        return (None, None, None, *gradients, *([None] * (context.count - len(gradients))))
 
 
 # The same as _Node.apply, for calls that are known to be in no transform of functorch.
