@@ -168,23 +168,6 @@ def test_a_backward_may_run_twice_only_if_the_graph_is_kept() -> None:
         loss.backward()
 
 
-def test_a_double_backward_is_a_clear_error() -> None:
-    net, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), torch.randn(2, 3, requires_grad=True)
-    expected = gradients(net(x * 2).sum(), [x])[0]
-    weft.hybridize(net)
-    for ask in (lambda found: found.backward(), lambda found: gradients(found, [net[0].weight])):
-        (found,) = torch.autograd.grad(net(x * 2).sum(), x, create_graph=True)
-        assert torch.equal(found, expected)
-        with pytest.raises(UnsupportedError) as caught:
-            ask(found.sum())
-        assert str(caught.value) == (
-            "a gradient of a hybridized program is differentiated again\n"
-            "  why   a program has one backward, and that has none of its own\n"
-            "  fix   run this part imperatively (weft.hybridize(net, False)), or call torch.autograd.grad inside the "
-            "hybridized function, with create_graph=True"
-        )
-
-
 def test_a_gradient_penalty_inside_a_program_is_differentiated_as_in_eager() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
 

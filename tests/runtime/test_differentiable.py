@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from weft.compile import pipeline
 from weft.compile.pipeline import compile_graph
-from weft.errors import UnsupportedError
 from weft.ir.parser import parse_graph
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import MOST_UNANSWERED, DifferentiableExecutable, Forward
@@ -41,6 +40,10 @@ def asked() -> list[Any]:
     return []
 
 
+def no_again(*_: Any) -> NoReturn:
+    raise AssertionError("no gradient is differentiated again here")
+
+
 @pytest.fixture
 def run(asked: list[Any]) -> DifferentiableExecutable:
     def backward_of(tangents: Any) -> Any:
@@ -51,7 +54,7 @@ def run(asked: list[Any]) -> DifferentiableExecutable:
 
     forward = parse_graph(FORWARD.replace("return %0, %1, %x", "return %0, %1, %x, %scale"))
     return DifferentiableExecutable(
-        Forward(forward, 2, [True, True], [0, 1], [], frozenset()), backward_of, compile_graph
+        Forward(forward, 2, [True, True], [0, 1], [], frozenset()), backward_of, compile_graph, no_again
     )
 
 
@@ -76,14 +79,6 @@ def test_each_pattern_of_tangents_is_asked_for_once(run: DifferentiableExecutabl
         torch.testing.assert_close(found[0], x.cos())
         assert found[1] is None
     assert asked == [(False, True)]
-
-
-def test_the_gradient_of_a_gradient_is_refused(run: DifferentiableExecutable) -> None:
-    x, scale = inputs()
-    first, second = run([x, scale])
-    (found,) = torch.autograd.grad([first, second], [x], [torch.ones(3), torch.ones(3)], create_graph=True)
-    with pytest.raises(UnsupportedError, match="differentiated again"):
-        found.sum().backward()
 
 
 PRODUCT = """graph f(%x: f32[4,3], %weight: f32[3,2], %shift: f32[2]) {
@@ -116,7 +111,7 @@ def product() -> DifferentiableExecutable:
     graph = parse_graph(PRODUCT)
     forward = Forward(graph, 1, [True], [1], [], frozenset(graph.inputs[1:]))
     return DifferentiableExecutable(
-        forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,), None), pipeline.compile_graph
+        forward, lambda _: (parse_graph(OF_WEIGHT), (0,), (0,), None), pipeline.compile_graph, no_again
     )
 
 

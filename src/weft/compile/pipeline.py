@@ -28,12 +28,14 @@ from weft.plan.planned import PlannedGraph
 from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
-from weft.runtime.differentiable import BackwardGraph, DifferentiableExecutable, Forward, Keep, Tangents
+from weft.runtime.differentiable import DifferentiableExecutable, Forward
+from weft.runtime.differentiable_backward import BackwardAgain, BackwardGraph, Keep, Tangents
 from weft.runtime.measure import machine_model
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable, is_dense
 from weft.target import host_target
+from weft.trace.backward import Derivatives
 from weft.trace.lift.lift import lift
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.traced import Traced, trace_program
@@ -86,6 +88,10 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         kept = keeper(found.kept) if found.kept else None
         return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, kept
 
+    def again_of(tangents: Tangents, asking: frozenset[int]) -> BackwardAgain:
+        with lock:  # as above
+            return _again(gradient.derivatives, tangents, asking, lock, keeper)
+
     whole = Forward(
         run_pipeline(gradient.graph),
         len(gradient.saved),
@@ -94,7 +100,36 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         gradient.unreached,
         rarely_changing(traced),
     )
-    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_graph))
+    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_graph, again_of))
+
+
+def _again(
+    derivatives: Derivatives, tangents: Tangents, asking: frozenset[int], lock: RLock, keeper: Keeper
+) -> BackwardAgain:
+    """Give the backward that is differentiated again; callers hold the lock."""
+    found = derivatives.again(tangents, asking)
+    backward, following = found.backward, found.derivatives
+
+    def backward_of(tangents: Tangents) -> BackwardGraph:
+        with lock:
+            further = following.backward(tangents)
+        kept = keeper(further.kept) if further.kept else None
+        return run_pipeline(further.graph), following.positions(further), further.gradients, kept
+
+    def again_of(tangents: Tangents, asking: frozenset[int]) -> BackwardAgain:
+        with lock:
+            return _again(following, tangents, asking, lock, keeper)
+
+    return BackwardAgain(
+        run_pipeline(backward.graph),
+        derivatives.positions(backward),
+        backward.gradients,
+        backward.handed_on,
+        found.carries,
+        keeper(backward.kept) if backward.kept else None,
+        backward_of,
+        again_of,
+    )
 
 
 def _compile_varying(traced: Traced) -> Compiled:

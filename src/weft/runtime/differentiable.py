@@ -18,22 +18,28 @@ import torch
 from weft.codegen.torch_functions import version_of
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
-from weft.ir.types import TensorType, Type, type_of
+from weft.ir.types import TensorType, Type
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.differentiable_backward import (
+    AUTOCAST,
+    AgainOf,
+    BackwardGraph,
+    BackwardRuns,
+    Compile,
+    Tangents,
+    save,
+    saved_by,
+)
 from weft.runtime.memory_layout import EVERY_BIT
 from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
+from weft.trace.interception.capture import graph_is_retained
 from weft.trace.interception.modes import forward_levels
 
-Tangents = tuple[TensorType | None, ...]
-AUTOCAST = ("cpu", "cuda")
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
 Connect = Callable[[tuple[Any, ...], Sequence[Any]], Any]
 Done = tuple[CompiledGraph, tuple[Any, ...]]  # a forward that has run, and what it gave
-Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
-Keep = Callable[[Sequence[torch.Tensor]], None]
-BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
 MOST_UNANSWERED = 8  # forwards without a backward, after which parameters are taken for what stays as it is
 
 
@@ -76,7 +82,11 @@ class DifferentiableExecutable:
     """
 
     def __init__(
-        self, forward: Forward, backward_of: Callable[[Tangents], BackwardGraph], compile_graph: Compile
+        self,
+        forward: Forward,
+        backward_of: Callable[[Tangents], BackwardGraph],
+        compile_graph: Compile,
+        again_of: AgainOf,
     ) -> None:
         self._compile = compile_graph
         graph = forward.graph
@@ -111,9 +121,9 @@ class DifferentiableExecutable:
         shown = [index for index in self.wanted if index not in self._unreached]
         self._shown = tuple(shown) if self._is_new else tuple(range(len(inputs)))
         self._gradients = tuple(self.wanted.index(one) if one in self.wanted else None for one in self._shown)
-        self._backward_of = backward_of
-        self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
-        self._backwards: dict[tuple[Tangents, tuple[Type, ...]], _BackwardRun] = {}
+        self._backwards = BackwardRuns(backward_of, again_of, compile_graph)
+        # A tensor whose history the program changes would hold the node that holds it.
+        self._ties = not any(flag for flag in forward.differentiable[len(self.graph.results) :])
         self.replay: Replay | None = None
         whole = {result.value: index for index, result in enumerate(self.graph.results) if not result.path}
         self._result_of = tuple(whole.get(value) for value in fresh)
@@ -165,7 +175,7 @@ class DifferentiableExecutable:
         made = [self._training.roots[index].type for index in self.roots]
         carrying = [kind for kind, carries in zip(made, self.carries, strict=True) if carries]
         types: Tangents = tuple(kind if isinstance(kind, TensorType) else None for kind in carrying)
-        self._found[types] = self._backward_of(types)
+        self._backwards.prepare(types)
 
     def forward(self, context: Any, inputs: Sequence[Any], done: Done | None) -> tuple[Any, ...]:
         """The forward below autograd, or what is left of one that is `done`."""
@@ -177,6 +187,7 @@ class DifferentiableExecutable:
             run, outputs = done
         self._saved.keep(context, run, inputs, outputs)
         context.set_materialize_grads(False)
+        context.inputs = inputs if self._ties else None
         # Where inputs are written they may become results, and a node that holds its own result is never let go of.
         replayed = self.replay is not None and not self.graph.writes
         context.given = [(tensor, _version(tensor)) for tensor in inputs] if replayed else None
@@ -200,9 +211,18 @@ class DifferentiableExecutable:
         """The backward below autograd, of what a forward saved: a gradient, or None, for every input it was shown."""
         self._unanswered = 0
         present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
-        types: Tangents = tuple(None if tangent is None else type_of(tangent) for tangent in present)
-        found = self._backward(types, kinds)(saved, [tangent for tangent in present if tangent is not None])
-        return self._by_shown(found)
+        return self._by_shown(self._backwards.run(saved, kinds, present))
+
+    def backward_again(
+        self, saved: Sequence[Any], context: Any, tangents: Sequence[torch.Tensor | None]
+    ) -> list[Any] | None:
+        """The same as one that autograd can differentiate; None where nothing ties it to the inputs."""
+        if context.inputs is None:
+            return None
+        self._unanswered = 0
+        present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
+        wanted = [context.inputs[index] for index in self.wanted]
+        return self._by_shown(self._backwards.run_again(saved, context.saved_types, wanted, present))
 
     def backward_by_operators(self, given: Sequence[Any], tangents: Sequence[torch.Tensor | None]) -> list[Any] | None:
         """The backward through operators that autograd sees; None where there are none, or inputs have changed."""
@@ -232,14 +252,6 @@ class DifferentiableExecutable:
         """Gradients of what is wanted -> one, or None, for every input that autograd was shown."""
         return [None if place is None else found[place] for place in self._gradients]
 
-    def _backward(self, types: Tangents, kinds: tuple[Type, ...]) -> _BackwardRun:
-        run = self._backwards.get((types, kinds))
-        if run is None:
-            found = self._found.pop(types, None) or self._backward_of(types)
-            saved = [kinds[index] for index in found[1]]
-            run = self._backwards.setdefault((types, kinds), _BackwardRun(found, saved, self._compile))
-        return run
-
 
 class _Saved:
     """What a forward saves for its backward: results of it, and inputs as they are."""
@@ -253,8 +265,7 @@ class _Saved:
         """Save what one run has been given, and has made."""
         saved = [inputs[index] if is_given else outputs[index] for is_given, index in self._places]
         context.saved_types = self._types(run)
-        context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in saved))
-        context.numbers = [None if isinstance(value, torch.Tensor) else value for value in saved]
+        save(context, saved)
 
     def _types(self, run: CompiledGraph) -> tuple[Type, ...]:
         """Give the types of what a forward saves; its runs lay out what nobody else reads as their kernels like."""
@@ -263,25 +274,6 @@ class _Saved:
             types = tuple(self._of_inputs[index] if is_given else run.types[index] for is_given, index in self._places)
             self._last = (run, types)
         return types
-
-
-class _BackwardRun:
-    def __init__(self, found: BackwardGraph, types: Sequence[Type], compile_graph: Compile) -> None:
-        graph, saved, gradients, self._keep = found
-        strides = SavedStrides(
-            given=dict(zip(graph.inputs, types, strict=False))
-        )  # behind the saved values come tangents
-        self._executable = compile_graph(graph, frozenset(), trusted=False, strides=strides)
-        order = {value: index for index, value in enumerate(self._executable.roots)}
-        self._saved = saved
-        self._results = tuple(order[result.value] for result in graph.results)
-        self._gradients = tuple(None if index is None else self._results[index] for index in gradients)
-
-    def __call__(self, saved: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        outputs = self._executable([*(saved[index] for index in self._saved), *tangents])
-        if self._keep is not None:
-            self._keep([outputs[index] for index in self._results])
-        return [None if index is None else outputs[index] for index in self._gradients]
 
 
 class _Node(torch.autograd.Function):
@@ -309,13 +301,16 @@ class _Node(torch.autograd.Function):
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
                 return (None, None, None, *found, *([None] * (context.count - len(found))))
-        pairs = zip(context.saved_tensors, context.numbers, strict=True)
-        saved = [number if tensor is None else tensor for tensor, number in pairs]
-        with torch.no_grad():
-            gradients = context.owner.backward(saved, context.saved_types, tangents)
-        if torch.is_grad_enabled():
-            leaves = _leaves(context)
-            gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
+        saved = saved_by(context)
+        gradients = context.owner.backward_again(saved, context, tangents) if torch.is_grad_enabled() else None
+        if gradients is None:
+            with torch.no_grad():
+                gradients = context.owner.backward(saved, context.saved_types, tangents)
+            if torch.is_grad_enabled():
+                leaves = _leaves(context)
+                gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
+        if not graph_is_retained():
+            context.inputs = None
         return (None, None, None, *gradients, *([None] * (context.count - len(gradients))))
 
 
@@ -339,8 +334,8 @@ class _Once(torch.autograd.Function):
         del context, tangents
         raise UnsupportedError(
             "a gradient of a hybridized program is differentiated again",
-            why="a program has one backward, and that has none of its own",
-            fix="run this part imperatively (weft.hybridize(net, False)), "
+            why="it writes a result that carries a gradient into what it is given, whose history is gone after that",
+            fix="write into a clone, run this part imperatively (weft.hybridize(net, False)), "
             "or call torch.autograd.grad inside the hybridized function, with create_graph=True",
         )
 

@@ -5,6 +5,9 @@ the backward's operators; the forward's values that they read are what the forwa
 made again in the backward instead of being saved. Which results get a gradient is known only when backward runs (a
 result that the loss does not use gets none, and so its parameters get none, as in eager), so there is one backward
 graph for each pattern of tangents; the first assumes all.
+
+A gradient that is differentiated again is traced by running PyTorch's backward so that it can be (`create_graph`): what
+it computes has a gradient of its own, of the inputs and of the tangents, and so on to any order.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from weft.errors import WeftError
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
 from weft.ir.types import TensorType
@@ -34,22 +38,32 @@ Tangents = tuple[TensorType | None, ...]
 class Backward:
     """One backward: its graph takes `saved`, then the tangents there are; `gradients` say which result is whose.
 
-    What hooks that run in it leave in Python is `kept`: of their leaves, numbers of results stand for tensors.
+    What hooks that run in it leave in Python is `kept`: of their leaves, numbers of results stand for tensors. Where it
+    is differentiated again, `handed_on` are the results that its own backwards read.
     """
 
     graph: Graph
     saved: tuple[Value, ...]
     gradients: tuple[int | None, ...]
     kept: tuple[Rebound, ...] = ()
+    handed_on: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What a gradient is asked of: a stand-in, and the real tensor if code that goes around stand-ins may reach it."""
+
+    leaf: torch.Tensor
+    tensor: torch.Tensor | None = None
 
 
 class Differentiator:
     """Traces backwards of one forward trace, a Graph a pattern of tangents."""
 
-    def __init__(self, tracer: Tracer, roots: list[torch.Tensor]) -> None:
+    def __init__(self, tracer: Tracer, roots: Sequence[torch.Tensor], wanted: Sequence[Wanted]) -> None:
         self.tracer = tracer
         self.roots = roots
-        self.wanted = [entry for entry in tracer.trace.inputs if entry.tensor.requires_grad]
+        self.wanted = wanted
         self.touched = Touched()  # what backwards leave tensors in
         self._state: PythonState | None = tracer.request.state  # as it still is when the first backward is traced
 
@@ -59,6 +73,18 @@ class Differentiator:
 
     def trace(self, tangents: Tangents) -> Backward:
         """Record the backward for this pattern of tangents."""
+        recorded = self._record(tangents, frozenset(), create_graph=False)
+        return recorded.backward()
+
+    def trace_again(self, tangents: Tangents, asking: frozenset[int]) -> tuple[Recorded, Derivatives]:
+        """Record it as one that is differentiated again, by what is wanted and by the tangents that are `asking`."""
+        recorded = self._record(tangents, asking, create_graph=True)
+        leaves = [tangent for index, tangent in enumerate(recorded.tangents) if index in asking]
+        wanted = [*self.wanted, *map(Wanted, leaves)]
+        roots = [gradient for gradient in recorded.carrying() if gradient is not None]
+        return recorded, Derivatives(Differentiator(self.tracer, roots, wanted))
+
+    def _record(self, tangents: Tangents, asking: frozenset[int], *, create_graph: bool) -> Recorded:
         recorder = self.tracer.recorder
         start = len(recorder.values)
         inputs: list[Value] = []
@@ -66,14 +92,14 @@ class Differentiator:
         for index, (root, tangent_type) in enumerate(zip(self.roots, tangents, strict=True)):
             if tangent_type is not None:
                 value = Value("input", (), tangent_type, name=f"tangent{index}")
-                tangent = self.tracer.interception.empty(tangent_type)
+                tangent = self.tracer.interception.empty(tangent_type).requires_grad_(len(pairs) in asking)
                 recorder.add_input(tangent, value)
                 inputs.append(value)
                 pairs.append((root, tangent))
         state, self._state = self._state or find_state(*self.tracer.request.state.roots), None
         before = Kept(state)
         try:
-            gradients = self._differentiate(pairs)
+            gradients = self._differentiate(pairs, create_graph=create_graph)
         finally:
             changes = before.take_back(state)
         kept = self._kept(changes)
@@ -82,9 +108,7 @@ class Differentiator:
         values = [recorder.value_of(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         recorded = recorder.values[start:]
         del recorder.values[start:]
-        found = _assemble(recorded, inputs, [*results, *values])
-        numbers = [number for number in found.gradients[len(results) :] if number is not None]
-        return replace(found, gradients=found.gradients[: len(results)], kept=_numbered(kept, numbers))
+        return Recorded(recorded, inputs, results, kept, values, gradients, [tangent for _, tangent in pairs])
 
     def _kept(self, changes: list[Change]) -> tuple[Rebound, ...]:
         real = {id(entry.stand_in): entry.tensor for entry in self.tracer.trace.inputs}
@@ -101,25 +125,138 @@ class Differentiator:
             self.touched.give(entry.slot.container, entry.keys)
         return kept
 
-    def _differentiate(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor | None]:
+    def _differentiate(
+        self, pairs: list[tuple[torch.Tensor, torch.Tensor]], *, create_graph: bool
+    ) -> list[torch.Tensor | None]:
         refuse_reentrant(root for root, _ in pairs)
         leaves = [entry.leaf for entry in self.wanted]
         # Code that goes around the Python interface (autograd.Function.apply) reaches parameters themselves.
-        reals = [entry.tensor for entry in self.wanted]
+        first: dict[int, int] = {}
+        reals: list[torch.Tensor] = []
+        for index, entry in enumerate(self.wanted):
+            if entry.tensor is not None and id(entry.tensor) not in first:
+                first[id(entry.tensor)] = index
+                reals.append(entry.tensor)
         with self.tracer.backward([root for root, _ in pairs]):
             found = torch.autograd.grad(
                 [root for root, _ in pairs],
                 [*leaves, *reals],
                 [tangent for _, tangent in pairs],
                 retain_graph=True,
+                create_graph=create_graph,
                 allow_unused=True,
             )
-            with torch.no_grad():
-                first = {id(real): index for index, real in reversed(list(enumerate(reals)))}
-                return [
-                    _sum(found[index], found[len(leaves) + index] if first[id(real)] == index else None)
-                    for index, real in enumerate(reals)
-                ]
+            gradients = [*found[: len(leaves)]]
+            with torch.set_grad_enabled(create_graph):
+                for index, gradient in zip(first.values(), found[len(leaves) :], strict=True):
+                    gradients[index] = _sum(gradients[index], gradient)
+            return gradients
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recorded:
+    """What running a backward once showed: values, inputs (the tangents), results, and what hooks leave in Python.
+
+    `gradients` and `tangents` are the stand-ins.
+    """
+
+    values: list[Value]
+    inputs: list[Value]
+    results: list[Value | None]
+    kept: tuple[Rebound, ...]
+    kept_values: list[Value]
+    gradients: list[torch.Tensor | None]
+    tangents: list[torch.Tensor]
+
+    def backward(self, more: Sequence[Value] = ()) -> Backward:
+        """The backward as a Graph; with `more`, what a further backward reads ends its results."""
+        found = _assemble(self.values, self.inputs, [*self.results, *self.kept_values, *more])
+        count, kept = len(self.results), len(self.results) + len(self.kept_values)
+        numbers = [number for number in found.gradients[count:kept] if number is not None]
+        handed_on = tuple(number for number in found.gradients[kept:] if number is not None)
+        return replace(
+            found, gradients=found.gradients[:count], kept=_numbered(self.kept, numbers), handed_on=handed_on
+        )
+
+    def carrying(self) -> list[torch.Tensor | None]:
+        """The gradients that have gradients of their own, each once, in the order of the results."""
+        return [self.gradients[place] if self._carries(place) else None for place in self._first_places()]
+
+    def _first_places(self) -> list[int]:
+        first: dict[Value, int] = {}
+        for place, result in enumerate(self.results):
+            if result is not None:
+                first.setdefault(result, place)
+        return list(first.values())
+
+    def _carries(self, place: int) -> bool:
+        gradient = self.gradients[place]
+        return gradient is not None and gradient.requires_grad
+
+
+class Derivatives:
+    """The backwards of a trace, or of a backward of one, found by the pattern of tangents: traced when seen first.
+
+    `saved` is what all of them may read, `failure` what eager raises when the backward runs. Callers hold the lock of
+    the program.
+    """
+
+    def __init__(self, differentiator: Differentiator) -> None:
+        self._differentiator = differentiator
+        self._backwards: dict[Tangents, Backward] = {}
+        self._again: dict[tuple[Tangents, frozenset[int]], Again] = {}
+        self.failure: Exception | None = None
+        self.saved: tuple[Value, ...] = ()
+        self.first: Backward | None = None
+        try:
+            pattern = differentiator.full_pattern()
+            self.first = self._backwards[pattern] = differentiator.trace(pattern)
+        except (RuntimeError, WeftError) as error:
+            # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
+            self.failure = error
+            return
+        self.saved = self.first.saved
+
+    def backward(self, tangents: Tangents) -> Backward:
+        """The backward for a pattern of tangents."""
+        if self.failure is not None:
+            raise self.failure
+        found = self._backwards.get(tangents)
+        if found is None:
+            found = self._differentiator.trace(tangents)
+            check_saved(found, self.saved)
+            self._backwards[tangents] = found
+        return found
+
+    def again(self, tangents: Tangents, asking: frozenset[int]) -> Again:
+        """The same as one that is differentiated again; `asking` are those of the tangents that want a gradient."""
+        if self.failure is not None:
+            raise self.failure
+        found = self._again.get((tangents, asking))
+        if found is None:
+            recorded, derivatives = self._differentiator.trace_again(tangents, asking)
+            backward = recorded.backward(derivatives.saved)
+            check_saved(backward, self.saved)
+            carries = tuple(gradient is not None for gradient in recorded.carrying())
+            found = self._again[tangents, asking] = Again(backward, carries, derivatives)
+        return found
+
+    def positions(self, backward: Backward) -> tuple[int, ...]:
+        """Where the values that a backward reads stand among the saved ones."""
+        order = {value: index for index, value in enumerate(self.saved)}
+        return tuple(order[value] for value in backward.saved)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Again:
+    """A backward that is differentiated again.
+
+    Its first results are the different gradients; `carries` says of each whether it has a gradient of its own.
+    """
+
+    backward: Backward
+    carries: tuple[bool, ...]
+    derivatives: Derivatives
 
 
 def _numbered(kept: Sequence[Rebound], numbers: Sequence[int]) -> tuple[Rebound, ...]:

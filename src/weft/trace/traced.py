@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from weft.errors import InternalError, WeftError
+from weft.errors import InternalError
 from weft.ir.bind import bind_numbers
 from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
-from weft.trace.backward import Backward, Differentiator, Tangents, check_saved
+from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.refusals import refuse
 from weft.trace.outcome import TracedResult, outcome, written_inputs
@@ -99,47 +99,38 @@ class Gradient:
     `unreached` of those among them that get none, whatever the tangents: what was detached first, say.
     """
 
-    def __init__(self, graph: Graph, roots: Sequence[Value], differentiator: Differentiator) -> None:
-        self._differentiator = differentiator
-        self._backwards: dict[Tangents, Backward] = {}
+    def __init__(self, graph: Graph, roots: Sequence[Value], wanted: Sequence[int], derivatives: Derivatives) -> None:
+        self.derivatives = derivatives
         self.roots = tuple(roots)
-        self.failure: Exception | None = None
+        self.wanted = tuple(wanted)
         self.saved: tuple[Value, ...] = ()
-        inputs = differentiator.tracer.trace.inputs
-        self.wanted = tuple(inputs.index(entry) for entry in differentiator.wanted)
         self.unreached: tuple[int, ...] = ()
-        try:
-            first = differentiator.trace(differentiator.full_pattern())
-        except (RuntimeError, WeftError) as error:
-            # Eager raises when backward runs, not before; a program that is never differentiated must not fail.
-            self.failure, self.graph = error, _without_unread(graph)
+        first = derivatives.first
+        if first is None:
+            self.graph = _without_unread(graph)
             return
-        self._backwards[differentiator.full_pattern()] = first
         if any(gradient is not None for gradient in first.gradients):
             pairs = zip(self.wanted, first.gradients, strict=True)
             self.unreached = tuple(position for position, gradient in pairs if gradient is None)
         self.saved, self.graph = _with_saved(graph, first.saved)
 
     @property
+    def failure(self) -> Exception | None:
+        """What eager raises when the backward runs."""
+        return self.derivatives.failure
+
+    @property
     def kept(self) -> tuple[Rebound, ...]:
         """What the backward of all results leaves in Python."""
-        return () if self.failure is not None else self._backwards[self._differentiator.full_pattern()].kept
+        return () if self.derivatives.first is None else self.derivatives.first.kept
 
     def backward(self, tangents: Tangents) -> Backward:
         """The backward for a pattern of tangents; traced when it is seen first. Callers hold the program's lock."""
-        if self.failure is not None:
-            raise self.failure
-        found = self._backwards.get(tangents)
-        if found is None:
-            found = self._differentiator.trace(tangents)
-            check_saved(found, self._backwards[self._differentiator.full_pattern()].saved)
-            self._backwards[tangents] = found
-        return found
+        return self.derivatives.backward(tangents)
 
     def saved_positions(self, backward: Backward) -> tuple[int, ...]:
         """Where the values that a backward reads stand among the saved ones."""
-        order = {value: index for index, value in enumerate(self._backwards[self._differentiator.full_pattern()].saved)}
-        return tuple(order[value] for value in backward.saved)
+        return self.derivatives.positions(backward)
 
 
 def _with_saved(graph: Graph, saved: tuple[Value, ...]) -> tuple[tuple[Value, ...], Graph]:
@@ -338,8 +329,10 @@ def traced_once(request: Request) -> Traced:
     roots = _differentiable(described, tracer)
     gradient = None
     if roots:
-        differentiator = Differentiator(tracer, list(roots.values()))
-        gradient = Gradient(graph, list(roots), differentiator)
+        wanted = [index for index, entry in enumerate(trace.inputs) if entry.tensor.requires_grad]
+        leaves_wanted = [Wanted(trace.inputs[index].leaf, trace.inputs[index].tensor) for index in wanted]
+        differentiator = Differentiator(tracer, list(roots.values()), leaves_wanted)
+        gradient = Gradient(graph, list(roots), wanted, Derivatives(differentiator))
         touched.merge(differentiator.touched)
     traced = Traced(
         _without_unread(graph),

@@ -1,0 +1,206 @@
+"""Run the backward of a program, also as a node of autograd that can be differentiated again, to any order.
+
+A gradient penalty, a force from an energy, or a learned step of learning differentiates gradients. Such a backward
+computes its gradients from what the forward has saved and the tangents; its node is tied to the inputs of the program
+and to the tangents, and has a backward of its own. See docs/decisions/0063-gradients-of-gradients.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.ir.graph import Graph
+from weft.ir.types import TensorType, Type, type_of
+from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.saved_strides import SavedStrides
+from weft.trace.interception.capture import graph_is_retained
+
+AUTOCAST = ("cpu", "cuda")
+Tangents = tuple[TensorType | None, ...]
+Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
+Keep = Callable[[Sequence[torch.Tensor]], None]
+BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
+AgainOf = Callable[[Tangents, frozenset[int]], "BackwardAgain"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BackwardAgain:
+    """A backward that is differentiated again.
+
+    `graph` takes the values in places `saved` of what was saved, then the tangents there are. Its first results are the
+    different gradients, and `carries` says which of these have gradients; `gradients` says which result is each wanted
+    input's, `handed_on` which results its own backwards read. `keep` is done with the results where Python keeps some.
+    """
+
+    graph: Graph
+    saved: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    handed_on: tuple[int, ...]
+    carries: tuple[bool, ...]
+    keep: Keep | None
+    backward_of: Callable[[Tangents], BackwardGraph]
+    again_of: AgainOf
+
+
+class BackwardRun:
+    """A backward that is not differentiated again, compiled for saved values of some types."""
+
+    def __init__(self, found: BackwardGraph, types: Sequence[Type], compile_graph: Compile) -> None:
+        graph, saved, gradients, self._keep = found
+        given = dict(zip(graph.inputs, types, strict=False))  # behind the saved values come tangents
+        self._executable = compile_graph(graph, frozenset(), trusted=False, strides=SavedStrides(given=given))
+        order = {value: index for index, value in enumerate(self._executable.roots)}
+        self._saved = saved
+        self._results = tuple(order[result.value] for result in graph.results)
+        self._gradients = tuple(None if index is None else self._results[index] for index in gradients)
+
+    def __call__(self, saved: Sequence[Any], tangents: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Give the gradients of what is wanted."""
+        outputs = self._executable([*(saved[index] for index in self._saved), *tangents])
+        if self._keep is not None:
+            self._keep([outputs[index] for index in self._results])
+        return [None if index is None else outputs[index] for index in self._gradients]
+
+
+class BackwardRuns:
+    """The backwards of one forward, or of one backward that is differentiated, compiled when they are asked for."""
+
+    def __init__(self, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf, compile_: Compile) -> None:
+        self._backward_of = backward_of
+        self._again_of = again_of
+        self._compile = compile_
+        self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
+        self._runs: dict[tuple[Tangents, tuple[Type, ...]], BackwardRun] = {}
+        self._again: dict[tuple[Tangents, frozenset[int], tuple[Type, ...]], _AgainRun] = {}
+
+    def prepare(self, types: Tangents) -> None:
+        """Find the backward for these tangents: what is in its way shows now."""
+        self._found[types] = self._backward_of(types)
+
+    def run(
+        self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Give the gradients of what is wanted, below autograd."""
+        types = _types(tangents)
+        run = self._runs.get((types, kinds))
+        if run is None:
+            found = self._found.pop(types, None) or self._backward_of(types)
+            made = BackwardRun(found, [kinds[index] for index in found[1]], self._compile)
+            run = self._runs.setdefault((types, kinds), made)
+        return run(saved, [tangent for tangent in tangents if tangent is not None])
+
+    def run_again(
+        self,
+        saved: Sequence[Any],
+        kinds: tuple[Type, ...],
+        wanted: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+    ) -> list[torch.Tensor | None]:
+        """Give the gradients of what is wanted as ones that can be differentiated, by that and by the tangents."""
+        present = [tangent for tangent in tangents if tangent is not None]
+        asking = frozenset(index for index, tangent in enumerate(present) if tangent.requires_grad)
+        types = _types(tangents)
+        run = self._again.get((types, asking, kinds))
+        if run is None:
+            made = _AgainRun(self._again_of(types, asking), asking, kinds, self._compile)
+            run = self._again.setdefault((types, asking, kinds), made)
+        return run(saved, wanted, present)
+
+
+class _AgainRun:
+    def __init__(
+        self, found: BackwardAgain, asking: frozenset[int], kinds: tuple[Type, ...], compile_: Compile
+    ) -> None:
+        graph = found.graph
+        given = dict(zip(graph.inputs, (kinds[index] for index in found.saved), strict=False))
+        self._executable = compile_(graph, frozenset(), trusted=False, strides=SavedStrides(given=given))
+        order = {value: index for index, value in enumerate(self._executable.roots)}
+        self._results = tuple(order[result.value] for result in graph.results)
+        self._found = found
+        self._asking = asking
+        self.backwards = BackwardRuns(found.backward_of, found.again_of, compile_)
+
+    def __call__(
+        self, saved: Sequence[Any], wanted: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        gradients = _Again.apply(self, saved, len(wanted), *wanted, *tangents)  # type: ignore[no-untyped-call]
+        return [None if index is None else gradients[index] for index in self._found.gradients]
+
+    def forward(self, context: Any, saved: Sequence[Any], tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        found = self._found
+        with ExitStack() as stack:
+            for kind in AUTOCAST:
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            outputs = self._executable([*(saved[index] for index in found.saved), *tangents])
+        results = [outputs[index] for index in self._results]
+        if found.keep is not None:
+            found.keep(results)
+        save(context, [results[index] for index in found.handed_on])
+        context.saved_types = tuple(self._executable.types[self._results[index]] for index in found.handed_on)
+        # What was saved is no result of this node, whatever a backward of the user's gives.
+        own = {id(value) for value in saved}
+        gradients = [result.clone() if id(result) in own else result for result in results[: len(found.carries)]]
+        context.mark_non_differentiable(
+            *(gradient for gradient, carries in zip(gradients, found.carries, strict=True) if not carries)
+        )
+        return tuple(gradients)
+
+    def backward(self, context: Any, tangents: Sequence[torch.Tensor | None]) -> list[Any]:
+        present = [tangent for tangent, carries in zip(tangents, self._found.carries, strict=True) if carries]
+        saved = saved_by(context)
+        if torch.is_grad_enabled():
+            found = self.backwards.run_again(saved, context.saved_types, self._leaves(context), present)
+        else:
+            with torch.no_grad():
+                found = self.backwards.run(saved, context.saved_types, present)
+        if not graph_is_retained():
+            context.inputs = None
+        count = context.wanted
+        gradients: list[Any] = [*found[:count], *[None] * context.tangents]
+        for place, gradient in zip(sorted(self._asking), found[count:], strict=True):
+            gradients[count + place] = gradient
+        return gradients
+
+    def _leaves(self, context: Any) -> list[torch.Tensor]:
+        """What a gradient is wanted of: that of the program, and tangents."""
+        wanted, tangents = context.inputs[: context.wanted], context.inputs[context.wanted :]
+        return [*wanted, *(tangents[place] for place in sorted(self._asking))]
+
+
+class _Again(torch.autograd.Function):
+    """The node of a backward that is differentiated again."""
+
+    @staticmethod
+    def forward(
+        context: Any, owner: _AgainRun, saved: Sequence[Any], wanted: int, *inputs: torch.Tensor
+    ) -> tuple[Any, ...]:
+        context.owner = owner
+        context.wanted, context.tangents = wanted, len(inputs) - wanted
+        context.inputs = inputs
+        context.set_materialize_grads(False)
+        return owner.forward(context, saved, inputs[wanted:])
+
+    @staticmethod
+    def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
+        return (None, None, None, *context.owner.backward(context, tangents))
+
+
+def save(context: Any, values: Sequence[Any]) -> None:
+    """Save tensors and numbers for the backward of a node."""
+    context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in values))
+    context.numbers = [None if isinstance(value, torch.Tensor) else value for value in values]
+
+
+def saved_by(context: Any) -> list[Any]:
+    """What a node has saved."""
+    pairs = zip(context.saved_tensors, context.numbers, strict=True)
+    return [number if tensor is None else tensor for tensor, number in pairs]
+
+
+def _types(tangents: Sequence[torch.Tensor | None]) -> Tangents:
+    return tuple(None if tangent is None else type_of(tangent) for tangent in tangents)
