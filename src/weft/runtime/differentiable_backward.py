@@ -2,7 +2,7 @@
 
 A gradient penalty, a force from an energy, or a learned step of learning differentiates gradients. Such a backward
 computes its gradients from what the forward has saved and the tangents; its node is tied to the inputs of the program
-and to the tangents, and has a backward of its own. See docs/decisions/0063-gradients-of-gradients.md.
+and to the tangents, and has a backward of its own. See docs/decisions/0064-gradients-of-gradients.md.
 """
 
 from __future__ import annotations
