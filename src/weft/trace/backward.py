@@ -146,7 +146,7 @@ class Differentiator:
                 create_graph=create_graph,
                 allow_unused=True,
             )
-            gradients = [*found[: len(leaves)]]
+            gradients: list[torch.Tensor | None] = [*found[: len(leaves)]]
             with torch.set_grad_enabled(create_graph):
                 for index, gradient in zip(first.values(), found[len(leaves) :], strict=True):
                     gradients[index] = _sum(gradients[index], gradient)
