@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from tests.conformance.cases import Record, Section, Status
 from tests.conformance.contestants import CONTESTANTS
-from tests.conformance.report import listing, page, passed, table
+from tests.conformance.report import listing, notes, page, passed, table
 from tests.conformance.sections import SECTIONS
 from tests.conformance.sweep import Options, Seeded, Sweep, Unit
 from tests.conformance.threads import stress_record
@@ -123,6 +123,7 @@ def main() -> int:
     every = [*SECTIONS.values(), THREADS]
     print(table(records, every))
     print("\nunsupported\n" + listing(records, Status.UNSUPPORTED))
+    print("notes\n" + notes(records))
     filters = (options.op, options.sample, options.limit, options.codegens, options.shard, options.random)
     whole = wanted == known and filters == (None, None, None, None, "0/1", None)
     target = options.report or (REPORT if whole and options.contestant == "hybridize" else None)

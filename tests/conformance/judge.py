@@ -23,6 +23,7 @@ def judge(trial: Trial, contestant: Contestant, record: tuple[str, str, int]) ->
     status, detail, trace, notes = _verdict(trial, contestant)
     if status.failed and trial.minimal is not None:
         detail = f"{detail}\n{trial.minimal(contestant)}"
+    notes = (*notes, *(trial.notes() if trial.notes is not None else ()))
     return Record(section, entry, index, status, detail, trace, notes, config().codegen)
 
 

@@ -117,7 +117,8 @@ def bounded(records: Sequence[Record]) -> str:
 def notes(records: Sequence[Record]) -> str:
     """List what is allowed but worth knowing, by section."""
     counts = Counter((titled(record), note) for record in records for note in record.notes)
-    return "".join(f"- {section}: {number:,} with {note}\n" for (section, note), number in sorted(counts.items()))
+    ranked = sorted(counts.items(), key=lambda row: (row[0][0], -row[1], row[0][1]))
+    return "".join(f"- {section}: {number:,} with {note}\n" for (section, note), number in ranked)
 
 
 def page(records: Sequence[Record], sections: Sequence[Section], contestant: str = "hybridize") -> str:

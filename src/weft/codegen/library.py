@@ -21,7 +21,7 @@ from weft.ir.calls import Argument, Call, Hole, Operand, ViewStep, WrittenArgume
 from weft.ir.graph import Value
 from weft.ir.interpreter import evaluate
 from weft.ir.library import resolve
-from weft.ir.types import NumberType, TensorType
+from weft.ir.types import NumberType, TensorType, UnsizedType
 from weft.plan.library_plan import LibraryPlan, LibraryStep
 
 FILENAME = "<weft program>"
@@ -135,7 +135,7 @@ def _emit_library(writer: _Writer, step: LibraryStep) -> list[str]:
         call.keywords,
         lambda item: names[item.index] if isinstance(item, Operand) else None,
     )
-    if not isinstance(value.type, TensorType):
+    if not isinstance(value.type, TensorType | UnsizedType):
         text = f"flat({text})"
     return [f"{writer.variables[value]} = {text}"]
 
@@ -164,7 +164,7 @@ def _emit_update(writer: _Writer, step: LibraryStep) -> list[str]:
     written = [f"{name}_w{index}" for index in range(len(call.written))]
     text = writer.call(call.target, call.arguments, call.keywords, fill)
     ends = ", ".join(bases.values())
-    single = isinstance(value.type, TensorType)
+    single = isinstance(value.type, TensorType | UnsizedType)
     lines.append(f"{name}_r = {text}")
     lines.append(f"{name} = pick({name}_r, ({', '.join(written)},), ({ends},))" + ("[0]" if single else ""))
     lines.append(f"del {', '.join([*bases.values(), *written, name + '_r'])}")

@@ -12,8 +12,9 @@ import torch
 from weft.ir.calls import Call
 from weft.ir.extents import Extent, today
 from weft.ir.graph import Graph, Value
+from weft.ir.lifted import LiftedGraph
 from weft.ir.types import TensorType, TupleType
-from weft.passes.within import UnboundedError, has_extents
+from weft.passes.within import has_extents
 
 
 def resized(graph: Graph) -> Graph:
@@ -66,24 +67,28 @@ def _like_dense(kind: TensorType, before: TensorType) -> TensorType:
     return replace(kind, strides=tuple(strides))
 
 
-def check_lifted(lifted: Graph, other: Graph) -> None:
-    """Raise where numbers of a Graph depend on its largest sizes, and are not known to: a rule has lost them."""
+def calls_of_lost_sizes(lifted: LiftedGraph, other: LiftedGraph) -> set[Value]:
+    """The calls whose small ops depend on the largest sizes, and are not known to: their rules have lost them."""
+    pairs = zip(lifted.values_of.items(), other.values_of.values(), strict=True)
+    return {call for (call, ours), theirs in pairs if _meanings(ours) != _meanings(theirs)}
 
-    def meaning(thing: Any) -> Any:
-        if isinstance(thing, Extent):
-            return str(thing.expression)
-        if isinstance(thing, tuple):
-            return tuple(map(meaning, thing))
-        if isinstance(thing, Mapping):
-            return {name: meaning(entry) for name, entry in thing.items()}
-        if isinstance(thing, TensorType):
-            return (thing.dtype, meaning(thing.shape))
-        if isinstance(thing, TupleType):
-            return meaning(thing.items)
-        return (thing.shape, thing.tolist()) if isinstance(thing, torch.Tensor) else thing
 
-    if len(lifted.values) != len(other.values):
-        raise UnboundedError("how many values there are depends on sizes")
-    for one, two in zip(lifted.values, other.values, strict=True):
-        if one.op != two.op or meaning((one.type, one.attributes)) != meaning((two.type, two.attributes)):
-            raise UnboundedError(f"{one.op} depends on sizes in a way that its rule does not say")
+def _meanings(values: tuple[Value, ...]) -> list[Any]:
+    return [(value.op, _meaning((value.type, value.attributes))) for value in values]
+
+
+def _meaning(thing: Any) -> Any:
+    """What a type, or an attribute, is for all sizes."""
+    if isinstance(thing, Extent):
+        return str(thing.expression)
+    if isinstance(thing, tuple):
+        return tuple(map(_meaning, thing))
+    if isinstance(thing, Mapping):
+        return {name: _meaning(entry) for name, entry in thing.items()}
+    if isinstance(thing, TensorType):
+        return (thing.dtype, _meaning(thing.shape))
+    if isinstance(thing, TupleType):
+        return _meaning(thing.items)
+    if isinstance(thing, Call):
+        return (thing.target, _meaning(thing.arguments), _meaning(thing.keywords), thing.written)
+    return (thing.shape, thing.tolist()) if isinstance(thing, torch.Tensor) else thing

@@ -12,12 +12,13 @@ from threading import RLock
 from typing import Any
 
 from weft.compile.ahead import KernelsAhead
-from weft.compile.lifted_sizes import check_lifted, resized
+from weft.compile.lifted_sizes import calls_of_lost_sizes, resized
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.type_cache import keep_types, known_types
 from weft.config import config
 from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
+from weft.ir.lifted import LiftedGraph
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.pipeline import run_pipeline
@@ -36,7 +37,7 @@ from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.runtime.varying_sizes import SizePlace, VaryingExecutable, is_dense
 from weft.target import host_target
 from weft.trace.backward import Derivatives
-from weft.trace.lift.lift import lift
+from weft.trace.lift.lift import lift, lift_by_call
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.traced import Traced, trace_program
 from weft.trace.tracer import Request
@@ -134,9 +135,8 @@ def _again(
 
 def _compile_varying(traced: Traced) -> Compiled:
     """Compile a program whose sizes vary: it is planned for the largest ones."""
-    lifted = lift(traced.graph)
-    check_lifted(lifted, lift(resized(traced.graph)))
-    largest = bounded(lifted)
+    by_call = _lifted_for_all_sizes(traced.graph)
+    lifted, largest = by_call.graph, bounded(by_call)
     now = dict(zip(lifted.inputs, largest.graph.inputs, strict=True))
     found = split_by_sizes(largest, [now[entry.value] for entry in traced.sizes])
     weights = frozenset(now[value] for value in rarely_changing(traced))
@@ -149,6 +149,21 @@ def _compile_varying(traced: Traced) -> Compiled:
             raise UnboundedError("a result whose size varies has gaps in memory")
     kinds = ([value.type for value in lifted.inputs], [result.value.type for result in lifted.results])
     return Compiled(traced.graph, VaryingExecutable(compiled, found, sizes, kinds))
+
+
+def _lifted_for_all_sizes(graph: Graph) -> LiftedGraph:
+    """Lift a graph whose sizes vary, but for calls whose rules rely on what the largest sizes are."""
+    lifted = lift_by_call(graph)
+    other = resized(graph)
+    lost = calls_of_lost_sizes(lifted, lift_by_call(other))
+    if not lost:
+        return lifted
+    pairs = zip(graph.values, other.values, strict=True)
+    again = lift_by_call(graph, lost), lift_by_call(other, {theirs for ours, theirs in pairs if ours in lost})
+    if lost := calls_of_lost_sizes(*again):
+        names = sorted({call.attributes["call"].target if "call" in call.attributes else call.op for call in lost})
+        raise UnboundedError(f"{', '.join(names)} depends on sizes in a way that its rule does not say")
+    return again[0]
 
 
 def compile_graph(

@@ -78,7 +78,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class UnsizedType:
-    """A dense tensor whose sizes depend on the values of other tensors: it can be handed out, and nothing else."""
+    """A dense tensor whose sizes only a run knows: it can be handed out, or to PyTorch's operators."""
 
     dtype: torch.dtype
     device: torch.device = CPU

@@ -12,7 +12,8 @@ A Graph is a list of inputs, a list of values, a list of writes and a list of re
 5. Where it has none:
    - `constant`: the tensor has the declared dtype, shape and device.
    - `number`: a known operator of operands (all numbers) and literals; the declared type is a number.
-   - `library`: a call that writes nothing; its operands are tensors or numbers, each used by an argument. It may give
+   - `library`: a call that writes nothing; its operands are tensors (also of sizes that only a run knows) or numbers,
+     each used by an argument. It may give
      several results: then its type is the tuple of them, lists opened, with nothing for an absent one.
    - `update`: a call that writes; each written argument stands for a view of a private copy of one operand (a base).
      Its results are the operator's own (lists opened, nothing for an absent one or none at all) without those that are
@@ -151,7 +152,7 @@ def _call_problems(value: Value, found: list[Any], used: set[int]) -> Iterator[s
     if HOLE in found:
         yield "a hole outside of a view step"
     for position, operand in enumerate(value.operands):
-        if not isinstance(operand.type, TensorType | NumberType):
+        if not isinstance(operand.type, TensorType | UnsizedType | NumberType):
             yield f"operand {position} is {operand.type}, neither a tensor nor a number"
 
 
@@ -161,8 +162,8 @@ def _new_state_problems(value: Value, bases: list[int]) -> Iterator[str]:
     states = results[len(results) - len(bases) :] if len(bases) <= len(results) else ()
     expected = [value.operands[base].type for base in bases]
     fits = len(states) == len(expected) and all(
-        isinstance(old, TensorType)
-        and isinstance(new, TensorType)
+        isinstance(old, TensorType | UnsizedType)
+        and isinstance(new, type(old))
         and (old.dtype, old.device) == (new.dtype, new.device)
         for old, new in zip(expected, states, strict=True)
     )

@@ -19,10 +19,12 @@ from types import MappingProxyType
 import torch
 
 from weft.ir.extents import Extent, Polynomial, today
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Value
+from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import build
 from weft.ir.types import TensorType, TupleType, Type
 from weft.passes.bounding import BoundedGraph, Bounder, Rule
+from weft.passes.true_sizes import TrueSizes
 from weft.passes.within import (
     Dimension,
     Factor,
@@ -565,6 +567,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 )
 
 
-def bounded(graph: Graph) -> BoundedGraph:
-    """Rewrite a Graph of small ops; UnboundedError where an op has no rule for what varies."""
-    return Bounder(graph, RULES).run()
+def bounded(lifted: LiftedGraph) -> BoundedGraph:
+    """Rewrite a Graph of small ops; a call for which they have no rule runs by PyTorch's operator at its true sizes."""
+    return Bounder(lifted, RULES, TrueSizes).run()

@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from weft.errors import InternalError
-from weft.ir.calls import Operand
+from weft.errors import UsageError
 from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import OPS, build
-from weft.ir.types import NumberType, TensorType, contiguous
+from weft.ir.size_numbers import number_of
+from weft.ir.types import TensorType, contiguous
 from weft.passes.within import (
     Dimension,
     Found,
@@ -47,12 +48,25 @@ class BoundedGraph:
     sizes: Mapping[Value, Polynomial]
 
 
-class Bounder:
-    """Rebuilds one Graph, value by value."""
+class LastResort(Protocol):
+    """Computes calls for whose small ops there is no rule."""
 
-    def __init__(self, graph: Graph, rules: Mapping[str, Rule]) -> None:
+    def rewrite(self, call: Value) -> None:
+        """Give what stands for a call of an operator, or for one of its results, in another way."""
+
+    def item(self, value: Value) -> Found | None:
+        """One of several results, where they were computed in another way."""
+
+
+class Bounder:
+    """Rebuilds one Graph, call by call, each value by value."""
+
+    def __init__(
+        self, lifted: LiftedGraph, rules: Mapping[str, Rule], last_resort: Callable[[Bounder], LastResort]
+    ) -> None:
         self.rules = rules
-        self.graph = graph
+        self.lifted = lifted
+        self.graph = lifted.graph
         self.now: dict[Value, Value] = {}
         self.within: dict[Value, Any] = {}  # a Within; of a value of several results one for each
         self.values: list[Value] = []
@@ -60,6 +74,7 @@ class Bounder:
         self._numbers: dict[Polynomial, Value] = {}
         self._sizes: dict[tuple[Polynomial, torch.dtype], Value] = {}
         self._masks: dict[tuple[Dimension, int], Value] = {}
+        self._last_resort = last_resort(self)
 
     def run(self) -> BoundedGraph:
         """Rebuild it."""
@@ -69,8 +84,8 @@ class Bounder:
             if isinstance(value.type, TensorType):
                 self.within[value] = tuple(map(prefix, value.type.shape))
                 self.moved_inputs.add(value)
-        for value in self.graph.values:
-            self._rewrite(value)
+        for call, values in self.lifted.values_of.items():
+            self._rewrite_call(call, values)
         if any(has_extents(write.value.type) for write in self.graph.writes):
             raise UnboundedError("a tensor whose size varies is written into memory of the caller")
         found = [self._result(result) for result in self.graph.results]
@@ -94,7 +109,27 @@ class Bounder:
             raise UnboundedError("a view of an input whose size varies is given back")
         return replace(result, value=self.now[result.value])
 
+    def _rewrite_call(self, call: Value, values: tuple[Value, ...]) -> None:
+        """Rebuild what a call became; where a rule refuses it, all of it is computed in another way."""
+        before = len(self.values)
+        try:
+            for value in values:
+                self._rewrite(value)
+        except UsageError as error:
+            del self.values[before:]
+            kept = set(self.values)
+            self._numbers = {size: value for size, value in self._numbers.items() if value in kept}
+            self._masks = {key: value for key, value in self._masks.items() if value in kept}
+            for value in values:
+                self.now.pop(value, None)
+            try:
+                self._last_resort.rewrite(call)
+            except UnboundedError as other:
+                raise UnboundedError(f"{error.fact}, and {other.fact}") from error
+
     def _rewrite(self, value: Value) -> None:
+        if any(operand not in self.now for operand in value.operands):
+            raise UnboundedError(f"{value.op} takes a part of what is computed in another way")
         kinds = [value.type, *(operand.type for operand in value.operands)]
         attributes = tuple(value.attributes.values())
         if not any(map(has_extents, (*kinds, attributes))) and not any(
@@ -105,6 +140,10 @@ class Bounder:
                 new = replace(value, operands=tuple(self.now[operand] for operand in value.operands))
             self.now[value] = self.emit(new)
             self.within[value] = all_of(value.type)
+            return
+        found = self._last_resort.item(value) if value.op == "item" else None
+        if found is not None:
+            self.now[value], self.within[value] = found
             return
         if value.op == "library" and value.attributes["call"].target.startswith(CHECKS):
             self.now[value] = self.again(value, *(self._checked(operand) for operand in value.operands))
@@ -140,10 +179,7 @@ class Bounder:
     def number(self, size: Polynomial) -> Value:
         """A size as a number of the Graph."""
         if size not in self._numbers:
-            found = size.value(lambda atom: _Number(self, self.now[atom]))
-            if not isinstance(found, _Number):
-                raise InternalError(f"{size} does not vary")
-            self._numbers[size] = found.value
+            self._numbers[size] = number_of(size, self.now.__getitem__, self.emit)
         return self._numbers[size]
 
     def scalar(self, size: Polynomial, dtype: torch.dtype, shape: Sequence[int]) -> Value:
@@ -238,26 +274,3 @@ class Bounder:
             raise UnboundedError(f"{value.op} is taken apart along dimensions that vary and were merged")
         return size_of(dimension)
 
-
-class _Number:
-    """Arithmetic on numbers of a Graph, written as on Python's."""
-
-    def __init__(self, bounder: Bounder, value: Value) -> None:
-        self.bounder = bounder
-        self.value = value
-
-    def _with(self, operator: str, other: _Number | int) -> _Number:
-        operands = (self.value, other.value) if isinstance(other, _Number) else (self.value,)
-        second = Operand(1) if isinstance(other, _Number) else other
-        given: dict[str, Any] = {"operator": operator, "arguments": (Operand(0), second)}
-        kind = NumberType("int")
-        return _Number(self.bounder, self.bounder.emit(build("number", *operands, type=kind, **given)))
-
-    def __add__(self, other: _Number | int) -> _Number:
-        return self._with("add", other)
-
-    def __mul__(self, other: _Number | int) -> _Number:
-        return self._with("mul", other)
-
-    def __floordiv__(self, other: int) -> _Number:
-        return self._with("floordiv", other)

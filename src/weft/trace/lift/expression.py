@@ -14,10 +14,10 @@ from typing import Any, TypeAlias, Union
 
 import torch
 
-from weft.ir.calls import Operand
 from weft.ir.extents import Extent
 from weft.ir.graph import Place, Value
 from weft.ir.ops import build
+from weft.ir.size_numbers import number_of
 from weft.ir.types import NumberType, TensorType, contiguous
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -95,7 +95,7 @@ class Expression:
     def like(self, term: Term) -> Expression:
         """A number as a tensor of this dtype; an expression stays."""
         if isinstance(term, Extent):
-            return scalar(number_value(term, self.place), self.dtype, self.place)
+            return scalar(number_of(term.expression, place=self.place), self.dtype, self.place)
         return term if isinstance(term, Expression) else constant(term, self.dtype, (), self.place)
 
     def choose(self, yes: Term, no: Term) -> Expression:
@@ -252,35 +252,6 @@ def positions(
 def as_divisor(count: int) -> Number:
     """A number of elements to divide by; one that varies stays what it is."""
     return count if isinstance(count, Extent) else float(count)
-
-
-class _NumberTerm:
-    """Arithmetic on numbers of a Graph, written as on Python's."""
-
-    def __init__(self, value: Value, place: Place | None) -> None:
-        self.value = value
-        self.place = place
-
-    def _with(self, operator: str, other: _NumberTerm | int) -> _NumberTerm:
-        operands = (self.value, other.value) if isinstance(other, _NumberTerm) else (self.value,)
-        second = Operand(1) if isinstance(other, _NumberTerm) else other
-        given = {"operator": operator, "arguments": (Operand(0), second)}
-        return _NumberTerm(build("number", *operands, place=self.place, type=NumberType("int"), **given), self.place)
-
-    def __add__(self, other: _NumberTerm | int) -> _NumberTerm:
-        return self._with("add", other)
-
-    def __mul__(self, other: _NumberTerm | int) -> _NumberTerm:
-        return self._with("mul", other)
-
-    def __floordiv__(self, other: int) -> _NumberTerm:
-        return self._with("floordiv", other)
-
-
-def number_value(size: Extent, place: Place | None) -> Value:
-    """A size that varies as a number of the Graph."""
-    found: Value = size.expression.value(lambda atom: _NumberTerm(atom, place)).value
-    return found
 
 
 def scalar(number: Value, dtype: torch.dtype, place: Place | None) -> Expression:

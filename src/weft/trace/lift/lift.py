@@ -7,17 +7,19 @@ dtypes that no small op computes in.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from weft.errors import InternalError, UsageError
 from weft.ir import library
 from weft.ir.calls import Call, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
+from weft.ir.lifted import LiftedGraph
 from weft.ir.op_types import REAL
 from weft.ir.ops import may_refuse
 from weft.ir.sharing import SHARING_OPS, is_negated, looked_into, looks_elsewhere, sources
-from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type
+from weft.ir.types import CPU, NothingType, TensorType, TupleType, Type, UnsizedType
 from weft.trace.lift.arguments import Arguments, Rule, defaults
 from weft.trace.lift.expression import Expression
 from weft.trace.lift.torch_ops import RULES
@@ -28,7 +30,12 @@ logger = logging.getLogger("weft.trace")
 
 def lift(graph: Graph) -> Graph:
     """Replace calls of PyTorch operators by small ops."""
-    return _Lifter(graph).run()
+    return _Lifter(graph).run().graph
+
+
+def lift_by_call(graph: Graph, kept: Collection[Value] = ()) -> LiftedGraph:
+    """Replace calls as `lift` does, but for those to be kept; give what each of them became, too."""
+    return _Lifter(graph, kept).run()
 
 
 def refusals(graph: Graph) -> dict[Value, str]:
@@ -52,8 +59,9 @@ def rule_of(target: str) -> Rule | None:
 class _Lifter:
     """Rebuilds one Graph, value by value."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, stays: Collection[Value] = ()) -> None:
         self.graph = graph
+        self.stays = frozenset(stays)
         self.now: dict[Value, Value] = {value: value for value in graph.inputs}
         self.kept: dict[Value, None] = dict.fromkeys(graph.inputs)
         self.parts: dict[Value, tuple[Expression | None, ...]] = {}
@@ -66,16 +74,21 @@ class _Lifter:
         # Memory that the caller comes to see, or that is looked into as memory, must stay separate from all other.
         self.own = _with_sources(self.roots) | self.rigid
 
-    def run(self) -> Graph:
+    def run(self) -> LiftedGraph:
         """The rebuilt Graph."""
+        ends = [len(self.kept)]
         for value in self.graph.values:
             self.now[value] = self._item(value) if value.op == "item" else self._lifted(value)
-        return replace(
+            ends.append(len(self.kept))
+        every = tuple(self.kept)
+        spans = zip(self.graph.values, pairwise(ends), strict=True)
+        graph = replace(
             self.graph,
-            values=tuple(self.kept)[len(self.graph.inputs) :],
+            values=every[len(self.graph.inputs) :],
             results=tuple(Result(self.now[result.value], result.path) for result in self.graph.results),
             writes=tuple(Write(write.input, self.now[write.value], write.path) for write in self.graph.writes),
         )
+        return LiftedGraph(graph, {value: every[start:stop] for value, (start, stop) in spans}, self.now)
 
     def _item(self, value: Value) -> Value:
         whole = value.operands[0]
@@ -103,16 +116,19 @@ class _Lifter:
     def _refusal(self, value: Value) -> str | None:
         """Why a call is not even tried, if it is not."""
         call: Call = value.attributes["call"]
+        if value in self.stays:
+            return "its rule does not say how it depends on sizes that vary"
         if rule_of(call.target) is None:
             return "there is no rule that lifts it"
+        if any(isinstance(kind, UnsizedType) for kind in _kinds_of(value)):
+            return "it takes or gives tensors whose sizes only a run knows"
         if value not in self.used and may_refuse(value):
             return "it is called for what it raises"  # no kernel would read at its indices
         if looks_elsewhere(call, value.operands) or (value in self.rigid and sources(value)):
             return "it reads memory as such: by offset and strides"
         if is_negated(value) or any(map(is_negated, value.operands)):
             return "it takes or gives a lazy conjugate or negative"
-        kinds = [*(operand.type for operand in value.operands), *results_of(value.type)]
-        tensors = [kind for kind in kinds if isinstance(kind, TensorType)]
+        tensors = [kind for kind in _kinds_of(value) if isinstance(kind, TensorType)]
         device = next((kind.device for kind in tensors if kind.device != CPU), None)
         dtype = next((kind.dtype for kind in tensors if kind.dtype not in REAL), None)
         return f"it is on {device}" if device else f"no machine code computes in {dtype}" if dtype else None
@@ -206,6 +222,11 @@ def results_of(kind: Type) -> tuple[Type, ...]:
     if isinstance(kind, TupleType):
         return kind.items
     return (kind,)
+
+
+def _kinds_of(value: Value) -> list[Type]:
+    """The types of a call's operands and results."""
+    return [*(operand.type for operand in value.operands), *results_of(value.type)]
 
 
 def _written(call: Call) -> list[int]:

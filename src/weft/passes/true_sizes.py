@@ -1,0 +1,223 @@
+"""Run PyTorch's operators at the sizes of a call, inside a Graph of the largest sizes.
+
+What there is no rule for is computed as eager does: the operands are cut to what counts of them, the operator gives what
+it gives, and that goes to the beginning of larger memory. Between the two, sizes are known only when the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from weft.errors import ExecutionError
+from weft.ir.calls import Call, Operand, map_arguments
+from weft.ir.extents import Extent, Polynomial, today
+from weft.ir.graph import Value
+from weft.ir.sharing import looks_elsewhere
+from weft.ir.types import TensorType, TupleType, Type, UnsizedType
+from weft.passes.bounding import Bounder
+from weft.passes.within import (
+    Dimension,
+    Found,
+    UnboundedError,
+    all_of,
+    expression_of,
+    fixed,
+    has_extents,
+    prefix,
+    varies,
+)
+
+CUT = "weft.cut_to_sizes.default"
+PUT = "weft.put_in_largest.default"
+LIBRARY = torch.library.Library("weft", "FRAGMENT")
+LIBRARY.define("cut_to_sizes(Tensor(a) x, int[] factors, int[] sizes, int[] shape, int[] order) -> Tensor(a)")
+LIBRARY.define("put_in_largest(Tensor x, int[] sizes, int[] shape, int[] strides) -> Tensor")
+
+
+def _cut(
+    x: torch.Tensor, factors: Sequence[int], sizes: Sequence[int], shape: Sequence[int], order: Sequence[int]
+) -> torch.Tensor:
+    """What counts of a tensor; with an order of dimensions, the outermost first, it lies in memory so, without gaps."""
+    part = x if len(factors) == x.dim() else x.reshape(list(factors))
+    for dimension, size in enumerate(sizes):
+        if size != factors[dimension]:
+            part = part.narrow(dimension, 0, size)
+    if len(factors) != len(shape):
+        part = part.reshape(list(shape))
+    if not order:
+        return part
+    strides, step = [0] * len(shape), 1
+    for dimension in reversed(order):
+        strides[dimension], step = step, step * max(shape[dimension], 1)
+    if part.stride() == tuple(strides):
+        return part
+    return torch.empty_strided(list(shape), strides, dtype=x.dtype, device=x.device).copy_(part)
+
+
+def _put(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """A tensor at the beginning of larger memory; what is behind it is anything."""
+    if tuple(x.shape) != tuple(sizes):
+        raise ExecutionError(f"an operator gave a tensor of sizes {list(x.shape)}, where it was to have {list(sizes)}")
+    memory = torch.empty_strided(list(shape), list(strides), dtype=x.dtype, device=x.device)
+    part = memory
+    for dimension, size in enumerate(sizes):
+        if size != shape[dimension]:
+            part = part.narrow(dimension, 0, size)
+    part.copy_(x)
+    return memory
+
+
+LIBRARY.impl("cut_to_sizes", _cut, "CompositeExplicitAutograd")
+LIBRARY.impl("put_in_largest", _put, "CompositeExplicitAutograd")
+
+
+class _Written:
+    """The arguments of a call, while they are written down: operands, and sizes as numbers."""
+
+    def __init__(self, bounder: Bounder, operands: Sequence[Value] = ()) -> None:
+        self.bounder = bounder
+        self.operands = list(operands)
+
+    def size(self, size: Polynomial) -> Any:
+        """A size as an argument."""
+        number = size.number
+        if number is not None:
+            return number
+        self.operands.append(self.bounder.number(size))
+        return Operand(len(self.operands) - 1)
+
+    def argument(self, leaf: Any) -> Any:
+        """A leaf of an argument: sizes that vary are numbers of the Graph."""
+        return self.size(leaf.expression) if isinstance(leaf, Extent) else leaf
+
+
+class TrueSizes:
+    """Runs calls at the sizes of a call, within one Graph that is being rebuilt."""
+
+    def __init__(self, bounder: Bounder) -> None:
+        self.bounder = bounder
+        self._results: dict[Value, Value] = {}  # of calls, before anything is put into larger memory
+        self._calls: dict[Value, Value] = {}  # of values of the lifted Graph that are such calls
+
+    def rewrite(self, call: Value) -> None:
+        """Run a call of an operator, or take one of its results."""
+        now = self.bounder.lifted.now
+        if call.op == "item":
+            whole = call.operands[0]
+            self._place(now[call], self._item(self._run(whole), whole.type, call.attributes["index"]))
+            return
+        new = self._run(call)
+        if isinstance(call.type, TupleType):
+            if call in now:
+                self._calls[now[call]] = call
+                self.bounder.now[now[call]], self.bounder.within[now[call]] = new, ()
+            return
+        self._place(now[call], self._largest(new, call.type))
+
+    def item(self, value: Value) -> Found | None:
+        """One of several results of a call that runs so."""
+        call = self._calls.get(value.operands[0])
+        if call is None:
+            return None
+        return self._item(self._results[call], call.type, value.attributes["index"])
+
+    def _place(self, value: Value, found: Found) -> None:
+        self.bounder.now[value], self.bounder.within[value] = found
+
+    def _item(self, whole: Value, kinds: Type, index: int) -> Found:
+        assert isinstance(kinds, TupleType)
+        kind = kinds.items[index]
+        part = Value("item", (whole,), _unsized(kind), MappingProxyType({"index": index}), whole.place)
+        return self._largest(self.bounder.emit(part), kind)
+
+    def _largest(self, new: Value, kind: Type) -> Found:
+        """A result in memory of its largest size."""
+        if not has_extents(kind):
+            return new, all_of(kind)
+        assert isinstance(kind, TensorType)
+        written = _Written(self.bounder, [new])
+        sizes = tuple(written.size(expression_of(size)) for size in kind.shape)
+        largest = fixed(kind)
+        call = Call(PUT, (Operand(0), sizes, largest.shape, largest.strides))
+        found = self._library(call, written.operands, largest, new)
+        return found, tuple(map(prefix, kind.shape))
+
+    def _run(self, value: Value) -> Value:
+        """The call with operands of their true sizes."""
+        if value in self._results:
+            return self._results[value]
+        if value.op not in ("library", "update"):
+            raise UnboundedError(f"{value.op} is no call of an operator")
+        call: Call = value.attributes["call"]
+        if looks_elsewhere(call, value.operands) or has_extents(tuple(_path_leaves(call))):
+            raise UnboundedError(f"{call.target} reads memory as such")
+        now = self.bounder.lifted.now
+        written = _Written(self.bounder, [self._cut(now.get(operand, operand)) for operand in value.operands])
+        again = Call(
+            call.target,
+            map_arguments(call.arguments, written.argument),
+            tuple((name, map_arguments(argument, written.argument)) for name, argument in call.keywords),
+            call.written,
+        )
+        new = Value(value.op, tuple(written.operands), _unsized(value.type), MappingProxyType({"call": again}), value.place)
+        self._results[value] = self.bounder.emit(new)
+        return new
+
+    def _cut(self, operand: Value) -> Value:
+        """What counts of an operand."""
+        if operand not in self.bounder.now:
+            raise UnboundedError("an operand is not there as such")
+        new, kind = self.bounder.now[operand], operand.type
+        if not isinstance(kind, TensorType) or not (has_extents(kind) or any(map(varies, self.bounder.within[operand]))):
+            return new
+        dimensions = [_factors(self.bounder, operand, place) for place in range(kind.rank)]
+        written = _Written(self.bounder, [new])
+        parts = [factor for dimension in dimensions for factor in dimension]
+        factors = tuple(largest for largest, _ in parts)
+        sizes = tuple(written.size(size) for _, size in parts)
+        shape = tuple(written.size(expression_of(size)) for size in kind.shape)
+        call = Call(CUT, (Operand(0), factors, sizes, shape, _dense_order(kind)))
+        return self._library(call, written.operands, UnsizedType(kind.dtype, kind.device), new)
+
+    def _library(self, call: Call, operands: Sequence[Value], kind: Type, like: Value) -> Value:
+        attributes = MappingProxyType({"call": call})
+        return self.bounder.emit(Value("library", tuple(operands), kind, attributes, like.place))
+
+
+def _factors(bounder: Bounder, value: Value, place: int) -> list[tuple[int, Polynomial]]:
+    """The parts of a dimension, the outermost first: how large each can be, and is."""
+    assert isinstance(value.type, TensorType)
+    dimension: Dimension = bounder.mixed(value, place)
+    size = value.type.shape[place]
+    if not varies(dimension):
+        return [(today(size), Polynomial.constant(today(size)))]
+    return [(factor.largest, factor.size or Polynomial.constant(factor.largest)) for factor in dimension]
+
+
+def _dense_order(kind: TensorType) -> tuple[int, ...]:
+    """The dimensions of a tensor without gaps, the outermost in memory first; none of a tensor with gaps."""
+    order = sorted(range(kind.rank), key=lambda place: (-today(kind.strides[place]), -today(kind.shape[place])))
+    step = 1
+    for place in reversed(order):
+        size = today(kind.shape[place])
+        if size != 1 and today(kind.strides[place]) != step:
+            return ()
+        step *= size
+    return tuple(order)
+
+
+def _unsized(kind: Type) -> Type:
+    """The type of a result before it is put into larger memory."""
+    if isinstance(kind, TupleType):
+        return TupleType(tuple(map(_unsized, kind.items)))
+    return UnsizedType(kind.dtype, kind.device) if isinstance(kind, TensorType) and has_extents(kind) else kind
+
+
+def _path_leaves(call: Call) -> list[Any]:
+    """What the views that a call writes are made with."""
+    steps = [step for place in call.written for step in place.path]
+    return [argument for step in steps for argument in (*step.arguments, *(entry for _, entry in step.keywords))]
