@@ -32,7 +32,7 @@ from weft.runtime.varying_sizes import VaryingInput
 SMALLEST = 2  # sizes of 1 are broadcast
 GROWTHS = (0, 3, 1, 2, 0)  # of a size from call to call: the first two make the program, which runs the others
 MOST_ELEMENTS = 100_000  # of a sample; larger ones take long and show nothing else
-FALL = 0.015625  # how much smaller a repeated number is than the one before: no two rows are alike
+MOST_LESS = 0.75  # of a number, where it is repeated: no two rows are alike, and no number leaves its range
 
 Place = tuple[int, int]  # which tensor, which dimension
 
@@ -131,16 +131,17 @@ class Sample:
 
 
 def resized(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
-    """A tensor whose rows begin anew behind the last one; numbers that are repeated are a little smaller."""
+    """A tensor whose rows begin anew behind the last one; numbers that are repeated are smaller, each by itself."""
     before = tensor.shape[dimension]
     if size == before:
         return tensor
     rows = torch.arange(size)
     found = tensor.detach().index_select(dimension, rows % before)
     if tensor.is_floating_point():
-        shape = [1] * tensor.dim()
-        shape[dimension] = size
-        found = found * (1 - FALL * (rows // before)).to(tensor.dtype).reshape(shape)
+        generator = torch.Generator().manual_seed(size)
+        less = torch.rand(found.shape, generator=generator, dtype=tensor.dtype)
+        less.narrow(dimension, 0, min(before, size)).zero_()
+        found = found * (1 - less * MOST_LESS)
     return found.requires_grad_(tensor.requires_grad)
 
 

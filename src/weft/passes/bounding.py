@@ -12,7 +12,7 @@ import torch
 
 from weft.errors import UsageError
 from weft.ir.extents import Extent, Polynomial
-from weft.ir.graph import Graph, Result, Value
+from weft.ir.graph import Graph, Value
 from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import OPS, build
 from weft.ir.size_numbers import number_of
@@ -88,7 +88,7 @@ class Bounder:
             self._rewrite_call(call, values)
         if any(has_extents(write.value.type) for write in self.graph.writes):
             raise UnboundedError("a tensor whose size varies is written into memory of the caller")
-        found = [self._result(result) for result in self.graph.results]
+        found = [replace(result, value=self.now[result.value]) for result in self.graph.results]
         within = tuple(self.within.get(result.value, ()) for result in self.graph.results)
         for factor in (factor for one in within for dimension in one for factor in dimension):
             if factor.size is not None and factor.size.number is None:
@@ -103,11 +103,6 @@ class Bounder:
             ),
         )
         return BoundedGraph(graph, within, {value: size for (size, _), value in self._sizes.items()})
-
-    def _result(self, result: Result) -> Result:
-        if result.path and has_extents(result.value.type):
-            raise UnboundedError("a view of an input whose size varies is given back")
-        return replace(result, value=self.now[result.value])
 
     def _rewrite_call(self, call: Value, values: tuple[Value, ...]) -> None:
         """Rebuild what a call became; where a rule refuses it, all of it is computed in another way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 from torch.autograd.graph import increment_version
 
 from weft.codegen.torch_functions import copy_all
-from weft.ir.calls import Hole, Path
+from weft.ir.calls import Hole, Path, ViewStep, map_arguments
+from weft.ir.extents import Extent, Polynomial
 from weft.ir.graph import Graph, Value
 from weft.ir.library import resolve
 from weft.ir.sharing import sources
+from weft.ir.types import TensorType
 
 
 class Boundary:
@@ -29,6 +32,7 @@ class Boundary:
         held = [value for value in (*shown, *(write.value for write in graph.writes)) if _may_be_input(value, inputs)]
         copied = [position[write.value] for write in graph.writes] if held else []
         self._copied = sorted({*copied, *(position[value] for value in held)}) if graph.writes else []
+        self._sizes = _size_places(graph) if any(_varies(result.path) for result in graph.results) else {}
         self.results = tuple(
             (inputs.get(result.value, -1), position[result.value], result.path, carries)
             for result, carries in zip(graph.results, carries_gradient, strict=True)
@@ -50,8 +54,9 @@ class Boundary:
                 if outputs[index] is not inputs[source]
             ]
         )
+        sizes = {size: inputs[source].shape[dimension] for size, (source, dimension) in self._sizes.items()}
         return [
-            self._result(inputs[source] if source >= 0 else outputs[index], path, carries)
+            self._result(inputs[source] if source >= 0 else outputs[index], _with_sizes(path, sizes), carries)
             if path
             else (inputs[source] if source >= 0 else outputs[index])
             for source, index, path, carries in self.results
@@ -62,6 +67,44 @@ class Boundary:
             return follow(root, path)
         with torch.no_grad():
             return follow(root, path)
+
+
+def _varies(argument: Any) -> bool:
+    """Whether a path, or an argument of one of its steps, depends on sizes that vary."""
+    if isinstance(argument, ViewStep):
+        return _varies(argument.arguments) or _varies(argument.keywords)
+    return any(map(_varies, argument)) if isinstance(argument, tuple) else isinstance(argument, Extent)
+
+
+def _size_places(graph: Graph) -> dict[Value, tuple[int, int]]:
+    """Where each size that varies is found: an input, and a dimension of it."""
+    return {
+        atom: (index, dimension)
+        for index, value in enumerate(graph.inputs)
+        if isinstance(value.type, TensorType)
+        for dimension, size in enumerate(value.type.shape)
+        if isinstance(size, Extent)
+        for atom in size.expression.atoms()
+        if size.expression == Polynomial.atom(atom)
+    }
+
+
+def _with_sizes(path: Path, sizes: Mapping[Value, int]) -> Path:
+    """A path whose sizes are those of a call."""
+    if not sizes:
+        return path
+
+    def known(leaf: Any) -> Any:
+        return leaf.expression.value(sizes.__getitem__) if isinstance(leaf, Extent) else leaf
+
+    return tuple(
+        replace(
+            step,
+            arguments=map_arguments(step.arguments, known),
+            keywords=tuple((name, map_arguments(argument, known)) for name, argument in step.keywords),
+        )
+        for step in path
+    )
 
 
 def _may_be_input(value: Value, inputs: Mapping[Value, int]) -> bool:
