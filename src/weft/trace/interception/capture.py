@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, reduce
 from types import TracebackType
 from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._subclasses.fake_tensor import (
@@ -337,7 +338,8 @@ class Interception:
 
     def run(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run an operator on stand-ins: what it would return, without data."""
-        with self.fake_mode:
+        # Where sizes are symbols, what an operator calls must be those of Python: C++ wants numbers.
+        with self.fake_mode, enable_python_dispatcher() if self.sizes else nullcontext():
             return operator(*arguments, **keywords)
 
 
