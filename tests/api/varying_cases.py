@@ -165,14 +165,3 @@ CASES: dict[str, Case] = {
     "batch norm of this batch": of_images(lambda x: F.batch_norm(x, None, None, training=True)),
     "layer norm of whole images": of_images(lambda x: F.layer_norm(x, x.shape[1:])),
 }
-# What has no program for a range of sizes yet, and goes on by exact ones.
-EXACT = {
-    "a view of an argument",
-    "group norm",
-    "larger images",
-    "padded",
-    "padded by reflection",
-    "running sum",
-    "sorted",
-    "windows",
-}

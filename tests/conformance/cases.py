@@ -58,6 +58,7 @@ class Trial:
     gradient_strides: bool = False  # gradients lie in memory as eager's do
     precision: torch.dtype | None = None  # the shortest floats inside, where results may be longer
     minimal: Callable[[Contestant], str] | None = None  # a small reproduction of a failure
+    any_order: bool = False  # sums of arguments may be summed up in any order
     notes: Callable[[], Sequence[str]] | None = None  # what is worth knowing of how it ran
 
 

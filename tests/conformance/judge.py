@@ -48,7 +48,7 @@ def _verdict(trial: Trial, contestant: Contestant) -> tuple[Status, str, str, tu
         if expected.error is not None:
             detail = f"call {number + 1} returned, eager raises {_line(expected.error)}"
             return Status.WRONG, detail, "", ()
-        found = _differences(expected, actual, allowance, number, strict=trial.gradient_strides)
+        found = _differences(expected, actual, allowance, (number, trial))
         wrong = [text for text, bounded in found if not bounded]
         if wrong:
             return Status.WRONG, f"call {number + 1}: " + "; ".join(wrong[:4]), "", ()
@@ -77,18 +77,20 @@ def reason(error: UnsupportedError) -> str:
 
 
 def _differences(
-    expected: Outcome, actual: Outcome, allowance: Allowance, number: int, *, strict: bool
+    expected: Outcome, actual: Outcome, allowance: Allowance, which: tuple[int, Trial]
 ) -> list[tuple[str, bool]]:
-    """List what differs, in strides of gradients too if `strict`; each text with whether the trial allows it."""
+    """List what differs in a call of a trial; each text with whether the trial allows it."""
+    number, trial = which
     left, right = (pytree.tree_structure(outcome.result) for outcome in (expected, actual))
     if left != right:
         return [(f"the result is built as {right}, eager's as {left}", False)]
     found: list[tuple[str, bool]] = []
     for part, tensors_of in PARTS.items():
         for place, (one, two) in enumerate(zip(tensors_of(expected), tensors_of(actual), strict=True)):
-            text = _leaf_difference(one, two, allowance, stride=strict or part != "gradient")
+            text = _leaf_difference(one, two, allowance, stride=trial.gradient_strides or part != "gradient")
             if text is not None:
-                scale = largest((*expected.arguments, *expected.gradients)) if part == "gradient" else 0.0
+                computed = part == "gradient" or trial.any_order
+                scale = largest((*expected.arguments, *expected.gradients)) if computed else 0.0
                 allowed = text is BITS and allowance.allows(one, two, (number, part, place), scale)
                 after = " after the call" if part in ("argument", "state") else ""
                 found.append(

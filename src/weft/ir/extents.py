@@ -170,8 +170,6 @@ class Extent(int):
         return _made(-today(self), self.expression.times(Polynomial.constant(-1)))
 
     def __mul__(self, other: Any) -> Any:
-        if not isinstance(other, int):
-            return NotImplemented
         return _made(today(self) * today(other), self.expression.times(_expression(other)))
 
     def __floordiv__(self, other: Any) -> Any:
@@ -207,6 +205,8 @@ def today(number: int) -> int:
 
 
 def _expression(number: Any) -> Polynomial:
+    if not isinstance(number, int):
+        raise FixedSizeError(f"a size that varies meets {type(number).__name__} {number}".split("\n")[0])
     return number.expression if isinstance(number, Extent) else Polynomial.constant(number)
 
 

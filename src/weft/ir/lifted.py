@@ -12,8 +12,8 @@ from weft.ir.graph import Graph, Value
 class LiftedGraph:
     """A lifted Graph.
 
-    `values_of` has every value of the Graph before it was lifted, in order, with those of the lifted one that were added
-    for it; `now` has what stands for it, where that is one value.
+    `values_of` has every value of the Graph before it was lifted, in order, with those of the lifted one that were
+    added for it; `now` has what stands for it, where that is one value.
     """
 
     graph: Graph

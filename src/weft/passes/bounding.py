@@ -268,4 +268,3 @@ class Bounder:
         if len(dimension) > 1:
             raise UnboundedError(f"{value.op} is taken apart along dimensions that vary and were merged")
         return size_of(dimension)
-

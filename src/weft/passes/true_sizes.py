@@ -1,7 +1,7 @@
 """Run PyTorch's operators at the sizes of a call, inside a Graph of the largest sizes.
 
-What there is no rule for is computed as eager does: the operands are cut to what counts of them, the operator gives what
-it gives, and that goes to the beginning of larger memory. Between the two, sizes are known only when the program runs.
+What there is no rule for is computed as eager does: the operands are cut to what counts of them, the operator gives
+what it gives, and that goes to the beginning of larger memory. In between, sizes are known only when the program runs.
 """
 
 from __future__ import annotations
@@ -163,7 +163,9 @@ class TrueSizes:
             tuple((name, map_arguments(argument, written.argument)) for name, argument in call.keywords),
             call.written,
         )
-        new = Value(value.op, tuple(written.operands), _unsized(value.type), MappingProxyType({"call": again}), value.place)
+        new = Value(
+            value.op, tuple(written.operands), _unsized(value.type), MappingProxyType({"call": again}), value.place
+        )
         self._results[value] = self.bounder.emit(new)
         return new
 
@@ -172,7 +174,9 @@ class TrueSizes:
         if operand not in self.bounder.now:
             raise UnboundedError("an operand is not there as such")
         new, kind = self.bounder.now[operand], operand.type
-        if not isinstance(kind, TensorType) or not (has_extents(kind) or any(map(varies, self.bounder.within[operand]))):
+        if not isinstance(kind, TensorType) or not (
+            has_extents(kind) or any(map(varies, self.bounder.within[operand]))
+        ):
             return new
         dimensions = [_factors(self.bounder, operand, place) for place in range(kind.rank)]
         written = _Written(self.bounder, [new])
@@ -206,7 +210,7 @@ def _dense_order(kind: TensorType) -> tuple[int, ...]:
         size = today(kind.shape[place])
         if size != 1 and today(kind.strides[place]) != step:
             return ()
-        step *= size
+        step *= max(size, 1)
     return tuple(order)
 
 

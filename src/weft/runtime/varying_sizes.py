@@ -106,7 +106,7 @@ def is_dense(kind: Any) -> bool:
         size = today(kind.shape[place])
         if size != 1 and today(kind.strides[place]) != step:
             return False
-        step *= size
+        step *= max(size, 1)
     return True
 
 

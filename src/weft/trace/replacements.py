@@ -5,6 +5,8 @@ backward, and makes room for the longest target of the batch. Here there is room
 that sizes are known while tracing. Targets that lie one after the other say nothing of the longest; there the backward
 computes the sums again.
 
+Interpolation of images whose sizes vary: PyTorch's functions compute the sizes of the result from numbers alone.
+
 A call of `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu`: an operator for each layer and direction. Only where that
 changes nothing but what is recorded: on plain stand-ins of the CPU, outside autocast, and where nobody looks at what is
 saved or carries tangents.
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -103,6 +106,58 @@ def _in_tensor(lengths: Any) -> Any:
     return lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
 
 
+RANKS = (1, 2, 3)  # of images
+RESAMPLINGS: Mapping[tuple[str, int, bool], Operator] = MappingProxyType(
+    {
+        **{("nearest", rank, False): resolve(f"aten.upsample_nearest{rank}d.default") for rank in RANKS},
+        **{("nearest-exact", rank, False): resolve(f"aten._upsample_nearest_exact{rank}d.default") for rank in RANKS},
+        ("linear", 1, False): resolve("aten.upsample_linear1d.default"),
+        ("bilinear", 2, False): resolve("aten.upsample_bilinear2d.default"),
+        ("trilinear", 3, False): resolve("aten.upsample_trilinear3d.default"),
+        ("bicubic", 2, False): resolve("aten.upsample_bicubic2d.default"),
+        ("bilinear", 2, True): resolve("aten._upsample_bilinear2d_aa.default"),
+        ("bicubic", 2, True): resolve("aten._upsample_bicubic2d_aa.default"),
+    }
+)
+"""What interpolates, by the mode, the dimensions of an image, and whether it smooths first."""
+SIGNATURE = signature(torch.nn.functional.interpolate)
+MOST_EXACT = 64  # of the divisor of a factor; larger ones are of numbers that are no such fraction, such as 1.2
+
+
+def _has_symbols(image: Any) -> bool:
+    return isinstance(image, Tensor) and any(isinstance(size, torch.SymInt) for size in image.shape)
+
+
+def interpolated(*arguments: Any, **keywords: Any) -> Any:
+    """Interpolate images whose sizes are symbols: PyTorch's own function asks for numbers to multiply."""
+    call = SIGNATURE.bind(*arguments, **keywords)
+    call.apply_defaults()
+    image, size, factor, mode, corners, again, smooth = call.arguments.values()
+    rank = image.dim() - 2
+    resampling = RESAMPLINGS.get((mode, rank, smooth))
+    if not _has_symbols(image) or resampling is None or again or (size is None) == (factor is None):
+        return torch.nn.functional.interpolate(*arguments, **keywords)
+    aligned = () if mode.startswith("nearest") else (bool(corners),)
+    if size is not None:
+        return resampling(image, _for_each(size, rank), *aligned)
+    factors = _for_each(factor, rank)
+    sizes = [_scaled(size, factor) for size, factor in zip(image.shape[2:], factors, strict=True)]
+    return resampling(image, sizes, *aligned, *factors)
+
+
+def _for_each(given: Any, rank: int) -> list[Any]:
+    """What is given for each dimension, or for all of them."""
+    return [*given] if isinstance(given, (tuple, list)) else [given] * rank
+
+
+def _scaled(size: Any, factor: float) -> Any:
+    """A size times a factor, without the fraction."""
+    number, divisor = float(factor).as_integer_ratio()
+    if isinstance(size, torch.SymInt) and divisor <= MOST_EXACT:
+        return size * number // divisor
+    return torch.sym_int(size * factor)
+
+
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ARGUMENTS = 9
@@ -126,6 +181,8 @@ class RecurrentCall(NamedTuple):
 
 def taken_whole(function: Callable[..., Any], arguments: Sequence[Any], keywords: Any) -> Callable[..., Any]:
     """What to call in the place of a function of PyTorch: itself, or what does the same with fewer operators."""
+    if function is torch.nn.functional.interpolate:
+        return interpolated
     cell = CELLS.get(function)
     if cell is None or keywords or not _is_covered(cell, arguments):
         return function
