@@ -114,6 +114,7 @@ class Bounder:
             del self.values[before:]
             kept = set(self.values)
             self._numbers = {size: value for size, value in self._numbers.items() if value in kept}
+            self._sizes = {key: value for key, value in self._sizes.items() if value in kept}
             self._masks = {key: value for key, value in self._masks.items() if value in kept}
             for value in values:
                 self.now.pop(value, None)
