@@ -7,6 +7,7 @@ import torch
 from weft.codegen.library import LibraryExecutable
 from weft.ir.extents import extent_of_size
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import build
 from weft.ir.types import NumberType, contiguous
 from weft.passes.bounded import bounded
@@ -27,7 +28,7 @@ def mean_of_rows() -> tuple[Graph, Value]:
 
 def test_numbers_made_of_sizes_become_inputs() -> None:
     graph, size = mean_of_rows()
-    found = split_by_sizes(bounded(graph), [size])
+    found = split_by_sizes(bounded(LiftedGraph.of(graph)), [size])
     assert not any(value.op in ("scalar", "number") for value in found.graph.values)
     made = LibraryExecutable(plan_library(found.of_sizes))((7,))
     assert [tensor.item() for tensor in made] == [7] * len(made)
@@ -36,7 +37,7 @@ def test_numbers_made_of_sizes_become_inputs() -> None:
 
 def test_sizes_of_results_are_among_the_inputs_that_hold_a_size() -> None:
     graph, size = mean_of_rows()
-    found = split_by_sizes(bounded(graph), [size])
+    found = split_by_sizes(bounded(LiftedGraph.of(graph)), [size])
     assert set(found.sizes) <= {*found.graph.inputs}
     assert {factor.size for one in found.within for dimension in one for factor in dimension} - {None} <= {
         *found.sizes.values()
@@ -46,5 +47,5 @@ def test_sizes_of_results_are_among_the_inputs_that_hold_a_size() -> None:
 def test_a_graph_without_sizes_stays_as_it_is() -> None:
     x = Value("input", (), contiguous(torch.float32, (3, 4)), name="x")
     graph = Graph("plain", (x,), (y := build("neg", x),), (Result(y),))
-    found = split_by_sizes(bounded(graph), [])
+    found = split_by_sizes(bounded(LiftedGraph.of(graph)), [])
     assert (found.graph.inputs, found.graph.values, found.of_sizes.results) == (graph.inputs, graph.values, ())

@@ -19,3 +19,8 @@ class LiftedGraph:
     graph: Graph
     values_of: Mapping[Value, tuple[Value, ...]]
     now: Mapping[Value, Value]
+
+    @classmethod
+    def of(cls, graph: Graph) -> LiftedGraph:
+        """Take a Graph whose values stand for themselves."""
+        return cls(graph, {value: (value,) for value in graph.values}, {value: value for value in graph.values})
