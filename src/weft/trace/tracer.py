@@ -71,6 +71,7 @@ from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsize
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
+from weft.trace.tensor_index import TensorIndex
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
 
@@ -187,6 +188,7 @@ class Tracer:
         sources = request.state.sources if request.draws else ()
         self._drawn = DrawnSources(sources, lambda one: places.get(id(one), ()), self._add_draw)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
+        self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
 
     # -- running ------------------------------------------------------------------------------------------------
@@ -353,7 +355,9 @@ class Tracer:
 
     def check(self, leaves: Iterable[Any]) -> None:
         """Refuse a program that leaves, as these, what no run could leave."""
+        leaves = list(leaves)
         self._check_copies(leaves)
+        self._tensor_index.check(leaves)
         self._check_draws()
 
     def _check_copies(self, leaves: Iterable[Any]) -> None:
@@ -528,7 +532,7 @@ class Tracer:
         for leaf in tree_flatten((arguments, keywords))[0] if self._unsized or self._packed else ():
             if leaf in self._packed or id(leaf) in self._unsized:
                 refuse("packed sequence" if leaf in self._packed else "data-dependent shape", user_place())
-        counted = self._counted.replaced(function, arguments)
+        counted = self._counted.replaced(function, arguments) or self._tensor_index.replaced(function, arguments)
         if counted is not None:
             return counted, arguments, keywords
         return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
