@@ -114,12 +114,18 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x: x.t())\nf(torch.ones(2, 3))",
     ),
     "made leaf": (
-        "f = weft.hybridize(lambda x: (x * 2).requires_grad_())\nf(torch.ones(2))",
-        "f = weft.hybridize(lambda x: x * 2)\nf(torch.ones(2)).requires_grad_()",
+        (
+            "def f(x):\n    noise = torch.zeros(2, requires_grad=True)\n    return x + noise, noise\n\n\n"
+            "weft.hybridize(f)(torch.ones(2))"
+        ),
+        (
+            "f = weft.hybridize(lambda x, noise: x + noise)\nnoise = torch.zeros(2, requires_grad=True)\n"
+            "f(torch.ones(2), noise)"
+        ),
     ),
     "gradient flag": (
-        "f = weft.hybridize(lambda x: x.requires_grad_() * 2)\nf(torch.ones(2))",
-        "f = weft.hybridize(lambda x: x * 2)\nf(torch.ones(2).requires_grad_())",
+        "weight = torch.ones(2)\nf = weft.hybridize(lambda x: x.requires_grad_() * weight)\nf(weight)",
+        "weight = torch.ones(2)\nf = weft.hybridize(lambda x: x * weight)\nf(weight.requires_grad_())",
     ),
     "python draw": (
         "import random\n\nf = weft.hybridize(lambda x: x * random.random())\nf(torch.ones(2))",

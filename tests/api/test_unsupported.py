@@ -112,6 +112,11 @@ def seeds_its_own(x: torch.Tensor) -> torch.Tensor:
     return torch.rand(2, generator=torch.Generator().manual_seed(0)) + x
 
 
+def makes_a_leaf(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    leaf = torch.zeros(2, requires_grad=True)
+    return x + leaf, leaf
+
+
 def reinterprets(x: torch.Tensor) -> torch.Tensor:
     x = x.clone()
     x.view(torch.int32).add_(1)
@@ -139,8 +144,7 @@ ROWS = [
     ("memory replaced", lambda x: x.set_(torch.ones(3))),
     ("memory replaced", lambda x: setattr(x, "data", torch.ones(3))),
     ("input reshaped in place", lambda x: x.unsqueeze_(0)),
-    ("made leaf", lambda x: (x * 2).requires_grad_()),
-    ("gradient flag", lambda x: x.requires_grad_()),
+    ("made leaf", makes_a_leaf),
     ("kept tensor", keep),
     ("layout", lambda x: x.to_sparse()),
     ("layout", lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()),

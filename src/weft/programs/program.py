@@ -54,7 +54,8 @@ class Program:
         # A program that gives new tensors and writes nothing needs no edge.
         self._is_new = not traced.kept and not traced.made and _are_new(shown, traced.leaves)
         self._modes = RunModes(traced, shown)
-        self._is_new = self._is_new and not self._modes
+        self._flags = traced.flags if traced.flags.inputs else None
+        self._is_new = self._is_new and not self._modes and self._flags is None
         self._bare = self._is_new and traced.structure.is_leaf()
         self._row = flat_kind(traced.structure)
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
@@ -186,6 +187,8 @@ class Program:
         """
         if self._bare and autocast_key() is None:
             return self._execute(inputs)[0]
+        if self._flags is not None:
+            self._flags.set_inputs(inputs)
         if self._modes:
             with _without_autocast(), self._modes.entered():
                 outputs = self._execute(inputs)

@@ -153,6 +153,7 @@ class RunModes:
         alone = traced.gradient is not None and not traced.gradient.wanted
         made = new | {index for index, result in enumerate(graph.results) if result.path}
         self._spent = tuple(sorted(traced.spent & made))
+        self._leaves = traced.flags.results
         self._tied = tuple(sorted(carrying & new)) if alone and not around.inference else ()
 
     def __bool__(self) -> bool:
@@ -163,6 +164,7 @@ class RunModes:
             or self._marked
             or self._tied
             or self._spent
+            or self._leaves
         )
 
     @contextmanager
@@ -189,6 +191,8 @@ class RunModes:
         for index in self._spent:
             with torch.enable_grad():
                 found[index] = _Spent.apply(found[index].data, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+        for index in self._leaves:
+            found[index] = found[index].detach().requires_grad_()
         return found
 
 

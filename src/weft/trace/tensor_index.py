@@ -103,7 +103,8 @@ class TensorIndex:
         rest[number] = 0
         row = _at(target, dimension, index)
         self._put(row, whole, items, rest, value)
-        WRITE(target, (*[WHOLE] * dimension, index.to(torch.int64).reshape(1)), row)
+        places: tuple[Any, ...] = (*[WHOLE] * dimension, index.to(torch.int64).reshape(1))
+        WRITE(target, places, row)
 
     def _is_put_back(self, tensor: torch.Tensor, items: tuple[Any, ...], value: Any) -> bool:
         """Whether a copy goes where it came from, as after `x[i] += y`: what was written into it is there then."""
@@ -141,8 +142,8 @@ def _are_equal(items: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _at(tensor: torch.Tensor, dimension: int, index: torch.Tensor) -> torch.Tensor:
     """A copy of one place of a dimension, which stays; a number out of range raises as eager does."""
-    found: torch.Tensor = READ(tensor, (*[WHOLE] * dimension, index.to(torch.int64).reshape(1)))
-    return found
+    items: tuple[Any, ...] = (*[WHOLE] * dimension, index.to(torch.int64).reshape(1))
+    return READ(tensor, items)
 
 
 def _dimension(tensor: torch.Tensor, items: Sequence[Any], number: int) -> int:

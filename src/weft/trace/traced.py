@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -17,6 +17,7 @@ from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
+from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
 from weft.trace.interception.refusals import refuse
 from weft.trace.outcome import TracedResult, outcome, written_inputs
@@ -71,6 +72,7 @@ class Traced:
     inference: frozenset[int] = frozenset()  # numbers of results that are inference tensors
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where code has indexed by counted numbers
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
+    flags: GradientFlags = field(default_factory=GradientFlags)  # what is made to require a gradient, or not to
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
 
     @property
@@ -321,19 +323,20 @@ def traced_once(request: Request) -> Traced:
         *map(tracer.number_leaf, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves))),
     ]
     tracer.check(everything)
+    made = made_leaves(trace.inputs, everything)
     described, writes = outcome(tracer.recorder, everything)
+    for number, _ in made:
+        described[number] = _without_gradient(described[number])
     if not request.keeps_gradients:
         described[len(trace.leaves) :] = map(_without_gradient, described[len(trace.leaves) :])
     results, leaves = _numbered(described, everything)
     graph = Graph(request.name, _inputs(trace), tuple(trace.values), tuple(results), tuple(writes))
     roots = _differentiable(described, tracer)
+    flags = _flags(tracer, made, list(roots.values()), leaves)
     gradient = None
     if roots:
-        wanted = [index for index, entry in enumerate(trace.inputs) if entry.tensor.requires_grad]
-        leaves_wanted = [Wanted(trace.inputs[index].leaf, trace.inputs[index].tensor) for index in wanted]
-        differentiator = Differentiator(tracer, list(roots.values()), leaves_wanted)
-        gradient = Gradient(graph, list(roots), wanted, Derivatives(differentiator))
-        touched.merge(differentiator.touched)
+        gradient, touched_later = _gradient(tracer, graph, roots)
+        touched.merge(touched_later)
     traced = Traced(
         _without_unread(graph),
         tuple(trace.inputs),
@@ -358,10 +361,32 @@ def traced_once(request: Request) -> Traced:
         _of_inference(leaves, everything),
         tracer.counted_index,
         tuple(constants),
+        flags,
         _spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
+
+
+def _gradient(tracer: Tracer, graph: Graph, roots: Mapping[Value, torch.Tensor]) -> tuple[Gradient, Touched]:
+    """The differentiable side, and what its backwards leave tensors in."""
+    inputs = tracer.trace.inputs
+    wanted = [index for index, entry in enumerate(inputs) if entry.leaf.requires_grad]
+    given = [(inputs[index].leaf, inputs[index].tensor) for index in wanted]
+    leaves = [Wanted(leaf, tensor if tensor.requires_grad else None) for leaf, tensor in given]
+    differentiator = Differentiator(tracer, list(roots.values()), leaves)
+    return Gradient(graph, list(roots), wanted, Derivatives(differentiator)), differentiator.touched
+
+
+def _flags(
+    tracer: Tracer, made: Sequence[tuple[int, torch.Tensor]], roots: Sequence[torch.Tensor], leaves: Sequence[Any]
+) -> GradientFlags:
+    """What the code has made to require a gradient, or not to: inputs, and results that are leaves."""
+    for _, leaf in made:
+        refuse_results_of(leaf, roots, tracer.recorder.value_of(leaf).place)
+    found = (leaves[number] for number, _ in made)
+    results = tuple(leaf.index for leaf in found if isinstance(leaf, TensorLeaf))
+    return GradientFlags(changed_flags(tracer.trace.inputs), results)
 
 
 def _known_things(trace: Trace) -> dict[int, Any]:

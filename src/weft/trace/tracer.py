@@ -467,18 +467,12 @@ class Tracer:
                 refuse("memory replaced", None)
             if entry.leaf.is_leaf and entry.leaf.grad is not None:
                 refuse("backward inside", None)
-            if entry.leaf.is_leaf and entry.leaf.requires_grad != _carries_gradient(entry.tensor):
-                refuse("gradient flag", None)
             if kind_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
         self._check_lazy_bits()
         self._check_attributes()
         if any(leaf in self._packed for leaf in self.trace.leaves):
             refuse("packed sequence", self._packed.place)
-        given = {id(entry.stand_in) for entry in self.trace.inputs}
-        for leaf in self.trace.leaves:
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf and id(leaf) not in given:
-                refuse("made leaf", self.recorder.value_of(leaf).place)
         for memory in self.recorder.memories.values():
             for state in memory.inputs if memory.version else ():
                 real = self._real_of[id(state.tensor)]
@@ -688,10 +682,6 @@ class Tracer:
         if place is not None:
             self._places[next_autograd_number() - 1] = place
         return place
-
-
-def _carries_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and not tensor.is_inference()
 
 
 def plain_number(leaf: Any) -> Any:

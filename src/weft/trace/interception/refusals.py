@@ -189,13 +189,13 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "use the form without underscore (t, transpose, squeeze) and return the result",
         ),
         "made leaf": (
-            "the program returns a tensor that was made to require a gradient inside it",
-            "nothing outside could ask for that gradient",
-            "call requires_grad_() on the argument before the call, or on the result after it",
+            "the program returns a tensor that was made to require a gradient inside it, and what it computed of that",
+            "a program's results are computed of what it is given; nothing would tie one to another",
+            "make the tensor outside and pass it as an argument, or return one of the two",
         ),
         "gradient flag": (
-            "the program changes whether a tensor that it is given requires a gradient",
-            "a program changes elements, not what a tensor is",
+            "the program changes whether a tensor requires a gradient that it is given in two ways",
+            "an argument that the function also reaches by itself is two tensors in a program",
             "call requires_grad_() before the call, or work on x.detach() or x.clone()",
         ),
         "packed sequence": (
