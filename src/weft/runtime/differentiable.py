@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -112,6 +112,7 @@ class DifferentiableExecutable:
         fresh = [value for value in visible if value not in inputs]
         self.roots = tuple(position[value] for value in fresh)
         self.carries = tuple(carries[value] for value in fresh)
+        self._all_carry = all(self.carries)
         self._saved = _Saved(saved, position, inputs)
         self.wanted = tuple(forward.wanted)
         written = {write.input for write in graph.writes}
@@ -191,10 +192,10 @@ class DifferentiableExecutable:
         # Where inputs are written they may become results, and a node that holds its own result is never let go of.
         replayed = self.replay is not None and not self.graph.writes
         context.given = [(tensor, _version(tensor)) for tensor in inputs] if replayed else None
-        roots = tuple(outputs[index] for index in self.roots)
-        context.mark_non_differentiable(
-            *(root for root, carries in zip(roots, self.carries, strict=True) if not carries)
-        )
+        roots = tuple([outputs[index] for index in self.roots])
+        if not self._all_carry:
+            pairs = zip(roots, self.carries, strict=True)
+            context.mark_non_differentiable(*(root for root, carries in pairs if not carries))
         return roots
 
     def _run_now(self) -> CompiledGraph:
@@ -210,7 +211,9 @@ class DifferentiableExecutable:
     ) -> list[Any]:
         """The backward below autograd, of what a forward saved: a gradient, or None, for every input it was shown."""
         self._unanswered = 0
-        present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
+        present = tangents
+        if not self._all_carry:
+            present = [tangent for tangent, carries in zip(tangents, self.carries, strict=True) if carries]
         return self._by_shown(self._backwards.run(saved, kinds, present))
 
     def backward_again(
@@ -259,21 +262,18 @@ class _Saved:
     def __init__(self, values: Sequence[Value], position: Mapping[Value, int], inputs: Mapping[Value, int]) -> None:
         self._places = tuple((True, inputs[value]) if value in inputs else (False, position[value]) for value in values)
         self._of_inputs = {inputs[value]: value.type for value in values if value in inputs}
-        self._last: tuple[CompiledGraph | None, tuple[Type, ...]] = (None, ())
+        self._types: dict[CompiledGraph, tuple[Type, ...]] = {}
 
     def keep(self, context: Any, run: CompiledGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Save what one run has been given, and has made."""
         saved = [inputs[index] if is_given else outputs[index] for is_given, index in self._places]
-        context.saved_types = self._types(run)
+        context.saved_types = self._types.get(run) or self._types_of(run)
         save(context, saved)
 
-    def _types(self, run: CompiledGraph) -> tuple[Type, ...]:
+    def _types_of(self, run: CompiledGraph) -> tuple[Type, ...]:
         """Give the types of what a forward saves; its runs lay out what nobody else reads as their kernels like."""
-        last, types = self._last
-        if last is not run:
-            types = tuple(self._of_inputs[index] if is_given else run.types[index] for is_given, index in self._places)
-            self._last = (run, types)
-        return types
+        types = tuple(self._of_inputs[index] if is_given else run.types[index] for is_given, index in self._places)
+        return self._types.setdefault(run, types)
 
 
 class _Node(torch.autograd.Function):
@@ -297,16 +297,17 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *tangents: Any) -> tuple[Any, ...]:
-        if torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, AUTOCAST)):
+        again = torch.is_grad_enabled()
+        if again or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             found = context.owner.backward_by_operators(context.given, tangents)
             if found is not None:
                 return (None, None, None, *found, *([None] * (context.count - len(found))))
         saved = saved_by(context)
-        gradients = context.owner.backward_again(saved, context, tangents) if torch.is_grad_enabled() else None
+        gradients = context.owner.backward_again(saved, context, tangents) if again else None
         if gradients is None:
-            with torch.no_grad():
+            with torch.no_grad() if again else nullcontext():
                 gradients = context.owner.backward(saved, context.saved_types, tangents)
-            if torch.is_grad_enabled():
+            if again:
                 leaves = _leaves(context)
                 gradients = [None if found is None else _Once.apply(found, *leaves) for found in gradients]  # type: ignore[no-untyped-call]
         if not graph_is_retained():

@@ -76,6 +76,8 @@ class BackwardRuns:
         self._compile = compile_
         self._found: dict[Tangents, BackwardGraph] = {}  # not compiled yet
         self._runs: dict[tuple[Tangents, tuple[Type, ...]], BackwardRun] = {}
+        # The same by what is quick to look at: which object the types are (it is kept), and the looks of tangents.
+        self._quick: dict[tuple[Any, ...], tuple[tuple[Type, ...], BackwardRun]] = {}
         self._again: dict[tuple[Tangents, frozenset[int], tuple[Type, ...]], _AgainRun] = {}
 
     def prepare(self, types: Tangents) -> None:
@@ -85,14 +87,21 @@ class BackwardRuns:
     def run(
         self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
-        """Give the gradients of what is wanted, below autograd."""
+        """Give the gradients of what is wanted, below autograd; forwards of one kind give the same object as `kinds`."""
+        looks = (id(kinds), *map(_look, tangents))
+        quick = self._quick.get(looks)
+        if quick is None:
+            quick = self._quick[looks] = (kinds, self._run_of(kinds, tangents))
+        return quick[1](saved, [tangent for tangent in tangents if tangent is not None])
+
+    def _run_of(self, kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]) -> BackwardRun:
         types = _types(tangents)
         run = self._runs.get((types, kinds))
         if run is None:
             found = self._found.pop(types, None) or self._backward_of(types)
             made = BackwardRun(found, [kinds[index] for index in found[1]], self._compile)
             run = self._runs.setdefault((types, kinds), made)
-        return run(saved, [tangent for tangent in tangents if tangent is not None])
+        return run
 
     def run_again(
         self,
@@ -121,6 +130,7 @@ class _AgainRun:
         self._executable = compile_(graph, frozenset(), trusted=False, strides=SavedStrides(given=given))
         order = {value: index for index, value in enumerate(self._executable.roots)}
         self._results = tuple(order[result.value] for result in graph.results)
+        self._kinds = tuple(self._executable.types[self._results[index]] for index in found.handed_on)
         self._found = found
         self._asking = asking
         self.backwards = BackwardRuns(found.backward_of, found.again_of, compile_)
@@ -141,7 +151,7 @@ class _AgainRun:
         if found.keep is not None:
             found.keep(results)
         save(context, [results[index] for index in found.handed_on])
-        context.saved_types = tuple(self._executable.types[self._results[index]] for index in found.handed_on)
+        context.saved_types = self._kinds
         # What was saved is no result of this node, whatever a backward of the user's gives.
         own = {id(value) for value in saved}
         gradients = [result.clone() if id(result) in own else result for result in results[: len(found.carries)]]
@@ -192,14 +202,26 @@ class _Again(torch.autograd.Function):
 
 def save(context: Any, values: Sequence[Any]) -> None:
     """Save tensors and numbers for the backward of a node."""
-    context.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in values))
-    context.numbers = [None if isinstance(value, torch.Tensor) else value for value in values]
+    numbers = [None if isinstance(value, torch.Tensor) else value for value in values]
+    context.numbers = None if numbers.count(None) == len(numbers) else numbers
+    if context.numbers is not None:
+        values = [value if isinstance(value, torch.Tensor) else None for value in values]
+    context.save_for_backward(*values)
 
 
-def saved_by(context: Any) -> list[Any]:
+def saved_by(context: Any) -> Sequence[Any]:
     """What a node has saved."""
+    if context.numbers is None:
+        return context.saved_tensors  # type: ignore[no-any-return]
     pairs = zip(context.saved_tensors, context.numbers, strict=True)
     return [number if tensor is None else tensor for tensor, number in pairs]
+
+
+def _look(tangent: torch.Tensor | None) -> tuple[Any, ...] | None:
+    """What a backward depends on of a tangent; it is on the device of the result, as autograd has seen to."""
+    if tangent is None or tangent.layout is not torch.strided:
+        return None if tangent is None else (tangent.layout,)
+    return (tangent.dtype, tangent.shape, tangent.stride())
 
 
 def _types(tangents: Sequence[torch.Tensor | None]) -> Tangents:
