@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft.ir.extents import Extent
 from weft.trace.lift.arguments import Arguments, Rule, Rules
 from weft.trace.lift.expression import Expression
 
@@ -9,6 +10,9 @@ from weft.trace.lift.expression import Expression
 def product(arguments: Arguments, first: str, second: str) -> Expression:
     """The product of two matrices, or of two rows of matrices."""
     left, right = (entry.wide() for entry in arguments.tensors(first, second))
+    inner = left.shape[-1]
+    if inner == 1 and not isinstance(inner, Extent):
+        return left * right  # nothing is added up: a loop writes whole rows, one after the other
     return left.matmul(right)
 
 
