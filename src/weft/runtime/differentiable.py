@@ -262,13 +262,18 @@ class _Saved:
     def __init__(self, values: Sequence[Value], position: Mapping[Value, int], inputs: Mapping[Value, int]) -> None:
         self._places = tuple((True, inputs[value]) if value in inputs else (False, position[value]) for value in values)
         self._of_inputs = {inputs[value]: value.type for value in values if value in inputs}
+        self._are_tensors = all(isinstance(value.type, TensorType) for value in values)
         self._types: dict[CompiledGraph, tuple[Type, ...]] = {}
 
     def keep(self, context: Any, run: CompiledGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Save what one run has been given, and has made."""
         saved = [inputs[index] if is_given else outputs[index] for is_given, index in self._places]
         context.saved_types = self._types.get(run) or self._types_of(run)
-        save(context, saved)
+        if self._are_tensors:
+            context.numbers = None
+            context.save_for_backward(*saved)
+        else:
+            save(context, saved)
 
     def _types_of(self, run: CompiledGraph) -> tuple[Type, ...]:
         """Give the types of what a forward saves; its runs lay out what nobody else reads as their kernels like."""

@@ -87,7 +87,7 @@ class BackwardRuns:
     def run(
         self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
-        """Give the gradients of what is wanted, below autograd; forwards of one kind give the same object as `kinds`."""
+        """Give the gradients of what is wanted, below autograd; `kinds` are one object for forwards of one kind."""
         looks = (id(kinds), *map(_look, tangents))
         quick = self._quick.get(looks)
         if quick is None:
