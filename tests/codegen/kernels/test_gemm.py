@@ -19,6 +19,7 @@ from weft.plan.kernels.gemm import (
     Matrix,
     PackedMatrix,
     choose_dots,
+    choose_groups,
     choose_schedule,
     copies_left,
     packed_size,
@@ -41,20 +42,20 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 def product(size: tuple[int, int, int], schedule: GemmSchedule, **fields: object) -> GemmKernel:
     rows, inner, columns = size
-    plain = GemmKernel(
-        name="product",
-        element="f32",
-        batch=(),
-        rows=rows,
-        columns=columns,
-        inner=inner,
-        left=Matrix((), inner, 1),
-        right=Matrix((), columns, 1),
-        out=Matrix((), columns, 1),
-        epilogue=Epilogue(),
-        schedule=schedule,
-    )
-    return replace(plain, **fields)
+    plain = {
+        "name": "product",
+        "element": "f32",
+        "batch": (),
+        "rows": rows,
+        "columns": columns,
+        "inner": inner,
+        "left": Matrix((), inner, 1),
+        "right": Matrix((), columns, 1),
+        "out": Matrix((), columns, 1),
+        "epilogue": Epilogue(),
+        "schedule": schedule,
+    }
+    return GemmKernel(**{**plain, **fields})
 
 
 def run(target: Target, kernel: GemmKernel, *tensors: torch.Tensor) -> None:
@@ -321,6 +322,96 @@ def test_what_is_stored_in_a_short_float_is_one_sum() -> None:
     schedule = choose_schedule("f32", (40, 64, 2000), TARGETS[0])
     with pytest.raises(InternalError, match="stores bf16 in parts"):
         product((40, 2000, 64), schedule, epilogue=Epilogue(body=(Instruction("cast", (0,), "bf16"),)))
+
+
+GROUP_SIZES = [(1, 1, 1), (2, 4, 16), (3, 5, 33), (7, 64, 48), (17, 131, 70), (40, 259, 100), (5, 2, 20), (1, 515, 200)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("size", GROUP_SIZES, ids=str)
+@pytest.mark.parametrize("across", [True, False])
+def test_products_of_8_bits_are_exact(target: Target, size: tuple[int, int, int], across: bool) -> None:
+    rows, inner, columns = size
+    schedule = choose_groups("i32", (rows, columns, inner), 4, target)
+    kernel = product(
+        size, schedule, element="i32", left_element="u8", right_element="i8",
+        left=Matrix((), inner + 1, 1), right=PackedMatrix(()), epilogue=Epilogue(bias=BIAS),
+    )  # fmt: skip
+    source = Matrix((), 1, inner) if across else Matrix((), columns, 1)
+    pack = PackKernel("pack", "i8", (), inner, columns, source, (), schedule.lanes, panels(columns, schedule), group=4)
+    x = torch.randint(0, 256, (rows, inner + 1), dtype=torch.uint8)
+    weight = torch.randint(-128, 128, (columns, inner) if across else (inner, columns), dtype=torch.int8)
+    bias = torch.randint(-(1 << 20), 1 << 20, (columns,), dtype=torch.int32)
+    packed = torch.full((packed_size(columns, inner, schedule) + 64,), 77, dtype=torch.int8)
+    out = torch.full((rows * columns + 16,), 123456789, dtype=torch.int32)
+    call = compiled(target, lambda module: emit_gemm(module, kernel), lambda module: emit_pack(module, pack))
+    call("pack", packed, weight, begin=0, end=pack.tile_count)
+    for tile in reversed(range(kernel.tile_count)):
+        call("product", out, x, packed, bias, begin=tile, end=tile + 1)
+    right = weight.t() if across else weight
+    assert torch.equal(out[: rows * columns].view(rows, columns), x[:, :inner].int() @ right.int() + bias)
+    assert (out[rows * columns :] == 123456789).all()
+    assert (packed[packed_size(columns, inner, schedule) :] == 77).all()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("size", GROUP_SIZES, ids=str)
+def test_products_of_pairs_of_bfloat16_are_as_exact_as_eagers(target: Target, size: tuple[int, int, int]) -> None:
+    rows, inner, columns = size
+    schedule = choose_groups("f32", (rows, columns, inner), 2, target)
+    kernel = product(
+        size, schedule, left_element="bf16", right_element="bf16", right=PackedMatrix(()),
+        epilogue=Epilogue(body=(Instruction("cast", (0,), "bf16"),)),
+    )  # fmt: skip
+    pack = PackKernel(
+        "pack", "bf16", (), inner, columns, Matrix((), 1, inner), (), schedule.lanes, panels(columns, schedule),
+        casts=("f32", "bf16"), group=2,
+    )  # fmt: skip
+    x, weight = torch.randn(rows, inner, dtype=torch.bfloat16), torch.randn(columns, inner)
+    packed = torch.full((packed_size(columns, inner, schedule),), torch.nan, dtype=torch.bfloat16)
+    out, whole = guarded(rows, columns, dtype=torch.bfloat16)
+    call = compiled(target, lambda module: emit_gemm(module, kernel), lambda module: emit_pack(module, pack))
+    call("pack", packed, weight, begin=0, end=pack.tile_count)
+    call("product", out, x, packed, begin=0, end=kernel.tile_count)
+    short = weight.bfloat16()
+    assert_as_exact_as_eager(out, x @ short.t(), x.double() @ short.double().t())
+    assert_untouched(whole)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=IDS)
+@pytest.mark.parametrize("short", [*SHORT, "i8"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_panel_of_a_shorter_type_is_converted_as_it_is_read(target: Target, short: str, rows: int) -> None:
+    inner, columns, dtype = 61, 77, {**SHORT, "i8": torch.int8}[short]
+    schedule = choose_schedule("f32", (rows, columns, inner), target)
+    kernel = product((rows, inner, columns), schedule, right_element=short, right=PackedMatrix(()))
+    pack = PackKernel(
+        "pack", short, (), inner, columns, Matrix((), 1, inner), (), schedule.lanes, panels(columns, schedule)
+    )
+    x, weight = torch.randn(rows, inner), (torch.randn(columns, inner) * 40).to(dtype)
+    packed = torch.zeros(packed_size(columns, inner, schedule), dtype=dtype)
+    out, whole = guarded(rows, columns)
+    call = compiled(target, lambda module: emit_gemm(module, kernel), lambda module: emit_pack(module, pack))
+    call("pack", packed, weight, begin=0, end=pack.tile_count)
+    call("product", out, x, packed, begin=0, end=kernel.tile_count)
+    assert_as_exact_as_eager(out, x @ weight.float().t(), x.double() @ weight.double().t())
+    assert_untouched(whole)
+
+
+def test_the_processors_dot_products_multiply_groups() -> None:
+    wide = [target for target in TARGETS if target.vector_bytes == 64]
+    for target in wide:
+        for left, right, group, element, name in (
+            ("u8", "i8", 4, "i32", "vpdpbusd"), ("bf16", "bf16", 2, "f32", "dpbf16ps"),
+        ):  # fmt: skip
+            schedule = choose_groups(element, (8, 64, 64), group, target)
+            kernel = product(
+                (8, 64, 64), schedule, element=element, left_element=left, right_element=right, right=PackedMatrix(())
+            )
+            module = Module(target)
+            emit_gemm(module, kernel)
+            feature = {"vpdpbusd": "avx512vnni", "dpbf16ps": "avx512bf16"}[name]
+            assert (name in str(module)) == target.has(feature)
 
 
 def test_operands_are_copied_only_where_it_pays() -> None:

@@ -11,6 +11,7 @@ column, with vectors along the sum (`DotSums`).
 from dataclasses import replace
 from functools import partial
 
+from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.register_block import (
     BlockFunction,
     BlockShape,
@@ -47,6 +48,7 @@ class GemmEmitter(BlockLoops):
         self.kernel = kernel
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.stored, *self.inputs = stored_and_read(self.vectors, kernel.epilogue)
+        self.left, self.right = (self.vectors.of(dtype) for dtype in kernel.operands)
         self.pointers = list(writer.parameters[:-2])
 
     def enter(self, matrix: Register) -> None:
@@ -54,20 +56,21 @@ class GemmEmitter(BlockLoops):
         kernel = self.kernel
         strides = [kernel.out.batch, kernel.left.batch, kernel.right.batch]
         strides += [operand.batch for operand in kernel.epilogue.inputs]
-        kinds = [self.stored, self.vectors, self.vectors, *self.inputs]
+        kinds = [self.stored, self.left, self.right, *self.inputs]
         operands = list(zip(self.writer.parameters[:-2], strides, kinds, strict=True))
         self.pointers = matrix_pointers(self.writer, matrix, kernel.batch, operands)
 
     def block(self, shape: BlockShape, at: BlockPosition) -> None:
         """Call the function of a shape."""
-        kernel, vectors = self.kernel, self.vectors
+        kernel, group = self.kernel, self.kernel.schedule.group
         out, left, right, *inputs = self.pointers
+        depth = -(-kernel.inner // group) * group
         moved = [
             self.stored.moved(out, (at.row, kernel.out.row), (at.column, 1)),
-            vectors.moved(left, (at.row, kernel.left.row), (at.first, kernel.left.column)),
-            vectors.moved(right, (at.column, kernel.inner), (at.first, shape.vectors * vectors.lanes))
+            self.left.moved(left, (at.row, kernel.left.row), (at.first, kernel.left.column * group)),
+            self.right.moved(right, (at.column, depth), (at.first, shape.vectors * self.vectors.lanes * group))
             if isinstance(kernel.right, PackedMatrix)
-            else vectors.moved(right, (at.column, kernel.right.column), (at.first, kernel.right.row)),
+            else self.right.moved(right, (at.column, kernel.right.column), (at.first, kernel.right.row)),
         ]
         for own, pointer, operand in zip(self.inputs, inputs, kernel.epilogue.inputs, strict=True):
             moved.append(own.moved(pointer, (at.row, operand.row), (at.column, operand.column)))
@@ -91,13 +94,15 @@ class GemmBlock:
         self.kernel = kernel
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.element, kernel.schedule.lanes)
-        self.block = RegisterBlock(self.vectors, shape)
+        self.multiplier = Multiplier(self.vectors, *kernel.operands, kernel.schedule.group)
+        self.block = RegisterBlock(self.vectors, shape, self.multiplier)
         self.out, self.left, self.right, *self.inputs, iterations, phase = self.writer.parameters
         in_parts = kernel.walk.parts.count > 1
         self.phase = PartOfSum.of(phase, kernel.walk.parts.count)
         self.iterations = iterations if in_parts else self.writer.integer(kernel.walk.parts.total)
         if isinstance(kernel.right, PackedMatrix):
-            self.panel = PanelAddress(self.right, shape.vectors * kernel.schedule.lanes, whole=True)
+            step = shape.vectors * kernel.schedule.lanes * kernel.schedule.group
+            self.panel = PanelAddress(self.right, step, whole=True)
         else:
             self.panel = PanelAddress(self.right, kernel.right.row, whole=False)
 
@@ -119,7 +124,7 @@ class GemmBlock:
                     lambda sums: dots.add(sums, self.writer.integer(0), dots.rest, self.iterations),
                 )
         else:
-            rest = self._rest if kernel.inner % schedule.unroll else None
+            rest = self._rest if kernel.inner % (schedule.unroll * schedule.group) else None
             inside = schedule.parts_inside and kernel.parts.count > 1
             function.emit(
                 self._parts if inside else lambda sums: self._run(sums, self.writer.integer(0), iterations), rest
@@ -138,28 +143,31 @@ class GemmBlock:
                 [self.vectors.zero] * len(sums), first, Iterations(count, schedule.unroll, schedule.chains)
             )
             totals = zip(loop.carried, part, strict=True)
-            loop.carry(*(writer.binary("fadd", total, value) for total, value in totals))
+            loop.carry(*(self.vectors.plus(total, value) for total, value in totals))
         return list(loop.carried)
 
     def _run(self, sums: list[Register], first: Register, iterations: Iterations) -> list[Register]:
         """Add the products of so many iterations from one on."""
-        panel, unroll = self.panel, self.kernel.schedule.unroll
-        panel = replace(panel, pointer=self.vectors.moved(panel.pointer, (first, panel.step * unroll)))
-        left = self.vectors.moved(self.left, (first, self.kernel.left.column * unroll))
+        panel, unroll, multiplier = self.panel, self.kernel.schedule.unroll, self.multiplier
+        panel = replace(panel, pointer=multiplier.right.moved(panel.pointer, (first, panel.step * unroll)))
+        left = multiplier.left.moved(self.left, (first, self.kernel.left.column * unroll * multiplier.group))
         return self.block.loop(sums, iterations, panel, partial(self._rows, left))
 
-    def _rows(self, left_base: Register, iteration: Register, step: int) -> list[Register]:
-        left, unroll = self.kernel.left, self.kernel.schedule.unroll
-        base = self.vectors.moved(left_base, (iteration, left.column * unroll))
-        places = [self.vectors.address(base, step * left.column + row * left.row) for row in range(self.shape.rows)]
-        return [self.vectors.load_splat(place) for place in places]
+    def _rows(self, left_base: Register, iteration: Register, step: int, numbers: int | None = None) -> list[Register]:
+        left, unroll, multiplier = self.kernel.left, self.kernel.schedule.unroll, self.multiplier
+        apart = left.column * multiplier.group
+        base = multiplier.left.moved(left_base, (iteration, apart * unroll))
+        places = [multiplier.left.address(base, step * apart + row * left.row) for row in range(self.shape.rows)]
+        return [multiplier.row(place, numbers) for place in places]
 
     def _rest(self, sums: list[Register]) -> list[Register]:
-        """Add the steps that do not fill an iteration."""
-        unroll = self.kernel.schedule.unroll
-        base = self.vectors.moved(self.panel.pointer, (self.iterations, self.panel.step * unroll))
-        for step in range(self.kernel.inner % unroll):
-            sums = self.block.step(sums, base, (self.panel, step), self._rows(self.left, self.iterations, step))
+        """Add the steps that do not fill an iteration, and the numbers that do not fill a step."""
+        kernel, schedule = self.kernel, self.kernel.schedule
+        base = self.multiplier.right.moved(self.panel.pointer, (self.iterations, self.panel.step * schedule.unroll))
+        whole, left_over = kernel.steps % schedule.unroll, kernel.inner % schedule.group
+        for step in range(whole + bool(left_over)):
+            rows = self._rows(self.left, self.iterations, step, left_over if step == whole else None)
+            sums = self.block.step(sums, base, (self.panel, step), rows)
         return sums
 
 

@@ -17,7 +17,7 @@ from weft.codegen.kernels.transpose import transpose_square
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.dtypes import cast
 from weft.codegen.llvm.module import FunctionWriter, Module
-from weft.codegen.llvm.register import Register, constant
+from weft.codegen.llvm.register import Register, bits_of, constant, with_element
 from weft.plan.kernels.pack import PackKernel
 
 TOGETHER = 4  # numbers that are copied in one round of a loop
@@ -77,6 +77,9 @@ class PackEmitter:
         """Pack one panel of so many vectors, the last of which has `tail` columns."""
         kernel, writer, moved, seen = self.kernel, self.writer, self.vectors.moved, self.read.moved
         lanes, row, column = kernel.lanes, kernel.source.row, kernel.source.column
+        if kernel.group > 1:
+            self._groups(packed, source, vectors, tail)
+            return
         if column == 1 or row != 1:
             with writer.loop(0, kernel.inner) as loop:
                 self._row(moved(packed, (loop.index, vectors * lanes)), seen(source, (loop.index, row)), vectors, tail)
@@ -91,6 +94,35 @@ class PackEmitter:
             at = full * lanes
             self._numbers(packed, source, (0, kernel.inner), (at, at + tail, vectors * lanes))
             self._zeros(packed, (at + tail, vectors * lanes))
+
+    def _groups(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
+        """Pack one panel in groups: numbers along the sum, side by side, as one word of each column."""
+        kernel, writer = self.kernel, self.writer
+        whole, rest = divmod(kernel.inner, kernel.group)
+        width = vectors * kernel.lanes * kernel.group
+        with writer.loop(0, whole) as loop:
+            to = self.vectors.moved(packed, (loop.index, width))
+            of = self.read.moved(source, (loop.index, kernel.group * kernel.source.row))
+            self._words(to, of, (vectors, tail), kernel.group)
+        if rest:
+            to = self.vectors.address(packed, whole * width)
+            of = self.read.address(source, whole * kernel.group * kernel.source.row)
+            self._words(to, of, (vectors, tail), rest)
+
+    def _words(self, packed: Register, source: Register, size: tuple[int, int], numbers: int) -> None:
+        """Pack one row of a panel of so many vectors and columns in its last: so many numbers of each group exist."""
+        kernel, writer, (vectors, tail) = self.kernel, self.writer, size
+        bits = bits_of(self.vectors.element)
+        kind = with_element(self.vectors.kind, f"i{bits * kernel.group}")
+        for place in range(vectors):
+            count = tail if place == vectors - 1 else kernel.lanes
+            word = constant(kind, 0)
+            for number in range(numbers):
+                at = number * kernel.source.row + place * kernel.lanes * kernel.source.column
+                loaded = self.read.load_apart(self.read.address(source, at), kernel.source.column, count)
+                wide = writer.convert("zext", self._converted(loaded), f"i{bits * kernel.group}")
+                word = writer.binary("or", word, writer.binary("shl", wide, constant(kind, number * bits)))
+            writer.store(word, self.vectors.address(packed, place * kernel.lanes * kernel.group))
 
     def _row(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
         """Copy one row of a panel, its columns side by side or apart."""

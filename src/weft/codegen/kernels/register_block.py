@@ -17,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
+from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
 from weft.errors import InternalError
-from weft.plan.kernels.expression import Instruction
-from weft.plan.kernels.gemm import ELEMENT_BITS, Epilogue
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction
+from weft.plan.kernels.gemm import Epilogue
 
+LINE_BYTES = 64  # that the processor fetches at once
 BYTES_AHEAD = 4096  # of a packed panel that are asked into the nearest cache; past its end comes the next one
 
 
@@ -65,9 +67,10 @@ class Iterations:
 class RegisterBlock:
     """Emits the sums of one block; sums are listed row by row, one per vector."""
 
-    def __init__(self, vectors: Vectors, shape: BlockShape) -> None:
+    def __init__(self, vectors: Vectors, shape: BlockShape, multiplier: Multiplier | None = None) -> None:
         self.vectors = vectors
         self.shape = shape
+        self.multiplier = multiplier or Multiplier(vectors, vectors.dtype, vectors.dtype)
 
     def loop(self, sums: list[Register], iterations: Iterations, panel: PanelAddress, rows: LoadRows) -> list[Register]:
         """Add the products of all iterations to the sums."""
@@ -80,35 +83,37 @@ class RegisterBlock:
                 first = (step % iterations.chains) * width
                 added = self.step(carried[first : first + width], base, (panel, step), rows(loop.index, step))
                 carried[first : first + width] = added
-            loop.carry(*carried, self.vectors.address(base, panel.step * iterations.steps))
+            loop.carry(*carried, self.multiplier.right.address(base, panel.step * iterations.steps))
         *separate, _ = loop.carried
         while len(separate) > width:
             half = len(separate) // width // 2 * width
             pairs = zip(separate[:half], separate[-half:], strict=True)
-            separate = [*(writer.binary("fadd", x, y) for x, y in pairs), *separate[half:-half]]
+            separate = [*(self.vectors.plus(x, y) for x, y in pairs), *separate[half:-half]]
         return separate
 
     def step(
         self, sums: list[Register], base: Register, place: tuple[PanelAddress, int], rows: list[Register]
     ) -> list[Register]:
         """Add the products of one step of a panel, counted from a base address in it."""
-        lanes, shape = self.vectors.lanes, self.shape
+        lanes, shape, multiplier = self.vectors.lanes, self.shape, self.multiplier
         panel, step = place
+        width = lanes * multiplier.group
         columns = [
-            self.vectors.load(
-                self.vectors.address(base, step * panel.step + vector * lanes),
+            multiplier.columns(
+                multiplier.right.address(base, step * panel.step + vector * width),
                 None if panel.whole else shape.count(vector, lanes),
             )
             for vector in range(shape.vectors)
         ]
         if panel.whole:
-            ahead = -(-BYTES_AHEAD * 8 // (panel.step * ELEMENT_BITS[self.vectors.dtype]))
-            for vector in range(shape.vectors):
+            ahead = -(-BYTES_AHEAD // (panel.step * DTYPE_BYTES[multiplier.right.dtype]))
+            line = max(1, LINE_BYTES // (width * DTYPE_BYTES[multiplier.right.dtype]))
+            for vector in range(0, shape.vectors, line):
                 # SAFETY: the address may be past the packed matrix: a prefetch touches no memory that the program sees.
-                at = self.vectors.address(base, (step + ahead) * panel.step + vector * lanes)
+                at = multiplier.right.address(base, (step + ahead) * panel.step + vector * width)
                 self.vectors.writer.prefetch(at)
         pairs = [(row, column) for row in rows for column in columns]
-        return [self.vectors.writer.fma(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
+        return [multiplier.add(*pair, total) for pair, total in zip(pairs, sums, strict=True)]
 
 
 def stored_and_read(vectors: Vectors, epilogue: Epilogue) -> list[Vectors]:

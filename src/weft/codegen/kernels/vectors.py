@@ -41,6 +41,10 @@ class Vectors:
                 base = self.address(base, self.writer.multiply(index, stride))
         return base
 
+    def plus(self, x: Register, y: Register) -> Register:
+        """Add two vectors."""
+        return self.writer.binary("fadd" if HELD[self.dtype].kind == "float" else "add", x, y)
+
     def load_splat(self, address: Register) -> Register:
         """Load one number into all lanes."""
         return self.writer.splat(self.writer.load(self.element, address), self.lanes)

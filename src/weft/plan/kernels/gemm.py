@@ -79,7 +79,7 @@ class Epilogue:
         return computed > LONGEST_REPEATED_BODY or any(step.op not in SHORT_OPS for step in self.body)
 
 
-ELEMENT_BITS = {"f32": 32, "f64": 64, "bf16": 16}
+ELEMENT_BITS = {"f32": 32, "f64": 64, "i32": 32}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class Matrix:
 class PackedMatrix:
     """A right operand as a packing kernel leaves it: one panel after the other, each panel row after row.
 
-    A panel is as many columns as a register block is wide, filled up with zeros to whole vectors.
+    A panel is as many columns as a register block is wide, filled up with zeros to whole vectors. In groups, a column
+    has so many numbers of the sum side by side, and the last row of a panel is filled up too.
     """
 
     batch: tuple[int, ...]
@@ -111,7 +112,8 @@ class GemmSchedule:
     A tile is `tile_row_blocks` by `tile_panels` register blocks; `rows_outside` visits all panels for a row block
     before the next row block. `unroll` steps of the sum are done per turn of the innermost loop, in `chains` separate
     sums. With `along_sum`, vectors run along the sum, where numbers of both operands lie side by side: a turn is one
-    vector of each of `lanes` columns.
+    vector of each of `lanes` columns. A step multiplies `group` numbers of the sum that lie side by side: blocks, parts
+    and turns count such steps.
     """
 
     lanes: int
@@ -125,11 +127,15 @@ class GemmSchedule:
     chains: int = 1
     along_sum: bool = False
     parts_inside: bool = False
+    group: int = 1
 
 
 @dataclass(frozen=True)
 class GemmKernel(Kernel):
-    """One product, or a batch of equal ones; arguments are out, left, right, the epilogue's inputs, begin, end."""
+    """One product, or a batch of equal ones; arguments are out, left, right, the epilogue's inputs, begin, end.
+
+    `element` is the type of the sums. An operand is of that too, or of the shorter `left_element` or `right_element`.
+    """
 
     name: str
     element: str
@@ -143,8 +149,14 @@ class GemmKernel(Kernel):
     epilogue: Epilogue
     schedule: GemmSchedule
     accumulate: bool = False
+    left_element: str = ""
+    right_element: str = ""
 
     def __post_init__(self) -> None:
+        group = self.schedule.group
+        if group > 1 and (self.left.column != 1 or not isinstance(self.right, PackedMatrix)):
+            fact = f"the kernel {self.name} multiplies {group} numbers at once"
+            raise InternalError(fact, why="they must lie side by side in both operands")
         if self.out.column != 1 and self.columns > 1:
             fact = f"the kernel {self.name} writes columns {self.out.column} apart"
             raise InternalError(fact, why="its vectors run along the columns, which must be side by side")
@@ -153,14 +165,24 @@ class GemmKernel(Kernel):
             raise InternalError(fact, why=f"the sums of its parts are {self.element}")
 
     @property
+    def operands(self) -> tuple[str, str]:
+        """Give the element types of both operands."""
+        return self.left_element or self.element, self.right_element or self.element
+
+    @property
+    def steps(self) -> int:
+        """Count the steps of the sum of which all numbers exist."""
+        return self.inner // self.schedule.group
+
+    @property
     def parts(self) -> Blocks:
         """Cut the turns of the loop over the sum into parts, each added up alone."""
         unroll = self.schedule.unroll
-        return cut(self.inner // unroll, max(self.schedule.inner_block // unroll, 1))
+        return cut(self.steps // unroll, max(self.schedule.inner_block // unroll, 1))
 
     @property
     def walk(self) -> Walk:
-        """Give the blocks and tiles; `inner % unroll` steps of the sum follow its turns."""
+        """Give the blocks and tiles; `steps % unroll` steps of the sum, and a last few numbers, follow its turns."""
         schedule, parts = self.schedule, self.parts
         return Walk(
             matrices=prod(self.batch),
@@ -193,12 +215,13 @@ class GemmKernel(Kernel):
         if self.schedule.along_sum:
             panel = dot_cycles(self.inner, self.schedule.lanes) + BLOCK_CYCLES + epilogue
             return self.walk.matrices * self.rows * self.walk.panels.count * panel
-        return self.walk.cycles(self.inner, epilogue)
+        return self.walk.cycles(-(-self.inner // self.schedule.group), epilogue)
 
     @property
     def summary(self) -> str:
-        """Say the batch, rows, columns and steps of the sum."""
-        return by(*self.batch, self.rows, self.columns, self.inner)
+        """Say the batch, rows, columns and steps of the sum, and the types of operands that are not those of sums."""
+        given = "" if self.operands == (self.element, self.element) else f" of {' and '.join(self.operands)}"
+        return by(*self.batch, self.rows, self.columns, self.inner) + given
 
     def boxes(self, begin: int, end: int) -> Boxes:
         """Give the rows and columns written, what of both operands they are made of, and the epilogue's operands there.
@@ -207,7 +230,7 @@ class GemmKernel(Kernel):
         """
         part = self.walk.covered(begin, end)
         rows, columns, inner = part.rows, part.columns, (0, self.inner)
-        element = DTYPE_BYTES[self.element]
+        left, right_bytes = (DTYPE_BYTES[dtype] for dtype in self.operands)
 
         def matrix(where: Matrix | EpilogueOperand, sides: tuple[Range, Range], item: int) -> ByteBox | None:
             offset, steps = cut_range(self.batch, where.batch, *part.matrices) if self.batch else (0, [])
@@ -216,10 +239,10 @@ class GemmKernel(Kernel):
                 steps = [*steps, (stride, last - first)]
             return box(offset, steps, item)
 
-        right = None if isinstance(self.right, PackedMatrix) else matrix(self.right, (inner, columns), element)
+        right = None if isinstance(self.right, PackedMatrix) else matrix(self.right, (inner, columns), right_bytes)
         return (
             matrix(self.out, (rows, columns), self.epilogue.stored_bytes(self.element)),
-            matrix(self.left, (rows, inner), element),
+            matrix(self.left, (rows, inner), left),
             right,
             *(
                 matrix(line, (rows, columns), DTYPE_BYTES[dtype])
@@ -246,7 +269,8 @@ def panels(columns: int, schedule: GemmSchedule) -> Blocks:
 
 def packed_size(columns: int, inner: int, schedule: GemmSchedule) -> int:
     """Count the numbers of one packed matrix."""
-    return panels(columns, schedule).total * schedule.lanes * inner
+    group = schedule.group
+    return panels(columns, schedule).total * schedule.lanes * -(-inner // group) * group
 
 
 # How a product should run on a target. The constants were measured on cores with two 512-bit multiply-adds and two
@@ -323,6 +347,16 @@ def choose_schedule(
         chains=chains,
         parts_inside=totals is not None,
     )
+
+
+def choose_groups(element: str, sizes: tuple[int, int, int], group: int, target: Target) -> GemmSchedule:
+    """Choose how a product is computed that multiplies so many numbers of the sum in a step."""
+    rows, columns, inner = sizes
+    chosen = choose_schedule(element, (rows, columns, -(-inner // group)), target, in_parts=False)
+    # The last numbers may be no whole step: a turn has none of them.
+    if inner // group < chosen.unroll:
+        chosen = replace(chosen, unroll=1, chains=1)
+    return replace(chosen, group=group)
 
 
 def _fits(steps: int, block: tuple[int, int], target: Target, element: str) -> bool:

@@ -22,7 +22,8 @@ class PackKernel(Kernel):
     may be negative; `offset` elements of the source come before the first. With `scale_batch` there is another argument
     behind the source: numbers side by side that the columns are multiplied with, so many steps on for each matrix.
     With `casts`, the source has the first of these dtypes, and its numbers are converted to the others in turn; the
-    last is `element`.
+    last is `element`. With a `group`, so many numbers along the sum lie side by side for each column, and the sum is
+    filled up with zeros to whole groups; it then runs over `inner` alone.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PackKernel(Kernel):
     offset: int = 0
     scale_batch: tuple[int, ...] | None = None
     casts: tuple[str, ...] = ()
+    group: int = 1
 
     @property
     def read(self) -> str:
@@ -47,7 +49,7 @@ class PackKernel(Kernel):
     @property
     def depth(self) -> int:
         """Count the steps of the whole sum."""
-        return prod(size for size, _ in self.outer) * self.inner
+        return prod(size for size, _ in self.outer) * -(-self.inner // self.group) * self.group
 
     @property
     def tile_count(self) -> int:
