@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from threading import RLock
 from types import CodeType, FunctionType
@@ -30,6 +30,7 @@ from weft.api.refused_calls import RefusedCalls
 from weft.api.varying import VaryingProgram, VaryingPrograms
 from weft.compile.ahead import compile_ahead
 from weft.compile.pipeline import trace
+from weft.compile.precision import FULL
 from weft.compile.type_cache import trace_name
 from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, memory_told, source_line
 from weft.guards.entry import MISSED, Entry, refuse_all
@@ -406,7 +407,7 @@ class Hybrid:
         return self._guarded(traced, program, self._state(*roots))
 
     def _compiled(self, traced: Traced) -> Program:
-        return Program(traced, self.lock)
+        return Program(replace(traced, precision=self.options.precision), self.lock)
 
     def _state(self, *roots: Any) -> PythonState:
         """Where the tensors live that the function may reach."""
@@ -555,6 +556,7 @@ def hybridize(
     whole: bool | None = None,
     fallback: str | None = None,
     check: int = 0,
+    precision: str = FULL,
 ) -> Thing: ...
 
 
@@ -566,6 +568,7 @@ def hybridize(
     whole: bool | None = None,
     fallback: str | None = None,
     check: int = 0,
+    precision: str = FULL,
 ) -> Callable[[Thing], Thing]: ...
 
 
@@ -576,7 +579,8 @@ def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
     `active=False` restores what was there before. Code that no program can be made of, as it looks at values, say, is
     run by Python at each call, and `weft.explain` says why; with `whole=True` it raises UnsupportedError, and with
     `fallback="eager"` it warns once. The first `check` calls are made by eager PyTorch too, and compared in all that
-    they give and change; MismatchError tells what differs.
+    they give and change; MismatchError tells what differs. Calls without gradients compute products with weights,
+    convolutions and attentions of float32 in another `precision`, where one is given: "bfloat16", "float16" or "int8".
     """
     if not isinstance(active, bool):
         refuse_active(active)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from weft.api.hybrid_errors import refuse_check
 from weft.config import config
+from weft.compile.precision import FULL, refuse_precision
 from weft.errors import UsageError
 
 
@@ -14,15 +15,23 @@ class HybridOptions:
     """The options of `weft.hybridize`.
 
     `whole`: code that no program can be made of is an error. `fallback`: a warning says that it runs imperatively.
-    `check`: how many of the first calls are made by eager PyTorch too.
+    `check`: how many of the first calls are made by eager PyTorch too. `precision`: in what products are computed.
     """
 
     whole: bool | None = None
     fallback: str | None = None
     check: int = 0
+    precision: str = FULL
 
     def __post_init__(self) -> None:
         """Refuse what no option can be."""
+        refuse_precision(self.precision)
+        if self.check and self.precision != FULL:
+            raise UsageError(
+                f"check={self.check} beside precision={self.precision!r}",
+                why="a check compares with eager PyTorch, which computes in full",
+                fix="check the module without a precision, then hybridize it again with one",
+            )
         if self.fallback not in (None, "eager"):
             raise UsageError(
                 f"fallback is {self.fallback!r}", why="there is one fallback", fix='use fallback="eager" or None'

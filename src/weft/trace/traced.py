@@ -74,6 +74,7 @@ class Traced:
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
     flags: GradientFlags = field(default_factory=GradientFlags)  # what is made to require a gradient, or not to
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
+    precision: str = "float32"  # of products, see weft.compile.precision
 
     @property
     def needs_containers(self) -> bool:

@@ -25,7 +25,14 @@ from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.fuse.image_layout import channels_last_strides
 from weft.plan.fuse.indexing import check, gather, scatter, take
 from weft.plan.fuse.matmul import PendingKernel, multiply_either_way
-from weft.plan.fuse.prepare import is_prepared, is_prepared_product, is_repeated, prepare, prepare_product
+from weft.plan.fuse.prepare import (
+    is_prepared,
+    is_prepared_product,
+    is_repeated,
+    prepare,
+    prepare_bytes,
+    prepare_product,
+)
 from weft.plan.fuse.rows import is_of_rows, reduce_rows, settle_scalars
 from weft.plan.fuse.windows import pool, pool_back
 from weft.plan.kernels.expression import CHEAP_OPS
@@ -62,7 +69,10 @@ class Fuser(Fusion):
         for value in self.region.inputs:
             self._add_input(value)
         self.outputs = {value: self._output_buffer(value) for value in self.region.outputs}
+        prepared = prepare_bytes(self, lambda value: RULES.get(value.op, compute)(self, value))
         for position, value in enumerate(self.region.values):
+            if value in prepared:
+                continue
             self.position = position
             if value.op == "item":
                 self.lazies[value] = self._keep(value, self.several[value.operands[0]][value.attributes["index"]])

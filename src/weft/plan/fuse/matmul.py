@@ -13,6 +13,7 @@ from weft.plan.fuse.prepare import fold, prepare
 from weft.plan.kernels.expression import SHORT_FLOATS, explicit_rounding
 from weft.plan.kernels.gemm import (
     FEW_ROWS,
+    MOST_CONVERTED_ROWS,
     Epilogue,
     EpilogueOperand,
     GemmKernel,
@@ -20,14 +21,16 @@ from weft.plan.kernels.gemm import (
     Matrix,
     PackedMatrix,
     choose_dots,
+    choose_groups,
     choose_schedule,
     copies_left,
+    group_of,
     packed_size,
     packs_right,
     panels,
     reads_across,
 )
-from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pack import PackKernel, in_words
 from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, LeafSource, Node, read_from_memory, walk
 from weft.plan.regions.window import Window, plain, same_layout
 
@@ -39,7 +42,7 @@ Steps = Callable[[Window], EpilogueOperand | None]
 class Factors:
     """What a product of matrices multiplies: the left operand, the right one as the kernel reads it, the schedule.
 
-    The batch dimensions of both are `batch`; the kernel's sums are `inner` long.
+    The batch dimensions of both are `batch`; the kernel's sums are `inner` long. `panel` is the right operand's type.
     """
 
     batch: tuple[int, ...]
@@ -47,6 +50,7 @@ class Factors:
     right: Matrix | PackedMatrix
     right_place: Location
     schedule: GemmSchedule
+    panel: str
 
     @property
     def inner(self) -> int:
@@ -211,9 +215,13 @@ class PendingKernel:
 
 def multiply(fusion: Fusion, value: Value) -> Lazy:
     """A batch of matrix products."""
-    left, source = fusion.assembly.in_memory(fusion.operand(value)), fusion.source(fusion.operand(value, 1))
-    right = source.leaf
     shape, dtype = tensor_type(value).shape, dtype_of(value)
+    given = [fusion.operand(value, index) for index in (0, 1)]
+    group = group_of(_cast_from(given[0]), _cast_from(given[1]), fusion.assembly.target)
+    if group > 1:
+        given = [Lazy(lazy.shape, _uncast(lazy.node)) for lazy in given]
+    left, source = fusion.assembly.in_memory(given[0]), fusion.source(given[1])
+    right = source.leaf
     *batch, rows, columns = shape
     inner = left.window.shape[-1]
     if batch and not any(right.window.strides[:-2]):
@@ -227,7 +235,11 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             batch, rows = [], flat.shape[0]
     matrices, source = tuple(batch), replace(source, leaf=right)
     once = fusion.uses[value.operands[1]] == 1
-    factors = factors_of(fusion, (matrices, left, source), (rows, columns, inner), once=once)
+    sizes = rows, columns, inner
+    if group > 1:
+        factors = _grouped(fusion, (matrices, left, source), sizes, (dtype, group))
+    else:
+        factors = factors_of(fusion, (matrices, left, source), sizes, once=once)
 
     def emit(out: Leaf, epilogue: Epilogue, inputs: tuple[Leaf, ...]) -> None:
         window = out.window.reshaped((*matrices, rows, columns))
@@ -235,6 +247,7 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
         kernel = GemmKernel(
             fusion.assembly.name("product"), dtype, matrices, rows, columns, inner,
             matrix_of(factors.left.window), factors.right, matrix_of(window), epilogue, factors.schedule,
+            left_element=_shorter(factors.left.dtype, dtype), right_element=_shorter(factors.panel, dtype),
         )  # fmt: skip
         places = [fusion.assembly.location(leaf) for leaf in inputs]
         reads = (fusion.assembly.location(factors.left), factors.right_place, *places)
@@ -246,7 +259,7 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
             return None
         return EpilogueOperand(found.strides[:-2], found.strides[-2], found.strides[-1])
 
-    shorter = SHORT_FLOATS if source.is_short else ()
+    shorter = ("f32", *SHORT_FLOATS) if dtype == "i32" else SHORT_FLOATS if source.is_short or group > 1 else ()
     return PendingKernel(fusion, plain(shape), dtype, emit, steps, columns, shorter=shorter).lazy()
 
 
@@ -265,9 +278,43 @@ def factors_of(
     ):
         schedule = choose_dots(left.dtype, sizes, target, in_parts=not source.is_short)
         right = fusion.assembly.in_memory(source.lazy)
-        return Factors(batch, left, matrix_of(right.window), fusion.assembly.location(right), schedule)
+        return Factors(batch, left, matrix_of(right.window), fusion.assembly.location(right), schedule, left.dtype)
     schedule = choose_schedule(left.dtype, sizes, target, in_parts=not source.is_short)
-    return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule)
+    if source.is_short and source.casts[-2] in SHORT_FLOATS and sizes[0] <= MOST_CONVERTED_ROWS:
+        short = replace(source, casts=source.casts[:-1])
+        if _is_packed_weight(fusion, right):
+            return Factors(batch, left, *right_operand(fusion, short, sizes, schedule), schedule, source.casts[-2])
+    return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
+
+
+def _grouped(
+    fusion: Fusion,
+    matrices: tuple[tuple[int, ...], Leaf, Source],
+    sizes: tuple[int, int, int],
+    kind: tuple[str, int],
+) -> Factors:
+    """Say how products whose steps multiply several numbers read both operands: side by side."""
+    batch, left, source = matrices
+    element, group = kind
+    if left.window.strides[-1] != 1 and left.window.shape[-1] > 1:
+        left = _row_by_row(fusion, left)
+    left = replace(left, window=replace(left.window, strides=(*left.window.strides[:-1], 1)))
+    schedule = choose_groups(element, sizes, group, fusion.assembly.target)
+    return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, source.lazy.dtype)
+
+
+def _shorter(dtype: str, element: str) -> str:
+    """A type, unless it is that of the sums."""
+    return "" if dtype == element else dtype
+
+
+def _cast_from(lazy: Lazy) -> str:
+    """The type that an expression is converted from, or its own."""
+    return _uncast(lazy.node).dtype
+
+
+def _uncast(node: Node) -> Node:
+    return node.operands[0] if isinstance(node, Computed) and node.op == "cast" else node
 
 
 def _row_by_row(fusion: Fusion, left: Leaf) -> Leaf:
@@ -287,7 +334,7 @@ def right_operand(
     _, columns, inner = sizes
     right, dtype = source.leaf, source.lazy.dtype
     weight = _is_packed_weight(fusion, right)
-    if not weight and not packs_right(sizes, matrix_of(right.window), dtype):
+    if not weight and schedule.group == 1 and not packs_right(sizes, matrix_of(right.window), dtype):
         right = fusion.assembly.in_memory(source.lazy)
         return matrix_of(right.window), fusion.assembly.location(right)
     batch = right.window.shape[:-2]
@@ -296,8 +343,10 @@ def right_operand(
     elements = plain((*batch, size)).size
     kernel = PackKernel(
         fusion.assembly.name("pack"), dtype, batch, inner, columns, matrix_of(right.window), steps,
-        schedule.lanes, panels(columns, schedule), casts=source.casts,
+        schedule.lanes, panels(columns, schedule), casts=source.casts if len(source.casts) > 1 else (),
+        group=schedule.group,
     )  # fmt: skip
+    kernel = in_words(kernel, right.window.offset)
     place = fusion.assembly.location(right)
     if weight:
         return PackedMatrix(steps), fusion.assembly.pack(kernel, (place,), elements, dtype)

@@ -8,15 +8,19 @@ recurrent layer starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weft.ir.graph import Value
+from weft.ir.ops import OPS
+from weft.ir.types import TensorType
 from weft.plan.fuse.fusion import Fusion, dtype_of, tensor_type
 from weft.plan.kernels.gemm import EpilogueOperand
 from weft.plan.regions.lazy import Computed, FixedNumber, Lazy, Leaf, Node, walk
+from weft.plan.regions.region import MOVES, REDUCTIONS
 from weft.plan.regions.window import Window, in_order_of, plain
 
+PREPARED_OPS = MOVES | REDUCTIONS | {name for name, op in OPS.items() if op.elementwise}
 MOST_PREPARED = 16 * 1024  # numbers: more are not kept from call to call
 LEAST_REPEATED = 4  # places that read each number; for fewer there is too little to spare
 
@@ -65,6 +69,69 @@ def is_prepared_product(fusion: Fusion, value: Value) -> bool:
         and any(map(fusion.is_weight, leaves))
         and all(fusion.is_weight(leaf) or fusion.is_constant(leaf) for leaf in leaves)
     )
+
+
+def prepare_bytes(fuser: Fusion, rule: Callable[[Value], Lazy]) -> frozenset[Value]:
+    """Compute integers of 8 bits that are made of weights, and what else is, when a weight has changed.
+
+    Gives the values that are not to be computed again. What others read of them lies in memory of its own.
+    """
+    prepared, fixed = _made_of_weights(fuser)
+    if not prepared:
+        return prepared
+    values = fuser.region.values
+    read = {operand for value in values if value not in prepared for operand in value.operands}
+    read.update(fuser.region.outputs)
+    with fuser.packing():
+        for position, value in enumerate(values):
+            if value not in prepared and value not in fixed:
+                continue
+            fuser.position = position
+            fuser.lazies[value] = rule(value)
+            if value in read and value in prepared:
+                out = fuser.place_for_weights(plain(tensor_type(value).shape), dtype_of(value))
+                fuser.assembly.store(fuser.lazies[value], out)
+                fuser.lazies[value] = Lazy(tensor_type(value).shape, out)
+        fuser.assembly.settle_all()
+    fuser.position = 0
+    return prepared
+
+
+def _made_of_weights(fusion: Fusion) -> tuple[frozenset[Value], frozenset[Value]]:
+    """What integers of 8 bits are made of, where that is weights alone, and what else is made of that, but moves.
+
+    Gives what is made of weights, and what of constants alone.
+    """
+    values, weights = fusion.region.values, fusion.region.weights
+    made: set[Value] = set(weights)
+    fixed: set[Value] = {value for value in values if value.op == "constant"}
+    for value in values:
+        if isinstance(value.type, TensorType) and value.op in PREPARED_OPS and value.operands:
+            if all(operand in fixed for operand in value.operands):
+                fixed.add(value)
+            elif all(operand in made or operand in fixed for operand in value.operands):
+                made.add(value)
+    bytes_of_weights = {value for value in made - weights if dtype_of(value) == "i8"}
+    found = _needed(values, bytes_of_weights) & made
+    for value in values:
+        if value in made and not found.isdisjoint(value.operands) and not _stays(value):
+            found.add(value)
+    found = _needed(values, found) & made - weights
+    return frozenset(found), frozenset(fixed & _needed(values, found))
+
+
+def _needed(values: Sequence[Value], wanted: set[Value]) -> set[Value]:
+    """Values with all that they are made of."""
+    found = set(wanted)
+    for value in reversed(values):
+        if value in found:
+            found.update(value.operands)
+    return found
+
+
+def _stays(value: Value) -> bool:
+    """Whether kernels do as well without a value in memory: it only moves numbers, or widens integers of 8 bits."""
+    return value.op in MOVES or (value.op == "cast" and dtype_of(value.operands[0]) == "i8")
 
 
 def prepare_product(fusion: Fusion, value: Value, rule: Callable[[Fusion, Value], Lazy]) -> Lazy:

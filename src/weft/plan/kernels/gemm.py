@@ -288,6 +288,7 @@ LONGEST_SUM = {(False, False): 256, (False, True): 512, (True, False): 32, (True
 TILE_CYCLES = 16_000.0  # a tile this long hides what handing it to a lane costs
 BYTES_A_CYCLE = 16  # of weights that come from the second cache or farther
 LEAST_COPIED = 32 * 1024  # numbers of a left operand worth copying, and columns that share the copy
+MOST_CONVERTED_ROWS = 16  # for which panels of a shorter type, read in less time, are worth converting in registers
 LEAST_COPY_COLUMNS, LEAST_PACK_ROWS, MANY_ROWS = 128, 64, 257  # with many rows, panels are always worth their packing
 FAR_BYTES = 1024  # from one row of a right operand to the next
 # What lies so far apart shares a place of the nearest cache: rows with so few places there must be packed.
@@ -347,6 +348,13 @@ def choose_schedule(
         chains=chains,
         parts_inside=totals is not None,
     )
+
+
+def group_of(left: str, right: str, target: Target) -> int:
+    """Count the numbers of a sum that a step multiplies, of operands of these types."""
+    if (left, right) == ("u8", "i8"):
+        return 4
+    return 2 if (left, right) == ("bf16", "bf16") and target.multiplies_pairs else 1
 
 
 def choose_groups(element: str, sizes: tuple[int, int, int], group: int, target: Target) -> GemmSchedule:

@@ -81,3 +81,19 @@ class PackKernel(Kernel):
 
     def written_over(self, output: int, read: int, target: Target) -> None:
         """Never: a panel is written in another order than it is read."""
+
+
+def in_words(kernel: PackKernel, offset: int) -> PackKernel:
+    """Give a packing in groups as one of words, where groups are words side by side in the source from an offset on."""
+    group, source = kernel.group, kernel.source
+    numbers = (kernel.inner, offset, source.column, *source.batch, *kernel.packed_batch)
+    if group == 1 or kernel.casts or source.row != 1 or any(number % group for number in numbers):
+        return kernel
+    return replace(
+        kernel,
+        element="i32",
+        inner=kernel.inner // group,
+        source=Matrix(tuple(step // group for step in source.batch), 1, source.column // group),
+        packed_batch=tuple(step // group for step in kernel.packed_batch),
+        group=1,
+    )

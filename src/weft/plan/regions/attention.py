@@ -60,7 +60,7 @@ def is_worth_a_kernel(value: Value, target: Target) -> bool:
     return many and block_rows(sizes, target, causal=False) > 0
 
 
-class _Rewriting:
+class Rewriting:
     """A Graph while some of its values are replaced by others, with all that these are made of."""
 
     def __init__(self, graph: Graph) -> None:
@@ -106,7 +106,7 @@ def _written_out(graph: Graph, target: Target) -> Graph:
     Of few rows, products with heads that repeat are taken in more dimensions; then they are found like those by hand.
     Gradients in the same Graph, that of a whole step, read the scores of the forward, if that has them.
     """
-    rewriting, users = _Rewriting(graph), graph.users()
+    rewriting, users = Rewriting(graph), graph.users()
     out = {value for value in graph.values if value.op in WRITTEN and not is_worth_a_kernel(value, target)}
     made = {_attention_of(value) for value in out if value.op == "attention_gradient"}
     out |= {value for value in made if value.op == "attention"}
@@ -221,7 +221,7 @@ def _found(graph: Graph, target: Target) -> Graph:
     """Make an op of each attention that is written by hand, where it is worth a kernel."""
     if sum(value.op == "matmul" for value in graph.values) < 2 or all(value.op != "exp" for value in graph.values):
         return graph
-    rewriting, users, roots = _Rewriting(graph), graph.users(), set(graph.roots())
+    rewriting, users, roots = Rewriting(graph), graph.users(), set(graph.roots())
     for value in graph.values:
         current = rewriting.current(value)
         found = _attended(value, rewriting.current) if value.op == "matmul" else None

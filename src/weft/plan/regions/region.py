@@ -159,9 +159,20 @@ def _is_plain(kind: Type) -> bool:
 
 def _is_supported_window(value: Value, kinds: Sequence[Type]) -> bool:
     first = kinds[0]
+    if _multiplies_bytes(value):
+        return True
     if not isinstance(first, TensorType) or DTYPE_NAMES[first.dtype] not in FLOATS:
         return False
     return value.op == "matmul" or value.op in ATTENTION or first.rank == 4
+
+
+def _multiplies_bytes(value: Value) -> bool:
+    """Whether a value is a product of integers of 8 bits, the first without a sign, as integers of 32 bits."""
+    if value.op != "matmul" or any(operand.op != "cast" for operand in value.operands):
+        return False
+    kinds = [operand.operands[0].type for operand in value.operands]
+    whole = isinstance(value.type, TensorType) and value.type.dtype is torch.int32
+    return whole and [kind.dtype for kind in kinds if isinstance(kind, TensorType)] == [torch.uint8, torch.int8]
 
 
 def _has_numbers(value: Value, kinds: Sequence[Type]) -> bool:
