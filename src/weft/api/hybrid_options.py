@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.api.hybrid_errors import refuse_check
-from weft.config import config
 from weft.compile.precision import FULL, refuse_precision
+from weft.config import config
 from weft.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from weft.compile.ahead import KernelsAhead
 from weft.compile.lifted_sizes import calls_of_lost_sizes, resized
 from weft.compile.plan_cache import Machine, Question, kept_plan
-from weft.compile.precision import lowered
+from weft.compile.precision import FULL, lowered
 from weft.compile.type_cache import keep_types, known_types
 from weft.config import config
 from weft.devices import cpu_count
@@ -76,7 +76,8 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         return _compile_varying(traced)
     graph = run_pipeline(traced.graph)
     if traced.gradient is None:
-        graph = lowered(graph, rarely_changing(traced), traced.precision, host_target())
+        if traced.precision != FULL:
+            graph = run_pipeline(lowered(lift(graph), rarely_changing(traced), traced.precision, host_target()))
         forward = _first_values(graph, traced, forward_results)
         return Compiled(graph, compile_graph(graph, rarely_changing(traced), forward=forward))
     gradient = traced.gradient
@@ -137,19 +138,12 @@ def _again(
 
 def _compile_varying(traced: Traced) -> Compiled:
     """Compile a program whose sizes vary: it is planned for the largest ones."""
-<<<<<<< HEAD
     by_call = _lifted_for_all_sizes(traced.graph)
     lifted, largest = by_call.graph, bounded(by_call)
-=======
-    weights = rarely_changing(traced)
-    lifted = lowered(lift(traced.graph), weights, traced.precision, host_target())
-    check_lifted(lifted, lowered(lift(resized(traced.graph)), weights, traced.precision, host_target()))
-    largest = bounded(lifted)
->>>>>>> 57098d91 (weft.hybridize takes a precision for products: bfloat16, float16, int8)
     now = dict(zip(lifted.inputs, largest.graph.inputs, strict=True))
     found = split_by_sizes(largest, [now[entry.value] for entry in traced.sizes])
     weights = frozenset(now[value] for value in rarely_changing(traced))
-    compiled = compile_graph(found.graph, weights)
+    compiled = compile_graph(lowered(found.graph, weights, traced.precision, host_target()), weights)
     compiled.of_operators = False
     at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
     sizes = [SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes]

@@ -19,11 +19,9 @@ import torch
 from weft.errors import UsageError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType
-from weft.passes.pipeline import run_pipeline
 from weft.plan.regions.attention import Rewriting
 from weft.target import Target
 from weft.trace.lift.expression import Expression
-from weft.trace.lift.lift import lift
 
 FULL = "float32"
 SHORT = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -47,18 +45,17 @@ def refuse_precision(precision: object) -> None:
 
 
 def lowered(graph: Graph, weights: frozenset[Value], precision: str, target: Target) -> Graph:
-    """Give a graph in small ops, with products in a lower precision; the very same graph in full precision."""
+    """Give a graph of small ops with products in a lower precision; the very same graph in full precision."""
     if precision == FULL:
         return graph
-    small = lift(graph)
     rule = _to_bytes if precision == "int8" else _to_short(SHORT[precision])
-    site = Site(target, _made_of(small, weights))
-    rewriting = Rewriting(small)
-    for value in small.values:
+    site = Site(target, _made_of(graph, weights))
+    rewriting = Rewriting(graph)
+    for value in graph.values:
         current = rewriting.current(value)
         found = rule(site, value, current) if value.op in FACTORS and _is_full(value) else None
         rewriting.keep(value, current if found is None else found)
-    return run_pipeline(rewriting.graph_now())
+    return rewriting.graph_now()
 
 
 @dataclass(frozen=True, slots=True)
