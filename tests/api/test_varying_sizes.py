@@ -11,7 +11,9 @@ from tests.api.varying_cases import CASES, Case
 from torch import nn
 
 import weft
+from weft.codegen.threads.layout import TABLE_OFFSET
 from weft.errors import InternalError, OutOfMemoryError
+from weft.runtime.arena import ArenaBlock, BlockPool
 from weft.runtime.varying_sizes import VaryingInput
 
 NATIVE = (
@@ -33,8 +35,16 @@ NATIVE = (
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let NaN lie behind every input."""
-    taken = VaryingInput.take
+    """Let NaN lie behind every input, and where every intermediate will be."""
+    taken, taken_block = VaryingInput.take, BlockPool.take
+
+    def take_block(self: BlockPool) -> ArenaBlock:
+        block = taken_block(self)
+        rest = len(block.memory) - TABLE_OFFSET
+        block.memory[TABLE_OFFSET:] = b"\xff" * rest
+        return block
+
+    monkeypatch.setattr(BlockPool, "take", take_block)
 
     def take(self: VaryingInput, tensor: torch.Tensor) -> torch.Tensor:
         memory = taken(self, tensor)

@@ -14,8 +14,10 @@ A clocked module notes when each item has ended, for timelines: seconds and nano
 that of another.)
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from weft.codegen.llvm.module import FunctionWriter, Module
@@ -26,7 +28,7 @@ from weft.codegen.plan_kernels import KernelFunctions, text_of
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.threads.layout import CLOCK_OFFSET, EPOCH_OFFSET, LINE_BYTES, MARK_OFFSET, MOST_LANES, Frame, frame_of
 from weft.errors import InternalError
-from weft.plan.form.plan import KernelCall, Lane, Location, Plan, Wait
+from weft.plan.form.plan import KernelCall, Lane, Location, NeededTiles, Plan, Wait
 from weft.target import Target
 
 SERIAL, CHECK = "serial", "check"
@@ -162,11 +164,53 @@ class _CallWriter:
         self.functions = functions
         self.frame = frame
 
+    @cached_property
+    def _counter(self) -> Register:
+        return self.writer.stack("i64")
+
     def run(self, call: KernelCall, begin: int, end: int) -> None:
         """Write the call of some tiles of a kernel."""
         if begin < end:
             addresses = [self.address(place) for place in call.arguments]
-            _write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end))
+            if call.needed is not None:
+                self._run_needed(call, call.needed, addresses, (begin, end))
+            else:
+                _write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end))
+
+    def _run_needed(
+        self, call: KernelCall, needed: NeededTiles, addresses: Sequence[Register], tiles: tuple[int, int]
+    ) -> None:
+        """Write the call of those of some tiles that a call of the program needs."""
+        f, (begin, end) = self.writer, tiles
+        first, last = bisect_right(needed.starts, begin) - 1, bisect_left(needed.starts, end)
+        starts = f.module.table("i64", [begin, *needed.starts[first + 1 : last], end])
+        sizes = [f.load("i32", self.address(Location(buffer))) for buffer in needed.sizes]
+        tables = [f.module.table("i32", row[first:last]) for row in needed.least]
+        name = self.functions.name(call.kernel)
+        again, run, skip, done = map(f.label, ("again", "run", "skip", "done"))
+        # The counter is in memory: `FunctionWriter.loop` would move the lines of calls, which are known by number.
+        f.store(f.integer(0), self._counter)
+        f.branch(again)
+        f.begin_block(again)
+        number = f.load("i64", self._counter)
+        runs = f.compare("icmp slt", number, f.integer(last - first))
+        check = f.label("check")
+        f.branch_if(runs, check, done)
+        f.begin_block(check)
+        for size, table in zip(sizes, tables, strict=True):
+            least = f.load("i32", f.offset(table, "i32", number))
+            following = f.label("and")
+            f.branch_if(f.compare("icmp sgt", size, least), following, skip)
+            f.begin_block(following)
+        f.branch(run)
+        f.begin_block(run)
+        place = f.offset(starts, "i64", number)
+        f.call(name, (*addresses, f.load("i64", place), f.load("i64", f.offset(place, "i64", 1))))
+        f.branch(skip)
+        f.begin_block(skip)
+        f.store(f.add(number, 1), self._counter)
+        f.branch(again)
+        f.begin_block(done)
 
     def address(self, place: Location) -> Register:
         """Write where a place of a buffer is in memory."""

@@ -26,6 +26,7 @@ from weft.passes.pipeline import run_pipeline
 from weft.passes.within import UnboundedError
 from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
+from weft.plan.needed import VaryingSizes
 from weft.plan.planned import PlannedGraph
 from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute
@@ -143,7 +144,9 @@ def _compile_varying(traced: Traced) -> Compiled:
     now = dict(zip(lifted.inputs, largest.graph.inputs, strict=True))
     found = split_by_sizes(largest, [now[entry.value] for entry in traced.sizes])
     weights = frozenset(now[value] for value in rarely_changing(traced))
-    compiled = compile_graph(lowered(found.graph, weights, traced.precision, host_target()), weights)
+    found = replace(found, graph=lowered(found.graph, weights, traced.precision, host_target()))
+    within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
+    compiled = compile_graph(found.graph, weights, varying=VaryingSizes(found.sizes, within))
     compiled.of_operators = False
     at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
     sizes = [SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes]
@@ -169,13 +172,14 @@ def _lifted_for_all_sizes(graph: Graph) -> LiftedGraph:
     return again[0]
 
 
-def compile_graph(
+def compile_graph(  # noqa: PLR0913 - what is known of a graph, by keyword
     graph: Graph,
     weights: frozenset[Value],
     *,
     trusted: bool = True,
     forward: Collection[Value] = (),
     strides: SavedStrides = PYTORCHS,
+    varying: VaryingSizes | None = None,
 ) -> CompiledGraph:
     """Compile a simplified graph: lift and plan it, or find its plan on disk, and generate its machine code.
 
@@ -188,7 +192,7 @@ def compile_graph(
     underway(f"planning {graph.name}")
     target = host_target()
     machine = Machine(target, cpu_count(), machine_model(target))
-    question = Question(strides.with_given(graph), weights, tuple(forward), strides.loose, machine)
+    question = Question(strides.with_given(graph), weights, tuple(forward), strides.loose, machine, varying)
     with KernelsAhead(target) as ahead:
         planned = kept_plan(question, lambda is_new: plan_graph(question, ahead if is_new else None))
         underway(f"compiling {graph.name}")
@@ -211,7 +215,11 @@ def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:
     graph, forward, machine = question.graph, question.forward, question.machine
     lifted = with_attentions(lift(graph), machine.target)
     loose = loose_in(lifted, graph, question.loose)
-    planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose)
+    varying = question.varying
+    if varying is not None:
+        roots = dict(zip(graph.roots(), lifted.roots(), strict=True))
+        varying = VaryingSizes(varying.holders, {roots[value]: within for value, within in varying.within.items()})
+    planner = Planner(machine.target, machine.lanes, machine.model, question.weights, loose, varying)
     draft = planner.draft(lifted)
     if ahead is not None and not forward:
         for plan in draft.kernels():

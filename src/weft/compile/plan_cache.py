@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,8 @@ from weft.ir.graph import Graph, Value
 from weft.ir.literals import bytes_of
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import type_of
+from weft.passes.within import Within
+from weft.plan.needed import VaryingSizes
 from weft.plan.plan_record import places_of, read_planned, write_planned
 from weft.plan.planned import PlannedGraph
 from weft.plan.schedule.cost import MachineModel
@@ -56,7 +58,7 @@ class Machine:
 class Question:
     """What is to be planned: a graph, its inputs that change rarely, what ends its forward, and for what machine.
 
-    `loose` are roots whose strides are free.
+    `loose` are roots whose strides are free; `varying` says which sizes vary.
     """
 
     graph: Graph
@@ -64,6 +66,7 @@ class Question:
     forward: Sequence[Value]
     loose: frozenset[Value]
     machine: Machine
+    varying: VaryingSizes | None = None
 
 
 def kept_plan(question: Question, make: Callable[[bool], PlannedGraph]) -> PlannedGraph:
@@ -116,11 +119,25 @@ def _key(question: Question) -> str | None:
         sorted(position[value] for value in question.weights if value in position),
         [position[value] for value in question.forward],
         sorted(position[value] for value in question.loose),
+        _varying_text(question, position),
         question.machine.target,
         question.machine.lanes,
         str(question.machine.model),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _varying_text(question: Question, position: Mapping[Value, int]) -> str:
+    varying = question.varying
+    if varying is None:
+        return ""
+    names = {size: position[value] for value, size in varying.holders.items()}
+
+    def named(within: Within) -> list[list[tuple[int, int | None]]]:
+        return [[(one.largest, names.get(one.size) if one.size else None) for one in factors] for factors in within]
+
+    held = sorted((position[value], names[size]) for value, size in varying.holders.items())
+    return repr((held, sorted((position[value], named(within)) for value, within in varying.within.items())))
 
 
 @cache

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import torch
+
+from weft.ir.extents import Polynomial
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
 from weft.plan.form.plan import Plan
@@ -18,6 +21,7 @@ from weft.plan.memory.arena import place
 from weft.plan.memory.in_place import replaceable, write_in_place, write_over_operands
 from weft.plan.memory.outputs import borrow_outputs
 from weft.plan.memory.waits import early_order, with_waits
+from weft.plan.needed import Parts, VaryingSizes, parts_of, with_needed_tiles
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.region import NATIVE, Region, find_regions, with_regions
 from weft.plan.regions.window import is_dense
@@ -34,6 +38,30 @@ def unread(region: Region, values: Collection[Value], users: Mapping[Value, Sequ
         for value in region.outputs
         if value in values and is_dense(declared(tensor_type(value))) and inside.issuperset(users[value])
     )
+
+
+def _varying_buffers(
+    region: Region, fused: Fused, varying: VaryingSizes, users: Mapping[Value, Sequence[Value]]
+) -> tuple[dict[int, Polynomial], dict[int, Parts], frozenset[int]]:
+    """The buffers that hold sizes, what counts of outputs that are results alone, and the buffers of positions."""
+    kinds = {kind: dict(fused.plan.of_kind(kind)) for kind in ("input", "constant")}
+    inputs = {buffer.index: number for number, buffer in kinds["input"].items()}
+    sizes = {
+        inputs[index]: varying.holders[value] for index, value in enumerate(region.inputs) if value in varying.holders
+    }
+    inside, wanted = {*region.values}, {}
+    for index, (value, strides) in enumerate(zip(region.outputs, fused.strides, strict=True)):
+        if value in varying.within and inside.issuperset(users[value]):
+            item = tensor_type(value).dtype.itemsize
+            wanted[index] = parts_of([step * item for step in strides], varying.within[value])
+    ramps = frozenset(number for number, buffer in kinds["constant"].items() if is_ramp(fused.constants[buffer.index]))
+    return sizes, wanted, ramps
+
+
+def is_ramp(tensor: torch.Tensor) -> bool:
+    """Tell whether a tensor has the numbers 0, 1, 2 and so on."""
+    numbers = tensor.flatten()
+    return not tensor.is_floating_point() and torch.equal(numbers, torch.arange(len(numbers), dtype=tensor.dtype))
 
 
 def laid_out(value: Value, strides: tuple[int, ...]) -> TensorType:
@@ -186,6 +214,7 @@ class Planner:
     model: MachineModel
     weights: frozenset[Value]
     loose: frozenset[Value] = frozenset()
+    varying: VaryingSizes | None = None
 
     def draft(self, lifted: Graph, stored: Iterable[Value] = ()) -> Draft:
         """Fuse a lifted graph into kernels: its regions, and what PyTorch's operators do; see Region.stored."""
@@ -194,11 +223,16 @@ class Planner:
             replace(region, stored=frozenset(stored), loose=frozenset(unread(region, self.loose, users)))
             for region in find_regions(lifted, self.weights)
         ]
+        if self.varying is not None:
+            holders = self.varying.holders
+            found = [replace(one, inputs=tuple(dict.fromkeys((*one.inputs, *holders)))) for one in found]
         compiled = with_regions(lifted, found)
         regions = []
         for region, pairs in zip(found, replaceable(lifted, compiled, found), strict=True):
             fused = fuse(region, self.target)
             plan, replaced = write_in_place(merge_loops(fused.plan, self.target), pairs, self.target)
             plan = write_over_operands(plan, self.lanes, self.target)
+            if self.varying is not None:
+                plan = with_needed_tiles(plan, *_varying_buffers(region, fused, self.varying, users))
             regions.append(DraftRegion(region, replace(fused, plan=plan), dict(replaced), self))
         return Draft(compiled, tuple(regions))

@@ -35,12 +35,29 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class NeededTiles:
+    """Which tiles of a call run, by the sizes of the call of the program, which are i32 numbers in input buffers.
+
+    Range i of tiles is [starts[i], starts[i + 1]). It runs where each size is above the number that `least` has for it:
+    a row for each size, a number for each range.
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    least: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A kernel and where its arguments are: what it writes, then what it reads, in the order the kernel takes them."""
+    """A kernel and where its arguments are: what it writes, then what it reads, in the order the kernel takes them.
+
+    Where sizes vary, some tiles are `needed` by calls of larger sizes alone.
+    """
 
     kernel: Kernel
     writes: tuple[Location, ...]
     reads: tuple[Location, ...]
+    needed: NeededTiles | None = None
 
     @property
     def arguments(self) -> tuple[Location, ...]:
