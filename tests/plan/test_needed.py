@@ -12,6 +12,7 @@ import torch
 
 from weft.ir.extents import Polynomial, extent_of_size
 from weft.ir.graph import Graph, Result, Value
+from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import build
 from weft.ir.types import NumberType, TensorType, contiguous
 from weft.passes.bounded import bounded
@@ -33,7 +34,7 @@ SIZE = Value("input", (), NumberType("int"), name="rows")
 def planned(graph: Graph, target: Target = TARGET) -> Plan:
     """The plan of a graph whose size is SIZE, or that has none."""
     has_size = SIZE in graph.inputs
-    found = split_by_sizes(bounded(graph), [SIZE] if has_size else [])
+    found = split_by_sizes(bounded(LiftedGraph.of(graph)), [SIZE] if has_size else [])
     within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
     varying = VaryingSizes(found.sizes, within) if has_size else None
     (region,) = (
