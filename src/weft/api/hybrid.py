@@ -57,6 +57,7 @@ from weft.trace.python_state.facts import OF_INFERENCE
 from weft.trace.python_state.given_objects import FlatArguments, aliases_of
 from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
 from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
+from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
 from weft.trace.varying import trace_varying
@@ -314,7 +315,11 @@ class Hybrid:
         return result
 
     def _make_varying(
-        self, call: FlatCall, tops: Mapping[int, tuple[int, ...]], varying: Mapping[int, frozenset[int]]
+        self,
+        call: FlatCall,
+        tops: Mapping[int, tuple[int, ...]],
+        varying: Mapping[int, frozenset[int]],
+        ties: Mapping[SizeSpot, SizeTie],
     ) -> tuple[Traced, Guarded[Program] | None]:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
@@ -329,7 +334,7 @@ class Hybrid:
         request = self._request(self.flat_call(arguments, keywords), state)
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.no_grad(), told[0], told[1], told[2]:
-            traced = trace_varying(request, varying)
+            traced = trace_varying(request, varying, ties)
             sizes = [call.leaves[entry.argument].shape[entry.dimension] for entry in traced.sizes]
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None

@@ -25,19 +25,23 @@ from weft.ir.types import row_major
 from weft.programs.program import Program
 from weft.trace.python_state.counters import Condition
 from weft.trace.signature import Key, without_sizes
+from weft.trace.size_ties import Group, SizeSpot, SizeTie, tied
 from weft.trace.traced import Traced
 
 logger = logging.getLogger("weft")
 
 SMALLEST = 2  # sizes of 1 are broadcast, and nothing is computed of sizes of 0
 LEAST_TOP = 16  # the sizes of the smallest program
+MOST_AHEAD = 2  # times the next power of two: the largest size of what grows by one at each call
+LEAST_AHEAD = 256
 LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
 MOST_PROGRAMS = 16  # of one kind of call
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
 Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
 Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
-Make = Callable[[Shapes, Sizes], tuple[Traced, Guarded[Program] | None]]
+Ties = Mapping[SizeSpot, SizeTie]
+Make = Callable[[Shapes, Sizes, Ties], tuple[Traced, Guarded[Program] | None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +53,12 @@ class VaryingProgram:
     varying: Sizes
     places: tuple[tuple[int, int], ...]  # argument and dimension of each size
     alike: tuple[tuple[tuple[int, int], ...], ...]  # places that must have the same size
+    ties: Ties  # sizes that must be made of others
     conditions: tuple[Condition, ...]
     cost: float  # seconds that it took to be made
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    _shares: dict[tuple[int, ...], float] = field(default_factory=dict)
     calls: SizedCalls = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +66,7 @@ class VaryingProgram:
 
     @property
     def volume(self) -> int:
-        """How much there is to compute, compared with other programs of the kind."""
+        """How large its sizes are, compared with other programs of the kind."""
         return prod(self.tops[argument][dimension] for argument, dimension in self.places)
 
     def fits(self, leaves: Sequence[Any]) -> bool:
@@ -76,16 +82,25 @@ class VaryingProgram:
                     return False
             if leaves[position].stride() != row_major(tuple(shape)):
                 return False
+        if not self._agree(leaves):
+            return False
         sizes = self._sizes(leaves)
-        for (first, at), *others in self.alike:
-            if any(leaves[place].shape[other] != leaves[first].shape[at] for place, other in others):
-                return False
         found = self._known.get(sizes)
         if found is None:
             if len(self._known) >= MOST_SIZES:
                 self._known.clear()
             found = self._known[sizes] = all(condition.holds(sizes) for condition in self.conditions)
         return found
+
+    def _agree(self, leaves: Sequence[Any]) -> bool:
+        """Whether sizes that are to be the same, or made of others, are so."""
+        for (first, at), *others in self.alike:
+            if any(leaves[place].shape[other] != leaves[first].shape[at] for place, other in others):
+                return False
+        return all(
+            leaves[place].shape[at] == tie.size(lambda spot: leaves[spot[0]].shape[spot[1]])
+            for (place, at), tie in self.ties.items()
+        )
 
     def describe(self) -> str:
         """Say which sizes it takes, by argument and dimension."""
@@ -98,7 +113,7 @@ class VaryingProgram:
 
     def is_too_large(self, leaves: Sequence[Any]) -> bool:
         """Whether a call needs so little of what the program computes that Python had better run it."""
-        return prod(self._enough(leaves)) < LEAST_SHARE * self.volume
+        return self._share(self._enough(leaves)) < LEAST_SHARE
 
     @contextmanager
     def running(self, leaves: Sequence[Any], seconds: float = 0.0) -> Iterator[None]:
@@ -106,9 +121,17 @@ class VaryingProgram:
         begin = perf_counter() - seconds
         yield
         enough = self._enough(leaves)
-        share = 1.0 if self.is_too_large(leaves) else 1 - prod(enough) / self.volume
+        share = 1.0 if self.is_too_large(leaves) else 1 - self._share(enough)
         if share > 0:
             self.wasted[enough] = self.wasted.get(enough, 0.0) + share * (perf_counter() - begin)
+
+    def _share(self, sizes: tuple[int, ...]) -> float:
+        """How much of what the program computes these sizes need."""
+        found = self._shares.get(sizes)
+        if found is None:
+            work = self.guarded.program.work_for
+            found = self._shares[sizes] = work(sizes) / work(_at(self.places, self.tops))
+        return found
 
     def _enough(self, leaves: Sequence[Any]) -> tuple[int, ...]:
         return tuple(map(_close_top, self._sizes(leaves)))
@@ -126,6 +149,19 @@ class _Kind:
     fixed: set[tuple[int, int]] = field(default_factory=set)
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
     is_refused: bool = False
+    grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
+
+    def growing(self, groups: Sequence[Group]) -> dict[Group, int]:
+        """Sizes that have been one more than in the call before, with a largest size that will do for long."""
+        if not self.grows or len(self.seen) < 2:
+            return {}
+        before, now = self.seen[-2:]
+        found: dict[Group, int] = {}
+        for group in groups:
+            place, at = group[0]
+            if now[place][at] - before[place][at] == 1:
+                found[group] = max(MOST_AHEAD * _top(now[place][at]), LEAST_AHEAD)
+        return found
 
 
 class VaryingPrograms:
@@ -162,10 +198,11 @@ class VaryingPrograms:
             return None
         lowered: Shapes | None = None
         while varying:
-            begin, groups = perf_counter(), _groups(kind.seen, varying)
-            tops = lowered or _tops(shapes, groups, _close_top if is_close else _top)
+            begin, (groups, ties) = perf_counter(), tied(_histories(kind.seen, varying))
+            ahead = {} if is_close or lowered else kind.growing(groups)
+            tops = lowered or _tops(shapes, (groups, ties), _close_top if is_close else _top, ahead)
             try:
-                traced, guarded = make(tops, varying)
+                traced, guarded = make(tops, varying, ties)
             except (InternalError, MemoryError):
                 raise  # a mistake of Weft's, and a machine that is full, are no matter of sizes
             except Exception as error:  # noqa: BLE001 - the largest sizes may be too large for the code: exact ones go on
@@ -176,11 +213,14 @@ class VaryingPrograms:
             if guarded is not None:
                 alike = tuple(group for group in groups if len(group) > 1)
                 cost = perf_counter() - begin
-                program = VaryingProgram(guarded, tops, varying, places, alike, traced.size_conditions, cost)
+                program = VaryingProgram(guarded, tops, varying, places, alike, ties, traced.size_conditions, cost)
+                if ahead and program.is_too_large(leaves):
+                    kind.grows = False
+                    continue
                 kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
                 return program if program.fits(leaves) else None
             if not traced.fixed_sizes:
-                lowered = None if lowered else _lowered(traced, tops, shapes, groups)
+                lowered = None if lowered else _lowered(traced, tops, shapes, (groups, ties))
                 if lowered is None:
                     broken = (entry.text for entry in traced.size_conditions if not entry.holds(_at(places, shapes)))
                     self._refuse(kind, "the code decides by what they are: " + ", ".join(broken))
@@ -207,11 +247,9 @@ def _at(places: Sequence[tuple[int, int]], shapes: Shapes) -> tuple[int, ...]:
     return tuple(shapes[argument][dimension] for argument, dimension in places)
 
 
-def _lowered(
-    traced: Traced, tops: Shapes, shapes: Shapes, groups: Sequence[tuple[tuple[int, int], ...]]
-) -> Shapes | None:
+def _lowered(traced: Traced, tops: Shapes, shapes: Shapes, related: tuple[Sequence[Group], Ties]) -> Shapes | None:
     """Largest sizes by which the code decides as by those of a call, of which one is smaller than it was."""
-    places = [(entry.argument, entry.dimension) for entry in traced.sizes]
+    (groups, ties), places = related, [(entry.argument, entry.dimension) for entry in traced.sizes]
     now, largest = _at(places, shapes), _at(places, tops)
     wanted = [condition.holds(now) for condition in traced.size_conditions]
     for number, place in enumerate(places):
@@ -219,10 +257,7 @@ def _lowered(
             tried = (*largest[:number], top, *largest[number + 1 :])
             if [condition.holds(tried) for condition in traced.size_conditions] == wanted:
                 group = next(group for group in groups if place in group)
-                return {
-                    argument: tuple(top if (argument, at) in group else size for at, size in enumerate(shape))
-                    for argument, shape in tops.items()
-                }
+                return _with_sizes(tops, dict.fromkeys(group, top), ties)
     return None
 
 
@@ -253,13 +288,13 @@ def _top(size: int) -> int:
     return found
 
 
-def _groups(seen: Sequence[Shapes], varying: Sizes) -> list[tuple[tuple[int, int], ...]]:
-    """The sizes that vary, together where they have been the same in every call."""
-    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+def _histories(seen: Sequence[Shapes], varying: Sizes) -> dict[Group, Sequence[int]]:
+    """The sizes that vary, together where they have been the same in every call, with what they were."""
+    found: dict[tuple[int, ...], list[SizeSpot]] = {}
     for place in sorted(varying):
         for at in sorted(varying[place]):
             found.setdefault(tuple(shapes[place][at] for shapes in seen), []).append((place, at))
-    return [*map(tuple, found.values())]
+    return {tuple(group): history for history, group in found.items()}
 
 
 def _close_top(size: int) -> int:
@@ -268,17 +303,33 @@ def _close_top(size: int) -> int:
     return next(found for found in (top * 5 // 8, top * 6 // 8, top * 7 // 8, top) if found >= size)
 
 
-def _tops(shapes: Shapes, groups: Sequence[tuple[tuple[int, int], ...]], top_of: Callable[[int], int] = _top) -> Shapes:
+def _tops(
+    shapes: Shapes,
+    related: tuple[Sequence[Group], Ties],
+    top_of: Callable[[int], int],
+    ahead: Mapping[Group, int],
+) -> Shapes:
     """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
 
     Sizes that vary apart have different ones: equal ones would be taken for one size.
     """
-    tops: dict[tuple[int, int], int] = {}
+    tops: dict[SizeSpot, int] = {}
+    groups, ties = related
     for group in groups:
-        top = top_of(max(shapes[place][at] for place, at in group))
+        top = ahead.get(group) or top_of(max(shapes[place][at] for place, at in group))
         while top in tops.values():
             top += LEAST_TOP // 2
         tops |= dict.fromkeys(group, top)
-    return {
-        place: tuple(tops.get((place, at), size) for at, size in enumerate(shape)) for place, shape in shapes.items()
-    }
+    return _with_sizes(shapes, tops, ties)
+
+
+def _with_sizes(shapes: Shapes, sizes: Mapping[SizeSpot, int], ties: Ties) -> Shapes:
+    """The shapes with other sizes, and those that are made of them."""
+
+    def size_of(spot: SizeSpot) -> int:
+        place, at = spot
+        if spot in ties:
+            return int(ties[spot].size(size_of))
+        return sizes.get(spot, shapes[place][at])
+
+    return {place: tuple(size_of((place, at)) for at in range(len(shape))) for place, shape in shapes.items()}

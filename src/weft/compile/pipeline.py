@@ -20,10 +20,13 @@ from weft.config import config
 from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
 from weft.ir.lifted import LiftedGraph
+from weft.ir.types import TensorType
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
+from weft.passes.growing import growing_inputs, grown_type
 from weft.passes.pipeline import run_pipeline
-from weft.passes.within import UnboundedError
+from weft.passes.within import UnboundedError, has_extents
+from weft.passes.work import work_of
 from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
 from weft.plan.needed import VaryingSizes
@@ -36,7 +39,7 @@ from weft.runtime.differentiable_backward import BackwardAgain, BackwardGraph, K
 from weft.runtime.measure import machine_model
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
-from weft.runtime.varying_sizes import SizePlace, VaryingExecutable, is_dense
+from weft.runtime.varying_sizes import GrowingInput, SizePlace, VaryingExecutable, VaryingInput, is_dense
 from weft.target import host_target
 from weft.trace.backward import Derivatives
 from weft.trace.lift.lift import lift, lift_by_call
@@ -153,8 +156,18 @@ def _compile_varying(traced: Traced) -> Compiled:
     for result in lifted.results:
         if not is_dense(result.value.type):
             raise UnboundedError("a result whose size varies has gaps in memory")
-    kinds = ([value.type for value in lifted.inputs], [result.value.type for result in lifted.results])
-    return Compiled(traced.graph, VaryingExecutable(compiled, found, sizes, kinds))
+    growing = growing_inputs(lifted)
+    memories = [
+        GrowingInput(index, value.type, growing[value].attributes["dimension"], grown_type(growing[value]))
+        if value in growing
+        else VaryingInput(index, value.type)
+        for index, value in enumerate(lifted.inputs)
+        if isinstance(value.type, TensorType) and has_extents(value.type)
+    ]
+    kinds = (memories, [result.value.type for result in lifted.results])
+    executable = VaryingExecutable(compiled, found, sizes, kinds)
+    executable.work = work_of(lifted)
+    return Compiled(traced.graph, executable)
 
 
 def _lifted_for_all_sizes(graph: Graph) -> LiftedGraph:

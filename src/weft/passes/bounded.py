@@ -24,6 +24,7 @@ from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import build
 from weft.ir.types import TensorType, TupleType, Type
 from weft.passes.bounding import BoundedGraph, Bounder, Rule
+from weft.passes.growing import grow, growing_inputs, grown_type
 from weft.passes.true_sizes import TrueSizes
 from weft.passes.within import (
     Dimension,
@@ -297,24 +298,35 @@ def _concat(bounder: Bounder, value: Value) -> Found:
     rest = list(merged(*others))
     sizes = [bounder.single(operand, along) for operand in value.operands]
     within = (*rest[:along], prefix(value.type.shape[along]), *rest[along:])
-    new = bounder.again(value)
     if all(size.number is not None for size in sizes[:-1]):
-        return new, within
-    assert isinstance(new.type, TensorType)
-    longest = new.type.shape[along]
-    begun, shape, places = Polynomial.constant(0), (longest,), bounder.positions(longest)
-    at = places
-    for operand, size in zip(value.operands[:-1], sizes[:-1], strict=True):
-        assert isinstance(operand.type, TensorType)
-        begun = begun.plus(size)
-        largest = Polynomial.constant(today(operand.type.shape[along]))
-        gap = largest.plus(size.times(Polynomial.constant(-1)))
-        behind = bounder.build("ge", places, bounder.scalar(begun, torch.int64, shape))
-        step = bounder.scalar(gap, torch.int64, shape)
-        moved = bounder.build("select", behind, step, bounder.constant(0, torch.int64, shape))
-        at = bounder.build("add", at, moved)
-    found = _places_along(bounder, new, _clamped(bounder, at, longest), along)
+        return bounder.again(value), within
+    found, begun = bounder.now[value.operands[0]], sizes[0]
+    found = _stretched(bounder, found, along, today(value.type.shape[along]))
+    assert isinstance(found.type, TensorType)
+    shape = found.type.shape
+    places = bounder.build("iota", shape=shape, dimension=along, dtype=torch.int32)
+    for operand, size in zip(value.operands[1:], sizes[1:], strict=True):
+        behind = bounder.build("ge", places, bounder.scalar(begun, torch.int32, shape))
+        part = _from_place(bounder, bounder.now[operand], along, begun, shape)
+        found, begun = bounder.build("select", behind, part, found), begun.plus(size)
     return _as_declared(bounder, found, value), within
+
+
+def _stretched(bounder: Bounder, value: Value, along: int, size: int) -> Value:
+    """A value with anything behind it along one dimension."""
+    assert isinstance(value.type, TensorType)
+    more = tuple(size - kept if place == along else 0 for place, kept in enumerate(value.type.shape))
+    return bounder.build("pad", value, low=(0,) * value.type.rank, high=more, value=0) if any(more) else value
+
+
+def _from_place(bounder: Bounder, value: Value, along: int, begun: Polynomial, shape: tuple[int, ...]) -> Value:
+    """A value that begins at a place along one dimension of a larger one; elsewhere is anything of it."""
+    assert isinstance(value.type, TensorType)
+    if value.type.shape[along] == 1:
+        return bounder.spread(value, shape)
+    row = (shape[along],)
+    at = bounder.build("sub", bounder.positions(shape[along]), bounder.scalar(begun, torch.int64, row))
+    return _places_along(bounder, value, _clamped(bounder, at, value.type.shape[along]), along)
 
 
 def _reverse(bounder: Bounder, value: Value) -> Found:
@@ -569,4 +581,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 def bounded(lifted: LiftedGraph) -> BoundedGraph:
     """Rewrite a Graph of small ops; a call for which they have no rule runs by PyTorch's operator at its true sizes."""
-    return Bounder(lifted, RULES, TrueSizes).run()
+    growing = growing_inputs(lifted.graph)
+    bounder = Bounder(lifted, RULES, TrueSizes)
+    bounder.larger = {value: grown_type(concat) for value, concat in growing.items()}
+    bounder.own_rules = dict.fromkeys(growing.values(), grow)
+    return bounder.run()

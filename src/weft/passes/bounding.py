@@ -12,7 +12,7 @@ import torch
 
 from weft.errors import UsageError
 from weft.ir.extents import Extent, Polynomial
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph, Value, Write
 from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import OPS, build
 from weft.ir.size_numbers import number_of
@@ -70,6 +70,10 @@ class Bounder:
         self.now: dict[Value, Value] = {}
         self.within: dict[Value, Any] = {}  # a Within; of a value of several results one for each
         self.values: list[Value] = []
+        self.larger: Mapping[Value, TensorType] = {}  # inputs in memory that is larger than they ever are
+        self.own_rules: Mapping[Value, Rule] = {}
+        self.grown: list[Write] = []  # of inputs in such memory
+        self.zero_beyond: set[Value] = set()  # behind what counts of these there are zeros
         self.moved_inputs: set[Value] = set()  # whose elements are an input's, in another order
         self._numbers: dict[Polynomial, Value] = {}
         self._sizes: dict[tuple[Polynomial, torch.dtype], Value] = {}
@@ -79,7 +83,7 @@ class Bounder:
     def run(self) -> BoundedGraph:
         """Rebuild it."""
         for value in self.graph.inputs:
-            new = replace(value, type=fixed(value.type))
+            new = replace(value, type=self.larger.get(value, fixed(value.type)))
             self.now[value] = new if value.type is not new.type and has_extents(value.type) else value
             if isinstance(value.type, TensorType):
                 self.within[value] = tuple(map(prefix, value.type.shape))
@@ -88,7 +92,9 @@ class Bounder:
             self._rewrite_call(call, values)
         if any(has_extents(write.value.type) for write in self.graph.writes):
             raise UnboundedError("a tensor whose size varies is written into memory of the caller")
-        found = [replace(result, value=self.now[result.value]) for result in self.graph.results]
+        grown = {write.value: write.input for write in self.grown}  # what is given back is what they were written into
+        given = [self.now[result.value] for result in self.graph.results]
+        found = [replace(result, value=grown.get(v, v)) for result, v in zip(self.graph.results, given, strict=True)]
         within = tuple(self.within.get(result.value, ()) for result in self.graph.results)
         for factor in (factor for one in within for dimension in one for factor in dimension):
             if factor.size is not None and factor.size.number is None:
@@ -98,8 +104,12 @@ class Bounder:
             inputs=tuple(self.now[value] for value in self.graph.inputs),
             values=tuple(self.values),
             results=tuple(found),
-            writes=tuple(
-                replace(write, input=self.now[write.input], value=self.now[write.value]) for write in self.graph.writes
+            writes=(
+                *(
+                    replace(write, input=self.now[write.input], value=self.now[write.value])
+                    for write in self.graph.writes
+                ),
+                *self.grown,
             ),
         )
         return BoundedGraph(graph, within, {value: size for (size, _), value in self._sizes.items()})
@@ -145,7 +155,7 @@ class Bounder:
             self.now[value] = self.again(value, *(self._checked(operand) for operand in value.operands))
             self.within[value] = ()
             return
-        rule = self.rules.get("elementwise" if OPS[value.op].elementwise else value.op)
+        rule = self.own_rules.get(value) or self.rules.get("elementwise" if OPS[value.op].elementwise else value.op)
         if rule is None:
             call = value.attributes.get("call")
             raise UnboundedError(f"{call.target if call is not None else value.op} of sizes that vary has no rule")
@@ -221,6 +231,8 @@ class Bounder:
     def masked(self, value: Value, dimensions: Sequence[int], filling: float, *, like: Value | None = None) -> Value:
         """A value with `filling` in the place of what is beyond in these dimensions, of itself or of another value."""
         new = self.now[value]
+        if value in self.zero_beyond and filling == 0 and like is None:
+            return new
         if like is not None:
             value = like
         assert isinstance(new.type, TensorType)

@@ -166,6 +166,10 @@ class Program:
         if isinstance(self._execute, DifferentiableExecutable):
             self._execute.replay = replay
 
+    def work_for(self, sizes: Sequence[int]) -> int:
+        """How much a program for a range of sizes computes for these, compared with others."""
+        return self._execute.work_for(sizes) if isinstance(self._execute, VaryingExecutable) else 1
+
     def _forward(self) -> CompiledGraph:
         if isinstance(self._execute, DifferentiableExecutable):
             return self._execute.forward_graph

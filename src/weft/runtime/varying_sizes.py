@@ -44,9 +44,7 @@ class VaryingInput:
         try:
             memory = self._free.pop()
         except IndexError:
-            kind = self._kind
-            with torch.inference_mode(False):  # whoever takes it next may write into it in any mode
-                memory = torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device).zero_()
+            memory = _zeros(self._kind)
         part = memory
         for dimension, size in enumerate(tensor.shape):
             if size != part.shape[dimension]:
@@ -54,10 +52,43 @@ class VaryingInput:
         part.copy_(tensor)
         return memory
 
-    def give_back(self, memory: torch.Tensor) -> None:
-        """Let another call have it."""
+    def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Let another call have the memory that a tensor was put into."""
+        del tensor
         if len(self._free) < MOST_BUFFERS:
             self._free.append(memory)
+
+
+class GrowingInput(VaryingInput):
+    """An input that a program writes something behind, in memory with zeros behind what there is."""
+
+    def __init__(self, index: int, kind: TensorType, along: int, grown: TensorType) -> None:
+        super().__init__(index, grown)
+        self._along = along
+        self._more = today(grown.shape[along]) - today(kind.shape[along])
+        self._used: list[tuple[torch.Tensor, int]] = []  # and how much of it is not zero
+
+    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Put a tensor at the beginning of memory that nobody else uses."""
+        try:
+            memory, used = self._used.pop()
+        except IndexError:
+            memory, used = _zeros(self._kind), 0
+        size = tensor.shape[self._along]
+        memory.narrow(self._along, 0, size).copy_(tensor)
+        if used > size:
+            memory.narrow(self._along, size, used - size).zero_()
+        return memory
+
+    def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Let another call have the memory that a tensor was put into."""
+        if len(self._used) < MOST_BUFFERS:
+            self._used.append((memory, tensor.shape[self._along] + self._more))
+
+
+def _zeros(kind: TensorType) -> torch.Tensor:
+    with torch.inference_mode(False):  # whoever takes it next may write into it in any mode
+        return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device).zero_()
 
 
 class ResultPart:
@@ -145,18 +176,32 @@ class VaryingExecutable:
         self, compiled: CompiledGraph, sized: SizedGraph, sizes: Sequence[SizePlace], kinds: Sequence[Any]
     ) -> None:
         self.compiled = compiled
+        self.work = Polynomial.constant(1)  # how much there is to compute
         self.sizes = tuple(sizes)
         self.roots = compiled.roots
         self._places = tuple((place.input, place.dimension) for place in self.sizes)
         self._scalars = LibraryExecutable(plan_library(sized.of_sizes))
-        self._inputs = [VaryingInput(index, kind) for index, kind in enumerate(kinds[0]) if _varies(kind)]
+        self._inputs: Sequence[VaryingInput] = kinds[0]
         seen: dict[Value, ResultPart | None] = {}
         for result, kind, within in zip(sized.graph.results, kinds[1], sized.within, strict=True):
             seen[result.value] = ResultPart(kind, within) if _varies(kind) else None
         for write in sized.graph.writes:
             seen.setdefault(write.value, None)
         self._answers = tuple(seen[root] for root in compiled.roots)
+        position = {root: place for place, root in enumerate(compiled.roots)}
+        inputs = {value: index for index, value in enumerate(sized.graph.inputs)}
+        memories = {one.index for one in self._inputs}
+        self._writes = [
+            (position[write.value], inputs[write.input])
+            for write in sized.graph.writes
+            if inputs[write.input] in memories
+        ]
         self._known: dict[tuple[int, ...], SizedCall] = {}
+
+    def work_for(self, numbers: Sequence[int]) -> int:
+        """How much there is to compute for these sizes, compared with others."""
+        sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
+        return max(_value(self.work, sizes), 1)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the graph."""
@@ -168,12 +213,16 @@ class VaryingExecutable:
             for one, memory in memories:
                 given[one.index] = memory
             outputs = self.compiled(given)
-            for one, memory in memories:
-                one.give_back(memory)
-            return [
+            for place, source in self._writes:
+                if outputs[place] is not given[source]:
+                    given[source].copy_(outputs[place])  # else machine code has written it in place
+            found = [
                 output if taker is None else _taken(output, taker)
                 for output, taker in zip(outputs, call.takers, strict=True)
             ]
+            for one, memory in memories:  # of which an answer may have been a part
+                one.give_back(memory, inputs[one.index])
+            return found
 
     def _learn(self, numbers: tuple[int, ...]) -> SizedCall:
         if len(self._known) >= MOST_SIZES:

@@ -71,6 +71,7 @@ from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsize
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
+from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.tensor_index import TensorIndex
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
@@ -119,6 +120,7 @@ class Request:
     places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
     varying: Mapping[int, frozenset[int]] = field(default_factory=dict)  # of arguments: dimensions that are symbols
+    ties: Mapping[SizeSpot, SizeTie] = field(default_factory=dict)  # of these, what is made of others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +185,7 @@ class Tracer:
         self._in_backward = False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
+        self._tops: dict[SizeSpot, int] = {}  # of sizes that others are made of
         self._packed = PackedSequences(self.interception.empty, self._elements)
         places = request.state.places
         sources = request.state.sources if request.draws else ()
@@ -197,6 +200,8 @@ class Tracer:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
         flat = FlatArguments(self.request.arguments, self.request.keywords, self.request.apart)
         leaves = flat.leaves
+        spots = {spot for tie in self.request.ties.values() for spot in tie.others}
+        self._tops = {spot: leaves[spot[0]].shape[spot[1]] for spot in spots}
         self._stand_in_for(leaves)
         for number, slot in enumerate(self.request.places):
             place_stand_in(slot, self._add_place(slot, f"place{number}"))
@@ -287,11 +292,9 @@ class Tracer:
         if has_lazy_bit(tensor):
             with outside_tracing(), torch.enable_grad():
                 held = resolved(tensor)
-        varying = frozenset() if argument is None else self.request.varying.get(argument, frozenset())
-        stand_in, leaf = self.interception.stand_in(held, varying, "" if argument is None else f"argument{argument}")
+        sizes = {} if argument is None else self._sizes_of(held, argument)
+        stand_in, leaf = self.interception.stand_in(held, sizes)
         path = self.request.state.slot(tensor).path if argument is None else self._argument_name(argument)
-        for dimension in sorted(varying):
-            self._add_size(stand_in.shape[dimension], path, argument, dimension)
         value = Value("input", (), kind_of(stand_in), name=path.replace(".", "_"))
         state = self.recorder.add_input(stand_in, value)
         if argument is None:
@@ -383,14 +386,30 @@ class Tracer:
         self.trace.numbers.append(TracedNumber(found, value, None, None, later=leaf))
         return value
 
-    def _add_size(self, size: Any, path: str, argument: int | None, dimension: int) -> None:
-        assert argument is not None
+    def _sizes_of(self, tensor: torch.Tensor, argument: int) -> dict[int, Any]:
+        """The sizes of an argument that are symbols, or made of such."""
+        found: dict[int, Any] = {}
+        for dimension in sorted(self.request.varying.get(argument, ())):
+            tie = self.request.ties.get((argument, dimension))
+            found[dimension] = (
+                self._size((argument, dimension), tensor.shape[dimension])
+                if tie is None
+                else tie.size(lambda spot: self._size(spot, self._tops[spot]))
+            )
+        return found
+
+    def _size(self, spot: SizeSpot, largest: int) -> Any:
+        """The symbol of a size; equal ones are one."""
+        argument, dimension = spot
+        path = self._argument_name(argument)
+        size = self.interception.size(largest, f"{path}_{dimension}")
         if size.node.expr in self.interception.sizes:
-            return
+            return size
         value = Value("input", (), NumberType("int"), name=f"{path.replace('.', '_')}_{dimension}")
         self.recorder.varies = True
         self.recorder.numbers[size.node.expr] = self.interception.sizes[size.node.expr] = value
         self.trace.sizes.append(TracedSize(value, size.node.expr, argument, dimension))
+        return size
 
     def fixed_sizes(self) -> frozenset[tuple[int, int]]:
         """The sizes that turned out to be numbers, each as (argument, dimension)."""

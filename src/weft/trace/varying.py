@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
+from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.traced import Traced, traced_once
 from weft.trace.tracer import Request
 
+NO_TIES: Mapping[SizeSpot, SizeTie] = MappingProxyType({})
 
-def trace_varying(request: Request, varying: Mapping[int, frozenset[int]]) -> Traced:
+
+def trace_varying(
+    request: Request, varying: Mapping[int, frozenset[int]], ties: Mapping[SizeSpot, SizeTie] = NO_TIES
+) -> Traced:
     """Trace code whose arguments have the largest sizes that some dimensions are to have, for all smaller ones too.
 
     PyTorch's rules say how sizes depend on one another, and its kernels how results of the largest ones lie in memory.
@@ -22,7 +28,7 @@ def trace_varying(request: Request, varying: Mapping[int, frozenset[int]]) -> Tr
     """
 
     def both() -> tuple[Traced, Traced]:
-        again = replace(request, varying=varying, state=request.walk(*request.state.roots))
+        again = replace(request, varying=varying, ties=ties, state=request.walk(*request.state.roots))
         return traced_once(request), traced_once(again)
 
     plain, found = without_impure_calls(request.state, partial(without_draws, request.state.sources, both))
@@ -39,8 +45,9 @@ def trace_varying(request: Request, varying: Mapping[int, frozenset[int]]) -> Tr
 
 def _only_computes(traced: Traced) -> bool:
     """Whether a program does nothing but compute new tensors of its arguments and of weights."""
-    others = (traced.gradient, traced.numbers, traced.kept, traced.made, traced.asked, traced.graph.writes)
-    return not any(others) and not (traced.depends_on_offsets or traced.moving or traced.held)
+    others = (traced.gradient, traced.numbers, traced.constants, traced.graph.writes)
+    own = any(entry.slot.given is None for entry in traced.kept)
+    return not any(others) and not own and not (traced.depends_on_offsets or traced.moving or traced.held)
 
 
 def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type] | None:

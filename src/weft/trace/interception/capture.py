@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache, reduce
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
 import torch
@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import (
     in_kernel_invocation_manager,
 )
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -205,6 +205,7 @@ class Interception:
             allow_dynamic_output_shape_ops=False,
         )
         self.sizes: dict[Any, Value] = {}
+        self._symbols: dict[int, Any] = {}  # by the largest size
         self._shapes.sizes = self.sizes  # type: ignore[attr-defined]  # the values that symbols of sizes stand for
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True, shape_env=self._shapes)
         self._operators = _OperatorMode(listener)
@@ -232,7 +233,7 @@ class Interception:
         self._stacks.pop().__exit__(kind, error, trace)
 
     def stand_in(
-        self, tensor: torch.Tensor, varying: frozenset[int] = frozenset(), name: str = ""
+        self, tensor: torch.Tensor, sizes: Mapping[int, Any] = MappingProxyType({})
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """A stand-in for a real tensor, and the leaf that its gradient is asked of.
 
@@ -244,8 +245,8 @@ class Interception:
             memory = storage_key(tensor)
             first = self._memories.get(memory)
             usual = first is None and _is_usual(tensor)
-            if varying:
-                leaf = self._varying(tensor, varying, name)
+            if sizes:
+                leaf = self._varying(tensor, sizes)
             else:
                 leaf = self.placeholder(type_of(tensor)) if usual else self._converted(tensor, first)
             self._memories.setdefault(memory, leaf)
@@ -254,22 +255,22 @@ class Interception:
             leaf.requires_grad_(True)
             return (leaf if tensor.is_leaf else _Computed.apply(leaf), leaf)  # type: ignore[no-untyped-call]
 
-    def _varying(self, tensor: torch.Tensor, dimensions: frozenset[int], name: str) -> torch.Tensor:
-        """A stand-in whose sizes in some dimensions are symbols."""
-        kinds = [DimDynamic.DUCK if place in dimensions else DimDynamic.STATIC for place in range(tensor.dim())]
-        with outside_tracing():
-            detached = tensor.detach()
-        self._kept.append(detached)
-        self.fake_mode.static_shapes = False
-        try:
-            return self.fake_mode.from_tensor(
-                detached,
-                static_shapes=False,
-                source=ConstantSource(name),
-                symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds),
-            )
-        finally:
-            self.fake_mode.static_shapes = True
+    def _varying(self, tensor: torch.Tensor, sizes: Mapping[int, Any]) -> torch.Tensor:
+        """A stand-in in rows whose sizes in some dimensions are symbols."""
+        shape = tuple(sizes.get(place, size) for place, size in enumerate(tensor.shape))
+        strides, step = [0] * len(shape), 1
+        for place in reversed(range(len(shape))):
+            strides[place], step = step, step * shape[place]
+        with self.fake_mode, torch.no_grad():
+            return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+
+    def size(self, largest: int, name: str) -> Any:
+        """A size that varies, as a symbol; equal largest sizes are one."""
+        if largest not in self._symbols:
+            source = ConstantSource(name)
+            symbol = self._shapes.create_symbol(largest, source, dynamic_dim=DimDynamic.DUCK)
+            self._symbols[largest] = self._shapes.create_symintnode(symbol, hint=largest, source=source)
+        return self._symbols[largest]
 
     def _converted(self, tensor: torch.Tensor, first: torch.Tensor | None) -> torch.Tensor:
         """A stand-in as PyTorch makes it, of any tensor; over the memory of the `first` one, if it has one."""
