@@ -38,7 +38,8 @@ from weft.trace.python_state.retracing import (
 )
 from weft.trace.python_state.tensor_facts import Asked
 from weft.trace.python_state.trees import GivenLeaf, TakenApart, TensorLeaf
-from weft.trace.tracer import Around, Request, Trace, TracedInput, TracedNumber, TracedSize, Tracer
+from weft.trace.size_symbols import TracedSize
+from weft.trace.tracer import Around, Request, Trace, TracedInput, TracedNumber, Tracer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,8 +358,8 @@ def traced_once(request: Request) -> Traced:
         tracer.facts.asked,
         request.around,
         tuple(trace.sizes),
-        tracer.fixed_sizes(),
-        tracer.size_conditions(),
+        tracer.sizes.fixed(),
+        tracer.sizes.conditions(request.name),
         _of_inference(leaves, everything),
         tracer.counted_index,
         tuple(constants),

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from weft.errors import UnsupportedError
 from weft.ir.calls import Call
 from weft.ir.graph import Place, Value, Write
 from weft.ir.library import is_random, name_of
@@ -71,6 +70,7 @@ from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsize
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
+from weft.trace.size_symbols import SizeSymbols, TracedSize, VaryingSizes
 from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.tensor_index import TensorIndex
 
@@ -140,16 +140,6 @@ class TracedNumber:
     later: NumberLeaf | Draw | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TracedSize:
-    """A size that varies: its value in the Graph, its symbol, of which argument's dimension it is."""
-
-    value: Value
-    symbol: Any
-    argument: int
-    dimension: int
-
-
 @dataclass(slots=True, eq=False)
 class Trace:
     """What running a function once showed."""
@@ -185,7 +175,8 @@ class Tracer:
         self._in_backward = False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
-        self._tops: dict[SizeSpot, int] = {}  # of sizes that others are made of
+        self.sizes = SizeSymbols(self.interception, self.recorder, VaryingSizes(request.varying, request.ties))
+        self.trace.sizes = self.sizes.found
         self._packed = PackedSequences(self.interception.empty, self._elements)
         places = request.state.places
         sources = request.state.sources if request.draws else ()
@@ -200,8 +191,7 @@ class Tracer:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
         flat = FlatArguments(self.request.arguments, self.request.keywords, self.request.apart)
         leaves = flat.leaves
-        spots = {spot for tie in self.request.ties.values() for spot in tie.others}
-        self._tops = {spot: leaves[spot[0]].shape[spot[1]] for spot in spots}
+        self.sizes.start(leaves)
         self._stand_in_for(leaves)
         for number, slot in enumerate(self.request.places):
             place_stand_in(slot, self._add_place(slot, f"place{number}"))
@@ -292,7 +282,7 @@ class Tracer:
         if has_lazy_bit(tensor):
             with outside_tracing(), torch.enable_grad():
                 held = resolved(tensor)
-        sizes = {} if argument is None else self._sizes_of(held, argument)
+        sizes = {} if argument is None else self.sizes.of(held.shape, argument, self._argument_name(argument))
         stand_in, leaf = self.interception.stand_in(held, sizes)
         path = self.request.state.slot(tensor).path if argument is None else self._argument_name(argument)
         value = Value("input", (), kind_of(stand_in), name=path.replace(".", "_"))
@@ -385,48 +375,6 @@ class Tracer:
         self.recorder.numbers[number.node.expr] = value
         self.trace.numbers.append(TracedNumber(found, value, None, None, later=leaf))
         return value
-
-    def _sizes_of(self, tensor: torch.Tensor, argument: int) -> dict[int, Any]:
-        """The sizes of an argument that are symbols, or made of such."""
-        found: dict[int, Any] = {}
-        for dimension in sorted(self.request.varying.get(argument, ())):
-            tie = self.request.ties.get((argument, dimension))
-            found[dimension] = (
-                self._size((argument, dimension), tensor.shape[dimension])
-                if tie is None
-                else tie.size(lambda spot: self._size(spot, self._tops[spot]))
-            )
-        return found
-
-    def _size(self, spot: SizeSpot, largest: int) -> Any:
-        """The symbol of a size; equal ones are one."""
-        argument, dimension = spot
-        path = self._argument_name(argument)
-        size = self.interception.size(largest, f"{path}_{dimension}")
-        if size.node.expr in self.interception.sizes:
-            return size
-        value = Value("input", (), NumberType("int"), name=f"{path.replace('.', '_')}_{dimension}")
-        self.recorder.varies = True
-        self.recorder.numbers[size.node.expr] = self.interception.sizes[size.node.expr] = value
-        self.trace.sizes.append(TracedSize(value, size.node.expr, argument, dimension))
-        return size
-
-    def fixed_sizes(self) -> frozenset[tuple[int, int]]:
-        """The sizes that turned out to be numbers, each as (argument, dimension)."""
-        fixed = (entry for entry in self.trace.sizes if self.interception.has_one_value(entry.symbol))
-        return frozenset((entry.argument, entry.dimension) for entry in fixed)
-
-    def size_conditions(self) -> tuple[Condition, ...]:
-        """What must hold of the sizes for all that was decided by them."""
-        places = {entry.symbol: place for place, entry in enumerate(self.trace.sizes)}
-        found: list[Condition] = []
-        for expression in self.interception.conditions() if places else ():
-            symbols = sorted(expression.free_symbols, key=str)
-            if not all(symbol in places for symbol in symbols):
-                raise UnsupportedError(f"the sizes of {self.request.name} do not vary", why=str(expression))
-            leaf = NumberLeaf(function_of(expression, symbols), tuple(places[symbol] for symbol in symbols))
-            found.append(Condition(leaf, str(expression)))
-        return tuple(found)
 
     def _argument_name(self, argument: int) -> str:
         names = self.request.argument_names
