@@ -1,35 +1,22 @@
-"""The model of this machine: measured quickly, kept on disk as text, plausible."""
+"""This machine is measured quickly, and what is measured is plausible, also beside others."""
 
 import ctypes
+import os
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from pathlib import Path
-from time import process_time, sleep
+from itertools import chain, cycle, repeat
+from time import process_time
+from typing import Any
 
 import pytest
 
 from weft.codegen.measure_module import can_flush, measure_module
-from weft.config import overrides
-from weft.plan.schedule.cost import MachineModel, default_model, parse_model
+from weft.plan.schedule.cost import MachineModel
 from weft.runtime import measure
 from weft.runtime.arena import ArenaBlock
-from weft.runtime.measure import FOLDER, HANDED_BYTES, machine_model, measure_machine
+from weft.runtime.measure import HANDED_BYTES, measure_machine
 from weft.runtime.shared_code import shared_library
-from weft.target import cross_target, host_target
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    with overrides(cache_dir=tmp_path):
-        yield tmp_path / FOLDER
-
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    calls: list[int] = []
-    guess = default_model(host_target())
-    monkeypatch.setattr(measure, "measure_machine", lambda _: calls.append(1) or guess)
-    return calls
+from weft.target import host_target
 
 
 def test_a_machine_is_measured_in_under_a_second() -> None:
@@ -52,49 +39,6 @@ def test_what_was_flushed_is_in_no_cache() -> None:
     assert measure._fastest(read, 5, lambda: functions["flush"](block.address, size)) > 1.3 * warm
 
 
-def test_a_machine_is_measured_once_and_then_read_from_disk(folder: Path, counted: list[int]) -> None:
-    first = machine_model(host_target())
-    (path,) = folder.iterdir()
-    assert parse_model(path.read_text(), host_target()) == first
-    measure._known.cache_clear()  # as a new process would start
-    assert machine_model(host_target()) == first
-    assert len(counted) == 1
-
-
-@pytest.mark.usefixtures("folder")
-def test_memory_is_got_ahead_once_and_only_where_something_will_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    written = measure._written
-    monkeypatch.setattr(measure, "_written", lambda size: made.append(size) or written(size))
-    monkeypatch.setattr(measure, "_blocks", {})
-    measure._known.cache_clear()
-    measure.get_memory()
-    measure.get_memory()
-    assert len(made) == len(measure._blocks) == 1
-    machine_model(host_target())
-    measure.get_memory()
-    measure._known.cache_clear()  # as a new process would start, which finds the model on disk
-    measure.get_memory()
-    assert len(made) == 1
-    assert not measure._blocks
-
-
-def test_a_damaged_file_is_measured_again(folder: Path, counted: list[int]) -> None:
-    machine_model(host_target())
-    (path,) = folder.iterdir()
-    path.write_text("nonsense")
-    measure._known.cache_clear()  # as a new process would start
-    machine_model(host_target())
-    assert len(counted) == 2
-    assert path.read_text() != "nonsense"
-
-
-def test_another_machine_is_not_measured(counted: list[int]) -> None:
-    target = cross_target("aarch64")
-    assert machine_model(target) == default_model(target)
-    assert not counted
-
-
 def test_what_another_core_has_written_comes_as_fast_as_a_hand_over_with_it_takes_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -107,28 +51,50 @@ def test_what_another_core_has_written_comes_as_fast_as_a_hand_over_with_it_take
     assert model.transfer == model.l3
 
 
-def test_where_handing_over_takes_long_only_one_round_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    spoken: list[tuple[int, int]] = []
-    functions = {"ping": lambda _, __, first, last, *___: spoken.append((first, last)), "pong": lambda *_: None}
-    block = ArenaBlock(HANDED_BYTES)
-    monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 60.0)
-    measure._hand_over(functions, block, HANDED_BYTES)
-    assert len(spoken) == measure.ROUNDS_OF_SPANS * measure.SPANS
-    assert [first for first, _ in spoken[1:]] == [last for _, last in spoken[:-1]]  # as both sides count
-    spoken.clear()
-    monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 0.0)
-    measure._hand_over(functions, block, HANDED_BYTES)
-    assert len(spoken) == measure.SPANS
+class Clock:
+    """A clock that goes on by what hand-overs take."""
+
+    def __init__(self, spans: Iterator[float]) -> None:
+        self.now = 0.0
+        self.spans = spans
+        self.spoken: list[range] = []
+
+    def ping(self, _own: object, _other: object, first: int, last: int, *_: object) -> None:
+        self.spoken.append(range(first, last))
+        self.now += 2 * measure.HANDOVERS * next(self.spans)
 
 
-def test_rounds_in_which_both_threads_had_one_core_tell_nothing_and_another_one_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seconds = [0.002] * 4  # of spans: as long as a thread may keep a core
-    functions = {"ping": lambda *_: sleep(seconds.pop() if seconds else 0.0), "pong": lambda *_: None}
-    block = ArenaBlock(HANDED_BYTES)
-    monkeypatch.setattr(measure, "LONGEST_HAND_OVER", 0.0)
-    assert measure._hand_over(functions, block, HANDED_BYTES) < measure.ONE_CORE
-    seconds += [0.002] * 100  # others keep the machine busy
-    assert measure._hand_over(functions, block, HANDED_BYTES) > measure.ONE_CORE
-    assert len(seconds) == 100 - measure.MOST_ROUNDS_IN_VAIN * measure.SPANS
+def hand_over(spans: Iterator[float], monkeypatch: pytest.MonkeyPatch) -> tuple[float, Clock]:
+    clock = Clock(spans)
+    monkeypatch.setattr(measure, "perf_counter", lambda: clock.now)
+    functions: dict[str, Any] = {"ping": clock.ping, "pong": lambda *_: None}
+    return measure._hand_over(functions, ArenaBlock(HANDED_BYTES), HANDED_BYTES), clock
+
+
+def test_a_hand_over_that_nobody_disturbs_is_known_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, clock = hand_over(repeat(2e-6), monkeypatch)
+    assert found == pytest.approx(2e-6)
+    assert clock.now < 2 * measure.LONGEST_HAND_OVER
+    assert [one.stop for one in clock.spoken[:-1]] == [one.start for one in clock.spoken[1:]]  # as both sides count
+
+
+def test_spans_in_which_threads_shared_a_core_tell_nothing_and_more_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = chain([5e-5] * 40, cycle([5e-5, 5e-5, 5e-5, 1e-7, 4e-7, 1.05e-7]))
+    found, clock = hand_over(spans, monkeypatch)
+    assert found == pytest.approx(1e-7)
+    assert measure.LONGEST_HAND_OVER < clock.now <= measure.LONGEST_PATIENCE
+
+
+def test_where_nothing_tells_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, clock = hand_over(repeat(5e-5), monkeypatch)
+    assert found == pytest.approx(5e-5)
+    longest_round = measure.MANY_SPANS * 2 * measure.HANDOVERS * 5e-5
+    assert clock.now <= measure.LONGEST_PATIENCE + longest_round
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads cannot be put on cores here")
+def test_a_thread_may_run_where_it_could_before_it_was_kept_apart() -> None:
+    before = os.sched_getaffinity(0)
+    with measure._kept_apart() as elsewhere:
+        assert (elsewhere is None) == (len(before) < 2)
+    assert os.sched_getaffinity(0) == before

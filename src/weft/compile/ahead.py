@@ -18,7 +18,7 @@ from weft.devices import cpu_count
 from weft.plan.form.plan import Plan
 from weft.runtime.built_in import python_calls
 from weft.runtime.executable import Begun
-from weft.runtime.measure import get_memory, is_measured
+from weft.runtime.machine import get_memory, is_measured
 from weft.runtime.shared_code import ahead
 from weft.target import Target, host_target
 

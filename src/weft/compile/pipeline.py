@@ -36,7 +36,7 @@ from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import DifferentiableExecutable, Forward
 from weft.runtime.differentiable_backward import BackwardAgain, BackwardGraph, Keep, Tangents
-from weft.runtime.measure import machine_model
+from weft.runtime.machine import machine_model
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.runtime.varying_sizes import GrowingInput, SizePlace, VaryingExecutable, VaryingInput, is_dense

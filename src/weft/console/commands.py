@@ -119,11 +119,13 @@ COMMANDS = (
             ("weft doctor", "versions, processor, caches: what is well and what is not"),
             ("weft doctor net.py:net --input 1,512", "every place of a model that is in the way, at once"),
             ("weft doctor net.py:net --input 1,512 --check", "also whether its answers are eager PyTorch's"),
+            ("weft doctor --measure", "after this machine was busy when Weft first ran on it"),
         ),
         (
             Argument("TARGET", TARGET.sentence, optional=True),
             INPUT,
             Argument("--check", "call the model by eager PyTorch too, and compare all that both give and change"),
+            Argument("--measure", "measure this machine anew: how fast it computes, and how long its cores wait"),
         ),
     ),
     Command(

@@ -14,7 +14,7 @@ from weft.ir.printer import print_graph
 from weft.plan.form.plan import Plan
 from weft.plan.library_plan import LibraryPlan
 from weft.plan.plan_text import plan_text
-from weft.runtime.measure import machine_model
+from weft.runtime.machine import machine_model
 from weft.target import host_target
 from weft.trace.lift.lift import refusals
 

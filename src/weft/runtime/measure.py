@@ -1,38 +1,33 @@
-"""Measure this machine once, in a fraction of a second: rates and waits, kept on disk as text."""
+"""Measure this machine in a fraction of a second: its rates, and how long cores wait for each other."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from weft.codegen.measure_module import ACCUMULATORS, SWEEP_BYTES, can_flush, measure_module
 from weft.codegen.objects.native import NativeLibrary
-from weft.config import config
-from weft.errors import UsageError
-from weft.plan.schedule.cost import MachineModel, default_model, parse_model
+from weft.plan.schedule.cost import MachineModel, default_model
 from weft.runtime.arena import ArenaBlock
 from weft.runtime.shared_code import ahead, shared_library
-from weft.target import Target, host_target
+from weft.target import Target
 
-VERSION = 5  # of what is measured, and how
-FOLDER = "machine"
 REPEATS, MEMORY_REPEATS = 5, 3
 ROUNDS = 20_000  # of multiply-adds
-ROUNDS_OF_SPANS, SPANS, HANDOVERS = 30, 2, 20
-# Where others keep the cores busy each hand-over waits until both threads run: a round is enough to see that.
-LONGEST_HAND_OVER = 0.005  # seconds after which no further round begins, if one has told
+SPANS, HANDOVERS = 2, 20
+MOST_ROUNDS, MANY_SPANS = 200, 50
+BEST_SPANS, SPREAD = 5, 1.1  # so many spans that are alike within this tell what a hand-over takes
+# Where others keep the cores busy both threads seldom run at once: then it takes longer until spans tell.
+LONGEST_HAND_OVER, LONGEST_PATIENCE = 0.005, 0.15  # seconds
 # Of a hand-over: then both threads had one core, from which the system takes one of them after a while.
 ONE_CORE = 1e-5
-MOST_ROUNDS_IN_VAIN = 5
 MOST_CACHE_BYTES = 8 * 1024 * 1024
 # Larger than all caches; where memory can be put out of them what is measured of caches does. Memory that a process
 # touches for the first time may take longer to get than all that is measured here.
@@ -54,63 +49,14 @@ Functions = dict[str, Callable[..., None]]
 _blocks: dict[int, ArenaBlock] = {}  # by size, from when one is got ahead until it is measured in
 
 
-def machine_model(target: Target) -> MachineModel:
-    """Give the model of this machine: from memory, from disk, or measured now; of another machine, a guess."""
-    if target != host_target():
-        return default_model(target)
-    # Who measures waits for nobody who takes this lock; two at once would measure each other.
-    with _lock:
-        return _known(target, config().cache_dir)
+def has_block(size: int) -> bool:
+    """Tell whether memory of a size waits to be measured in."""
+    return size in _blocks
 
 
-_lock = threading.Lock()
-
-
-def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603  # a forked child must not inherit a lock that nobody will release
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
-@cache
-def _known(target: Target, folder: Path | None) -> MachineModel:
-    if folder is None:
-        return measure_machine(target)
-    path = _path(folder, target)
-    try:
-        return parse_model(path.read_text(encoding="ascii"), target)
-    except (OSError, UnicodeError, UsageError):
-        pass  # not measured yet, or damaged: measured now, and written anew
-    model = measure_machine(target)
-    _write(path, str(model))
-    return model
-
-
-def is_measured(target: Target) -> bool:
-    """Tell whether the model of a machine is on disk."""
-    folder = config().cache_dir
-    return folder is not None and _path(folder, target).exists()
-
-
-def get_memory() -> None:
-    """Get the memory in which this machine will be measured: beside what its caller's other threads do until then."""
-    target = host_target()
-    size = _largest(target)
-    # Who waits here is about to measure, and would have to get it himself; whoever has measured needs none.
-    with _lock:
-        if not (size in _blocks or _known.cache_info().currsize or is_measured(target)):
-            _blocks[size] = _written(size)
-
-
-def _path(folder: Path, target: Target) -> Path:
-    return folder / FOLDER / f"{machine_key(target)}.txt"
-
-
-def machine_key(target: Target) -> str:
-    """Name a machine by all of its target that a model depends on."""
-    return hashlib.sha256(repr((VERSION, target)).encode()).hexdigest()[:32]
+def get_block(size: int) -> None:
+    """Get memory to measure in, ahead."""
+    _blocks[size] = _written(size)
 
 
 def measure_machine(target: Target) -> MachineModel:
@@ -120,9 +66,19 @@ def measure_machine(target: Target) -> MachineModel:
         return _measured(functions, target)
 
 
+def quick_look(target: Target) -> dict[str, float]:
+    """Measure in milliseconds what tells whether a machine is another one: how fast it computes."""
+    functions = _functions(shared_library(measure_module))
+    with ahead.paused():
+        found = {"multiply_adds": _multiply_adds(functions, target)}
+        size = _sizes(target)["l2"]
+        found["l2"] = _best_sweep(functions, _written(size), size)
+    return found
+
+
 def _measured(functions: Functions, target: Target) -> MachineModel:
     guess = default_model(target)
-    sizes, largest = _sizes(target), _largest(target)
+    sizes, largest = _sizes(target), largest_size(target)
     block = _blocks.pop(largest, None) or _written(largest)
     found = {"multiply_adds": _multiply_adds(functions, target)}
     for name, size in sizes.items():
@@ -152,7 +108,8 @@ def _sizes(target: Target) -> dict[str, int]:
     }
 
 
-def _largest(target: Target) -> int:
+def largest_size(target: Target) -> int:
+    """Give the bytes of the memory that is measured in."""
     return max(_sizes(target).values()) if can_flush(target) else MOST_MEMORY_BYTES
 
 
@@ -216,29 +173,61 @@ def _hand_over(functions: Functions, block: ArenaBlock, size: int) -> float:
     ping = partial(functions["ping"], base, base + LINE_BYTES)
     pong = partial(functions["pong"], base + LINE_BYTES, base)
     out = ctypes.create_string_buffer(4096)
-    start, best = perf_counter(), float("inf")
-    for number in range(ROUNDS_OF_SPANS):
-        first = number * SPANS * HANDOVERS
+    start, first, count, spans = perf_counter(), 0, SPANS, [float("inf")]
+    for _ in range(MOST_ROUNDS):
         rest = (block.address, size, out)
-        best = min(best, _round(ping, pong, range(first, first + SPANS * HANDOVERS), rest))
-        has_told = best < ONE_CORE or number + 1 >= MOST_ROUNDS_IN_VAIN
-        if has_told and perf_counter() - start > LONGEST_HAND_OVER:
+        with _kept_apart() if count > SPANS else nullcontext() as partners:
+            found = _round(ping, partners(pong) if partners else pong, range(first, first + count * HANDOVERS), rest)
+        spans = sorted([*spans, *found])[:BEST_SPANS]
+        first += count * HANDOVERS
+        taken = perf_counter() - start
+        if taken > (LONGEST_HAND_OVER if _agree(spans) else LONGEST_PATIENCE):
             break
-    return max(best, LEAST_SECONDS)
+        # The first rounds are short: where nobody disturbs they tell all. Later ones wait until both threads run, each
+        # on a core of its own: the system would let them take turns on one, as they wake each other.
+        count = SPANS if taken <= LONGEST_HAND_OVER else MANY_SPANS
+    return max(spans[0], LEAST_SECONDS)
 
 
-def _round(ping: Callable[..., None], pong: Callable[..., None], numbers: range, rest: tuple[Any, ...]) -> float:
-    """Hand over once for each number, with a thread that does the other half: the seconds of one in the best span."""
+@contextmanager
+def _kept_apart() -> Iterator[Callable[[Callable[..., None]], Callable[..., None]] | None]:
+    """Keep this thread on one core in this block; gives what keeps another function's thread on another core."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+    if len(cores) < 2:
+        yield None
+        return
+    os.sched_setaffinity(0, cores[:1])
+
+    def elsewhere(run: Callable[..., None]) -> Callable[..., None]:
+        def placed(*arguments: Any) -> None:
+            os.sched_setaffinity(0, cores[1:2])
+            run(*arguments)
+
+        return placed
+
+    try:
+        yield elsewhere
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _agree(spans: Sequence[float]) -> bool:
+    """Tell whether the best spans were as long as each other, and not those of threads that share a core."""
+    return len(spans) == BEST_SPANS and spans[-1] <= min(SPREAD * spans[0], ONE_CORE)
+
+
+def _round(ping: Callable[..., None], pong: Callable[..., None], numbers: range, rest: tuple[Any, ...]) -> list[float]:
+    """Hand over once for each number, with a thread that does the other half: the seconds of one in each span."""
     partner = threading.Thread(target=pong, args=(numbers.start, numbers.stop, *rest), daemon=True)
     partner.start()
-    best = float("inf")
+    spans = []
     for first in numbers[::HANDOVERS]:
         before = perf_counter()
         # Each side waits for a number that the other one publishes before it waits itself, so neither waits forever.
         ping(first, first + HANDOVERS, *rest)
-        best = min(best, (perf_counter() - before) / (2 * HANDOVERS))
+        spans.append((perf_counter() - before) / (2 * HANDOVERS))
     partner.join()
-    return best
+    return spans
 
 
 def _best(run: Callable[[], None]) -> float:
@@ -255,15 +244,3 @@ def _fastest(run: Callable[[], None], repeats: int, before: Callable[[], None] |
         run()
         best = min(best, perf_counter() - begin)
     return max(best, LEAST_SECONDS)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it; where that cannot be, the next process measures again."""
-    own = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        own.write_text(text, encoding="ascii")
-        own.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):  # there may be no folder that it could be in
-            own.unlink(missing_ok=True)

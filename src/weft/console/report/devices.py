@@ -24,7 +24,7 @@ from weft.console.terminal import Progress, show, style_of
 from weft.devices import Device, all_devices
 from weft.document.blocks import Document, Paragraph, Table
 from weft.errors import UsageError
-from weft.runtime.measure import machine_model
+from weft.runtime.machine import machine_model
 from weft.target import host_target
 
 PROCESSORS, MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")

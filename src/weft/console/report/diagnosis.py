@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ from weft.ir.calls import Call
 from weft.ir.graph import Place
 from weft.owners import Owner, owner_of
 from weft.plan.schedule.cost import MachineModel
-from weft.runtime.measure import machine_model, measure_machine
+from weft.runtime.machine import Measurement, machine_measurement, measure_now, renew
 from weft.target import host_target
 from weft.trace.interception.functions import kind_of_refusal
 from weft.trace.interception.refusals import refusal
@@ -174,7 +175,7 @@ class Diagnosis:
     """All checks, the rates of this machine as the planner knows them, and the report on a model."""
 
     checks: tuple[DoctorCheck, ...]
-    machine: MachineModel
+    machine: Measurement
     model: ModelReport | None
 
     @property
@@ -196,7 +197,7 @@ class Diagnosis:
             }
         return {
             "checks": checks,
-            "machine": asdict(self.machine),
+            "machine": asdict(self.machine.model),
             "model": model,
             "environment": environment().as_dict(),
         }
@@ -206,7 +207,10 @@ class Diagnosis:
         rows = tuple((_mark(check.well), check.name, check.found) for check in self.checks)
         blocks: list[Block] = [Table((), rows)]
         if self.model is None:
-            blocks += [Heading("this machine"), facts([*processor_facts(host_target()), *_rates(self.machine)])]
+            blocks += [
+                Heading("this machine"),
+                facts([*processor_facts(host_target()), *_rates(self.machine.model), *_when(self.machine)]),
+            ]
         else:
             blocks += _model_blocks(self.model)
         return Document(tuple(blocks))
@@ -215,17 +219,21 @@ class Diagnosis:
         return str(self.document())
 
 
-def diagnose(thing: Callable[..., Any] | None = None, *inputs: Any, check: bool = False) -> Diagnosis:
+def diagnose(
+    thing: Callable[..., Any] | None = None, *inputs: Any, check: bool = False, measure: bool = False
+) -> Diagnosis:
     """Look at this installation and, if one is given, at a model with its inputs.
 
     To `check` a model is to call it by eager PyTorch too, and to compare all that both give and change. A step trains.
+    With `measure` this machine is measured anew, whatever was kept.
     """
     checks = tuple(look() for look in CHECKS)
     if check and thing is not None:
         checks = (*checks, _answers(thing, inputs))
     model = None if thing is None else _examine(thing, inputs)
     # What is measured is kept in the cache, so a cache that is not well is left alone.
-    find = machine_model if all(found.well for found in checks) else measure_machine
+    keeps = all(found.well for found in checks)
+    find = (renew if measure else machine_measurement) if keeps else measure_now
     return Diagnosis(checks, find(host_target()), model)
 
 
@@ -322,6 +330,14 @@ def _rates(model: MachineModel) -> list[tuple[str, str]]:
     ]
 
 
+def _when(found: Measurement) -> list[tuple[str, str]]:
+    """Say when that was measured, and whether beside others."""
+    day = datetime.fromtimestamp(found.measured).astimezone().strftime("%d %B %Y, %H:%M")
+    if found.quiet:
+        return [("measured", f"{day}, with the cores to itself; anew by weft doctor --measure")]
+    return [("measured", f"{day}, beside other work: the next process measures again, or weft doctor --measure")]
+
+
 def _mark(well: bool) -> StyledText:
     return StyledText("✓", "good") if well else StyledText("✗", "bad")
 
@@ -329,9 +345,10 @@ def _mark(well: bool) -> StyledText:
 def doctor_call(given: Namespace) -> str:
     """Give the Python call that does the same."""
     if given.TARGET is None:
-        return "from weft.console.report.diagnosis import diagnose\n\nprint(diagnose())"
+        measure = "measure=True" if given.measure else ""
+        return f"from weft.console.report.diagnosis import diagnose\n\nprint(diagnose({measure}))"
     sizes = f", {given.input!r}" if given.input else ""
-    check = ", check=True" if given.check else ""
+    check = (", check=True" if given.check else "") + (", measure=True" if given.measure else "")
     return (
         "from weft.console.subject import load_subject\nfrom weft.console.report.diagnosis import diagnose\n\n"
         f"subject = load_subject({given.TARGET!r}{sizes})\nprint(diagnose(subject.thing, *subject.inputs{check}))"
@@ -343,12 +360,14 @@ def doctor_run(given: Namespace, progress: Progress) -> Outcome:
     found: Diagnosis
     if given.TARGET is None:
         progress.stage("looking at this machine")
-        found = diagnose()
+        found = diagnose(measure=given.measure)
     else:
         subject = load_subject(given.TARGET, given.input)
         call(subject)
         progress.stage("looking at this machine")
-        found = subject.caller(partial(diagnose, check=given.check), subject.thing, *subject.inputs)
+        found = subject.caller(
+            partial(diagnose, check=given.check, measure=given.measure), subject.thing, *subject.inputs
+        )
     return Outcome(found.document(), found.as_dict(), _status(found))
 
 
