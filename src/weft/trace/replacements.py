@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from weft.ir.library import resolve
-from weft.trace.interception.capture import Operator, is_plain_stand_in
+from weft.trace.interception.capture import Operator, is_usual_stand_in
 from weft.trace.interception.modes import open_blocks
 from weft.trace.lift import recurrent_layer
 
@@ -159,6 +159,9 @@ def _scaled(size: Any, factor: float) -> Any:
 
 
 CELLS: Mapping[Any, str] = MappingProxyType({torch.gru: "gru", torch.rnn_tanh: "rnn_tanh", torch.rnn_relu: "rnn_relu"})
+LSTM = "lstm"
+GATES = {**recurrent_layer.GATES, LSTM: 4}
+LSTM_MODE = 2  # as oneDNN counts kinds of cells
 KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ARGUMENTS = 9
 # The classes of the arguments behind the tensors: a symbol that stands for a number is none of them.
@@ -183,6 +186,8 @@ def taken_whole(function: Callable[..., Any], arguments: Sequence[Any], keywords
     """What to call in the place of a function of PyTorch: itself, or what does the same with fewer operators."""
     if function is torch.nn.functional.interpolate:
         return interpolated
+    if function is torch.lstm:
+        return _lstm if not keywords and _is_covered("lstm", arguments) and _has_symbols(arguments[0]) else function
     cell = CELLS.get(function)
     if cell is None or keywords or not _is_covered(cell, arguments):
         return function
@@ -193,17 +198,21 @@ def _is_covered(cell: str, arguments: Sequence[Any]) -> bool:
     """Whether a call is the usual one; what PyTorch refuses, it refuses in its own words."""
     if len(arguments) != ARGUMENTS or not isinstance(arguments[2], (list, tuple)):
         return False  # packed sequences
-    given, first, parameters, *plain = arguments
+    given, states, parameters, *plain = arguments
+    firsts = [*states] if isinstance(states, (list, tuple)) else [states]
     if not all(type(value) in kinds for value, kinds in zip(plain, PLAIN, strict=True)):
         return False
-    tensors = (given, first, *parameters)
-    if not all(isinstance(tensor, Tensor) and is_plain_stand_in(tensor) for tensor in tensors):
+    tensors = (given, *firsts, *parameters)
+    if len(firsts) != (2 if cell == LSTM else 1):
+        return False
+    if not all(isinstance(tensor, Tensor) and is_usual_stand_in(tensor) for tensor in tensors):
         return False
     if given.dtype not in KINDS or any(tensor.dtype is not given.dtype for tensor in tensors):
         return False
     if torch.is_autocast_enabled("cpu") or open_blocks():
         return False
-    return given.dim() == 3 and given.numel() > 0 and _fits(cell, RecurrentCall(*arguments))
+    usual = given.dim() == 3 and given.numel() > 0
+    return usual and all(_fits(cell, RecurrentCall(given, first, parameters, *plain)) for first in firsts)
 
 
 def _fits(cell: str, call: RecurrentCall) -> bool:
@@ -211,7 +220,7 @@ def _fits(cell: str, call: RecurrentCall) -> bool:
     if call.first.dim() != 3 or call.first.shape[:2] != (call.layers * directions, batch) or not call.first.shape[2]:
         return False
     size = call.first.shape[2]
-    rows = recurrent_layer.GATES[cell] * size
+    rows = GATES[cell] * size
     wanted: list[tuple[int, ...]] = []
     for layer in range(call.layers):
         width = size * directions if layer else call.given.shape[2]
@@ -235,6 +244,32 @@ def _layers(cell: str, *arguments: Any) -> tuple[Tensor, Tensor]:
         if call.dropout and call.train and layer < call.layers - 1:
             given = torch.dropout(given, call.dropout, True)
     return given.transpose(0, 1) if call.batch_first else given, torch.stack(last)
+
+
+def _lstm(
+    given: Tensor, states: Sequence[Tensor], parameters: Sequence[Tensor], *plain: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All layers of an LSTM whose sizes are symbols: PyTorch's function asks how many elements there are."""
+    call = RecurrentCall(given, states[0], parameters, *plain)
+    given = (given.transpose(0, 1) if call.batch_first else given).contiguous()
+    first, cells = (state.contiguous() for state in states)
+    count, ways, last = 4 if call.has_biases else 2, (False, True)[: 1 + call.both], []
+    size = first.shape[2]
+    for layer in range(call.layers):
+        found = []
+        for reverse in ways:
+            at = layer * len(ways) + reverse
+            weights = list(parameters[at * count : (at + 1) * count])
+            weights += [torch.zeros(weights[0].shape, dtype=given.dtype) for _ in range(4 - count)]
+            run = torch.ops.aten.mkldnn_rnn_layer.default
+            options = (reverse, [], LSTM_MODE, size, call.layers, call.has_biases, call.both, call.batch_first)
+            found.append(run(given, *weights, first[at], cells[at], *options, call.train))
+        last += [entry[1:3] for entry in found]
+        given = torch.cat([entry[0] for entry in found], -1) if call.both else found[0][0]
+        if call.dropout and call.train and layer < call.layers - 1:
+            given = torch.dropout(given, call.dropout, True)
+    hidden, cell = (torch.stack(entries) for entries in zip(*last, strict=True))
+    return given.transpose(0, 1) if call.batch_first else given, hidden, cell
 
 
 def _layer(kind: tuple[str, bool], given: Tensor, first: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

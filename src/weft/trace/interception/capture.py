@@ -456,13 +456,17 @@ def hint_of(number: Any) -> Any:
 
 def is_plain_stand_in(tensor: torch.Tensor) -> bool:
     """Whether a stand-in is of the CPU, and nothing but sizes, strides and a dtype tells what it is."""
+    return is_usual_stand_in(tensor) and not tensor._has_symbolic_sizes_strides  # type: ignore[attr-defined]
+
+
+def is_usual_stand_in(tensor: torch.Tensor) -> bool:
+    """The same of one whose sizes may be symbols."""
     return (
         isinstance(tensor, FakeTensor)
         and (tensor.constant, tensor.layout) == (None, torch.strided)
         and tensor.fake_device.type == "cpu"
         and not tensor.dtype.is_complex
         and not tensor.is_neg()
-        and not tensor._has_symbolic_sizes_strides
     )
 
 

@@ -22,6 +22,7 @@ from weft.trace.interception.capture import (
     is_listing,
     is_plain_stand_in,
     is_stand_in,
+    is_usual_stand_in,
     outside_tracing,
 )
 from weft.trace.interception.refusals import refuse
@@ -81,7 +82,7 @@ NOT_GIVEN = -1  # as many classes as the largest one says, which a program canno
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = NOT_GIVEN) -> torch.Tensor:
-    if num_classes != NOT_GIVEN and is_plain_stand_in(tensor):
+    if num_classes != NOT_GIVEN and is_usual_stand_in(tensor):
         if num_classes <= 0:
             empty = "Can not infer total number of classes from empty tensor."
             raise RuntimeError("Class values must be smaller than num_classes." if tensor.numel() else empty)
