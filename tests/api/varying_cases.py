@@ -72,6 +72,30 @@ NORM = nn.BatchNorm2d(6).eval()
 ENCODER = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
 
 
+LSTM = nn.LSTM(8, 6, 2, batch_first=True, bidirectional=True).eval()
+GRU = nn.GRU(8, 6, batch_first=True).eval()
+RNN = nn.RNN(8, 6).eval()
+ATTENTION = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+SAME = nn.Conv1d(8, 4, 3, padding="same")
+LOOK = torch.tensor([[[0.9, 0.1, 0.0], [0.0, 1.1, 0.1]]])
+
+
+def grouped(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    heads = x.unflatten(2, (4, 2)).transpose(1, 2)
+    return heads, heads[:, :2], heads[:, 2:]
+
+
+def with_a_view(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x + 1
+    return y, y[:, y.shape[1] // 2 :]
+
+
+def written(x: torch.Tensor, part: slice) -> torch.Tensor:
+    y = x.clone()
+    y[:, part] = 0.0
+    return y
+
+
 def attended(x: torch.Tensor, y: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
     query, key = x[:, None], x[:, None] if y is None else y[:, None]
     return F.scaled_dot_product_attention(query, key, key, **options)
@@ -164,4 +188,47 @@ CASES: dict[str, Case] = {
     "group norm": of_images(lambda x: F.group_norm(CONV(x), 3)),
     "batch norm of this batch": of_images(lambda x: F.batch_norm(x, None, None, training=True)),
     "layer norm of whole images": of_images(lambda x: F.layer_norm(x, x.shape[1:])),
+    "lstm": of_text(LSTM),
+    "gru": of_text(GRU),
+    "recurrent net": of_text(lambda x: RNN(x.transpose(0, 1))),
+    "attention of a module": of_text(
+        lambda x, mask: ATTENTION(x, x, x, key_padding_mask=~mask, need_weights=False)[0].sum(-1),
+        lambda batch, length: (torch.randn(batch, length, 8), torch.arange(length).expand(batch, length) < 2),
+    ),
+    "grouped queries": of_text(lambda x: F.scaled_dot_product_attention(*grouped(x), is_causal=True, enable_gqa=True)),
+    "largest places": of_text(lambda x: x.topk(x.shape[1] // 2, 1)),
+    "median": of_text(lambda x: x.median(1)),
+    "running product": of_text(lambda x: x.cumprod(0)),
+    "tiled": of_text(lambda x: x.tile(2, 3, 1)),
+    "repeated as often as there are": of_text(lambda x: x[:, 0].repeat(x.shape[1], 1)),
+    "same padding": of_text(lambda x: SAME(x.transpose(1, 2))),
+    "bags": of_places(lambda i: F.embedding_bag(i, TABLE)),
+    "codes": of_places(lambda i: F.one_hot(i, 40).float().sum(1)),
+    "means of classes": of_text(
+        lambda x, i: torch.zeros(x.shape[0], 70, 8).scatter_reduce(1, i, x, "mean"), with_places(70)
+    ),
+    "pairs of places": of_text(lambda x: torch.triu(torch.ones(x.shape[1], x.shape[1]), 1) * (x @ x.mT)),
+    "unit matrix": of_text(lambda x: torch.eye(x.shape[1]) + x @ x.mT),
+    "evenly spaced": of_text(lambda x: torch.linspace(0, 1, x.shape[1])[:, None] * x),
+    "sorted places": of_text(lambda x: torch.searchsorted(x.sort(-1)[0], x)),
+    "spectrum": of_text(lambda x: torch.fft.rfft(x, dim=1).abs()),
+    "solved": of_text(lambda x: torch.linalg.solve(x.mT @ x + torch.eye(8), x.mT)),
+    "last of each length": of_text(lambda x, n: x[torch.arange(x.shape[0]), n - 1], with_lengths),
+    "written in the first half": of_text(lambda x: written(x, slice(0, x.shape[1] // 2))),
+    "written in the second half": of_text(lambda x: written(x, slice(x.shape[1] // 2, None))),
+    "a transposed argument": of_text(lambda x: x.transpose(1, 2)),
+    "half of an argument": of_text(lambda x: x[:, x.shape[1] // 2 :]),
+    "a result and a view of it": of_text(with_a_view),
+    "larger smooth images": of_images(lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear")),
+    "images of a fixed size": of_images(lambda x: F.interpolate(x, size=(6, 6), mode="bicubic")),
+    "wrapped around": of_images(lambda x: F.pad(x, (1, 2, 1, 0), mode="circular")),
+    "less and more": of_images(lambda x: F.pad(x, (-1, 2, 0, 0)) * 2),
+    "largest of parts": of_images(lambda x: F.adaptive_max_pool2d(x, (2, 3))),
+    "windows over a border": of_images(lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)),
+    "places of the largest": of_images(lambda x: F.max_pool2d(x, 2, return_indices=True)),
+    "patches": of_images(lambda x: F.unfold(x, 3)),
+    "shuffled channels": of_images(lambda x: F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2)),
+    "sampled": of_images(
+        lambda x: F.grid_sample(x, F.affine_grid(LOOK.expand(x.shape[0], 2, 3), x.shape, False), align_corners=False)
+    ),
 }

@@ -1,4 +1,4 @@
-"""Small graphs for every rule of `passes/bounded.py`, written once for sizes that are numbers and for sizes that vary."""
+"""Write small graphs for every rule of `passes/bounded.py`, of sizes that are numbers or vary."""
 
 from __future__ import annotations
 
@@ -161,9 +161,7 @@ def sliced(start: Sequence[Any], stop: Sequence[Any], step: Sequence[int]) -> Ca
         sizes = (n, m + 3)
 
         def known(entries: Sequence[Any]) -> tuple[int, ...]:
-            return tuple(
-                entry(size) if callable(entry) else entry for entry, size in zip(entries, sizes, strict=True)
-            )
+            return tuple(entry(size) if callable(entry) else entry for entry, size in zip(entries, sizes, strict=True))
 
         part = g.build("slice", g.input(*sizes), start=known(start), stop=known(stop), step=known(step))
         return [part, g.build("sum", part, dimensions=(0, 1), keep=False)]

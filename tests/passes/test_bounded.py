@@ -97,4 +97,6 @@ def test_a_rule_gives_at_any_sizes_what_the_op_gives(rule: str, name: str) -> No
         ]
         results = interpret(found.graph, [*memories, *given])
         for result, within, right in zip(results, found.within, expected, strict=True):
-            torch.testing.assert_close(part(result, within, right.shape, sizes), right, rtol=1e-5, atol=1e-5, equal_nan=True)
+            torch.testing.assert_close(
+                part(result, within, right.shape, sizes), right, rtol=1e-5, atol=1e-5, equal_nan=True
+            )

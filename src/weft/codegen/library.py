@@ -117,11 +117,15 @@ class _Writer:
             return "[" + ", ".join(self._argument(item, fill) for item in argument) + "]"
         return fill(argument) or self.constant(argument)
 
-    def view(self, base: str, step: ViewStep) -> str:
-        """The text of a view step taken of a variable."""
-        text = self.call(
-            step.target, step.arguments, step.keywords, lambda item: base if isinstance(item, Hole) else None
-        )
+    def view(self, base: str, step: ViewStep, names: Sequence[str]) -> str:
+        """The text of a view step taken of a variable; numbers among its arguments are variables."""
+
+        def fill(item: Argument) -> str | None:
+            if isinstance(item, Operand):
+                return names[item.index]
+            return base if isinstance(item, Hole) else None
+
+        text = self.call(step.target, step.arguments, step.keywords, fill)
         return text if step.item is None else f"{text}[{step.item}]"
 
 
@@ -153,7 +157,7 @@ def _emit_update(writer: _Writer, step: LibraryStep) -> list[str]:
     for index, place in enumerate(call.written):
         text = bases[place.base]
         for view in place.path:
-            text = writer.view(text, view)
+            text = writer.view(text, view, names)
         lines.append(f"{name}_w{index} = {text}")
 
     def fill(item: Argument) -> str | None:

@@ -80,6 +80,24 @@ class Polynomial:
             return Polynomial.of({monomial: factor // divisor for monomial, factor in self.terms})
         return Polynomial.atom(Quotient(self, divisor))
 
+    def over_size(self, divisor: Polynomial) -> Polynomial | None:
+        """The quotient by a size of at least one, rounded down, where that is a polynomial; None where it is not."""
+        [(monomial, factor), *others] = divisor.terms or {((), 0): 0}.items()
+        if others or factor != 1 or len(monomial) != 1:
+            return None
+        found: dict[Monomial, int] = {}
+        rest = 0
+        for term, times in self.terms:
+            if monomial[0] in term:
+                place = term.index(monomial[0])
+                found[(*term[:place], *term[place + 1 :])] = times
+            elif term == ():
+                rest = times
+            else:
+                return None
+        quotient = Polynomial.of(found)
+        return quotient.plus(Polynomial.constant(rest)) if rest in (0, -1) else None
+
     def value(self, number_of: Callable[[Value], Any]) -> Any:
         """What it is for given sizes, or for whatever else knows sums, products and quotients."""
 

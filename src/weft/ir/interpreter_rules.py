@@ -46,17 +46,24 @@ def run_update(value: Value, *operands: Any) -> Any:
     """Run an operator that writes on private copies: its fresh results, then the copies."""
     call: Call = value.attributes["call"]
     copies = {place.base: private_copy(operands[place.base]) for place in call.written}
-    written = [take_path(copies[place.base], place.path) for place in call.written]
+    written = [take_path(copies[place.base], place.path, operands) for place in call.written]
     result = _run(call, filled(operands, written))
     fresh = [leaf for leaf in flat_results(result) if not any(_is_one_memory(leaf, tensor) for tensor in written)]
     results = (*fresh, *copies.values())
     return results if isinstance(value.type, TupleType) else results[0]
 
 
-def take_path(tensor: torch.Tensor, path: Path) -> torch.Tensor:
-    """The view of a tensor that a path leads to."""
+def take_path(tensor: torch.Tensor, path: Path, operands: Sequence[Any] = ()) -> torch.Tensor:
+    """The view of a tensor that a path leads to; its numbers may be operands of the call that writes there."""
+
+    def given(arguments: Any) -> Any:
+        return map_arguments(
+            _step_arguments(tensor, arguments),
+            lambda leaf: operands[leaf.index] if isinstance(leaf, Operand) else leaf,
+        )
+
     for step in path:
-        arguments, keywords = _step_arguments(tensor, step.arguments), dict(_step_arguments(tensor, step.keywords))
+        arguments, keywords = given(step.arguments), dict(given(step.keywords))
         whole = library.resolve(step.target)(*arguments, **keywords)
         tensor = whole if step.item is None else flat_results(whole)[step.item]
         if not isinstance(tensor, torch.Tensor):

@@ -13,8 +13,8 @@ A Graph is a list of inputs, a list of values, a list of writes and a list of re
    - `constant`: the tensor has the declared dtype, shape and device.
    - `number`: a known operator of operands (all numbers) and literals; the declared type is a number.
    - `library`: a call that writes nothing; its operands are tensors (also of sizes that only a run knows) or numbers,
-     each used by an argument. It may give
-     several results: then its type is the tuple of them, lists opened, with nothing for an absent one.
+     each used by an argument. It may give several results: then its type is the tuple of them, lists opened, with
+     nothing for an absent one.
    - `update`: a call that writes; each written argument stands for a view of a private copy of one operand (a base).
      Its results are the operator's own (lists opened, nothing for an absent one or none at all) without those that are
      the written arguments, and then the new state of each base, in the order in which the bases are first written; the
@@ -22,7 +22,8 @@ A Graph is a list of inputs, a list of values, a list of writes and a list of re
    - `item`: picks from an operand whose type is a tuple; the declared type is that item's.
    - `random_state`: a tensor of bytes.
 6. Only `item` takes a tuple; nothing takes the result of an op that gives nothing.
-7. A path is a list of view operators, each applied to one tensor and literals. It refers to no values.
+7. A path is a list of view operators, each applied to one tensor and literals. It refers to no values; that of a place
+   where a call writes may refer to numbers among the call's operands.
 8. A write is into a tensor input, from a tensor value, of the input's dtype; without a path, of its shape.
 9. A result is an input or a value, a tensor or a number. A path leads to it from a tensor.
 10. Values whose op or operator has an effect keep their order; the list is that order.
@@ -37,7 +38,7 @@ import torch
 
 from weft.errors import InternalError, UsageError, counted, source_line
 from weft.ir import library
-from weft.ir.calls import HOLE, Argument, Call, Operand, Path, WrittenArgument
+from weft.ir.calls import HOLE, Argument, Call, Operand, Path, ViewStep, WrittenArgument
 from weft.ir.graph import Graph, Result, Value, Write
 from weft.ir.literals import LITERALS
 from weft.ir.number_operators import NUMBER_OPERATORS
@@ -60,16 +61,23 @@ def call_leaves(call: Call) -> list[Any]:
     return [leaf for argument in arguments for leaf in leaves(argument)]
 
 
-def path_problems(path: Path) -> Iterator[str]:
-    """What is wrong with a path: each step is an operator applied to one tensor, the hole, and to literals."""
+def path_problems(path: Path, *, in_call: bool = False) -> Iterator[str]:
+    """What is wrong with a path: each step is an operator applied to one tensor, the hole, and to literals.
+
+    Where a call writes, numbers among its operands may stand for literals.
+    """
     for step in path:
-        found = call_leaves(Call(step.target, step.arguments, step.keywords))
+        found = call_leaves(_as_call(step))
         yield from _name_problems(step.target)
         if HOLE not in found:
             yield f"the view step {step.target} is applied to nothing"
-        if any(isinstance(leaf, Operand | WrittenArgument) for leaf in found):
+        if any(isinstance(leaf, WrittenArgument if in_call else Operand | WrittenArgument) for leaf in found):
             yield f"the view step {step.target} refers to values"
         yield from _literal_problems(step.target, found)
+
+
+def _as_call(step: ViewStep) -> Call:
+    return Call(step.target, step.arguments, step.keywords)
 
 
 def library_problems(value: Value) -> Iterator[str]:
@@ -91,7 +99,8 @@ def update_problems(value: Value) -> Iterator[str]:
     call: Call = value.attributes["call"]
     found = call_leaves(call)
     bases = list(dict.fromkeys(place.base for place in call.written))
-    used = {leaf.index for leaf in found if isinstance(leaf, Operand)} | set(bases)
+    in_paths = [leaf for place in call.written for step in place.path for leaf in call_leaves(_as_call(step))]
+    used = {leaf.index for leaf in (*found, *in_paths) if isinstance(leaf, Operand)} | set(bases)
     yield from _call_problems(value, found, used)
     if not call.written:
         yield "an update that writes nothing"
@@ -99,7 +108,7 @@ def update_problems(value: Value) -> Iterator[str]:
     if written != set(range(len(call.written))):
         yield f"arguments stand for written places {sorted(written)}; there are {len(call.written)} places"
     for place in call.written:
-        yield from path_problems(place.path)
+        yield from path_problems(place.path, in_call=True)
     known = [base for base in bases if 0 <= base < len(value.operands)]
     if len(known) < len(bases):
         yield f"a written place is in operand {max(bases)}; there are {len(value.operands)}"

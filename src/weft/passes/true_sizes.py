@@ -7,13 +7,14 @@ what it gives, and that goes to the beginning of larger memory. In between, size
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from weft.errors import ExecutionError
-from weft.ir.calls import Call, Operand, map_arguments
+from weft.ir.calls import Call, Operand, ViewStep, map_arguments
 from weft.ir.extents import Extent, Polynomial, today
 from weft.ir.graph import Value
 from weft.ir.sharing import looks_elsewhere
@@ -94,6 +95,15 @@ class _Written:
         """A leaf of an argument: sizes that vary are numbers of the Graph."""
         return self.size(leaf.expression) if isinstance(leaf, Extent) else leaf
 
+    def keywords(self, keywords: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Any], ...]:
+        """Arguments by name."""
+        return tuple((name, map_arguments(argument, self.argument)) for name, argument in keywords)
+
+    def step(self, step: ViewStep) -> ViewStep:
+        """A view that is written to."""
+        arguments = map_arguments(step.arguments, self.argument)
+        return replace(step, arguments=arguments, keywords=self.keywords(step.keywords))
+
 
 class TrueSizes:
     """Runs calls at the sizes of a call, within one Graph that is being rebuilt."""
@@ -153,15 +163,15 @@ class TrueSizes:
         if value.op not in ("library", "update"):
             raise UnboundedError(f"{value.op} is no call of an operator")
         call: Call = value.attributes["call"]
-        if looks_elsewhere(call, value.operands) or has_extents(tuple(_path_leaves(call))):
+        if looks_elsewhere(call, value.operands):
             raise UnboundedError(f"{call.target} reads memory as such")
         now = self.bounder.lifted.now
         written = _Written(self.bounder, [self._cut(now.get(operand, operand)) for operand in value.operands])
         again = Call(
             call.target,
             map_arguments(call.arguments, written.argument),
-            tuple((name, map_arguments(argument, written.argument)) for name, argument in call.keywords),
-            call.written,
+            written.keywords(call.keywords),
+            tuple(replace(place, path=tuple(map(written.step, place.path))) for place in call.written),
         )
         new = Value(
             value.op, tuple(written.operands), _unsized(value.type), MappingProxyType({"call": again}), value.place
@@ -219,9 +229,3 @@ def _unsized(kind: Type) -> Type:
     if isinstance(kind, TupleType):
         return TupleType(tuple(map(_unsized, kind.items)))
     return UnsizedType(kind.dtype, kind.device) if isinstance(kind, TensorType) and has_extents(kind) else kind
-
-
-def _path_leaves(call: Call) -> list[Any]:
-    """What the views that a call writes are made with."""
-    steps = [step for place in call.written for step in place.path]
-    return [argument for step in steps for argument in (*step.arguments, *(entry for _, entry in step.keywords))]

@@ -11,12 +11,13 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
+from sympy import Ge
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -33,7 +34,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, Max, Min
 from torch.utils._sympy.printers import PythonPrinter
 from typing_extensions import Self
 
@@ -378,12 +379,25 @@ def extent_of(size: Any) -> int:
     """A size of a stand-in as a number; one that varies knows what it is made of, and stays free."""
     if not isinstance(size, torch.SymInt):
         return int(size)
-    expression, sizes = size.node.expr, size.node.shape_env.sizes
+    shapes = size.node.shape_env
+    expression, sizes = size.node.expr, shapes.sizes
     if not sizes:
         return int(size)
+    if expression.has(Min, Max):
+        expression = _decided(expression, shapes)
     if expression.is_number:
         return int(expression)
     return Extent(int(size.node.hint), _polynomial(expression, sizes))
+
+
+def _decided(expression: Any, shapes: Any) -> Any:
+    """An expression without Min and Max: which one it is is decided as it is for the largest sizes, and is a guard."""
+
+    def decided(*given: Any, largest: bool) -> Any:
+        return reduce(lambda one, other: one if shapes.evaluate_expr(Ge(one, other)) is largest else other, given)
+
+    found = expression.replace(Min, partial(decided, largest=False))
+    return found.replace(Max, partial(decided, largest=True))
 
 
 def _polynomial(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
@@ -401,6 +415,9 @@ def _polynomial(expression: Any, sizes: Mapping[Any, Value]) -> Polynomial:
         return reduce(Polynomial.times, [parts[0]] * divisor)
     if isinstance(expression, FloorDiv) and divisor is not None and divisor > 0:
         return parts[0].over(divisor)
+    quotient = parts[0].over_size(parts[1]) if isinstance(expression, FloorDiv) else None
+    if quotient is not None:
+        return quotient
     raise FixedSizeError(f"a size is {expression}")
 
 
