@@ -11,7 +11,7 @@ from tests.conformance.sweep import Options, chosen
 
 from weft.config import overrides
 
-SAMPLES_OF_AN_ENTRY = {
+SAMPLES_OF_AN_ENTRY: dict[str, float] = {
     "values": 4,
     "inplace": 1,
     "streams": 1,
@@ -20,8 +20,9 @@ SAMPLES_OF_AN_ENTRY = {
     "modules": 1,
     "layouts": 1,
     "programs": 3,
+    "sizes": 0.3,
 }
-NATIVE_SAMPLES_OF_AN_ENTRY = {
+NATIVE_SAMPLES_OF_AN_ENTRY: dict[str, float] = {
     "values": 2,
     "inplace": 1,
     "gradients": 1,
@@ -30,6 +31,7 @@ NATIVE_SAMPLES_OF_AN_ENTRY = {
     "layouts": 1,
     "programs": 3,
     "graphs": 2,
+    "sizes": 0.1,
 }
 SHARDS = {
     "values": 16,
@@ -40,6 +42,7 @@ SHARDS = {
     "modules": 8,
     "layouts": 1,
     "programs": 2,
+    "sizes": 4,
 }
 NATIVE_SHARDS = {
     "values": 16,
@@ -50,6 +53,7 @@ NATIVE_SHARDS = {
     "layouts": 1,
     "programs": 4,
     "graphs": 2,
+    "sizes": 2,
 }
 LEAST_VALUES = 2000
 
