@@ -42,7 +42,7 @@ SHARDS = {
     "modules": 8,
     "layouts": 1,
     "programs": 2,
-    "sizes": 4,
+    "sizes": 8,
 }
 NATIVE_SHARDS = {
     "values": 16,
@@ -53,7 +53,7 @@ NATIVE_SHARDS = {
     "layouts": 1,
     "programs": 4,
     "graphs": 2,
-    "sizes": 2,
+    "sizes": 4,
 }
 LEAST_VALUES = 2000
 
