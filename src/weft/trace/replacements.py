@@ -262,7 +262,16 @@ def _lstm(
             weights = list(parameters[at * count : (at + 1) * count])
             weights += [torch.zeros(weights[0].shape, dtype=given.dtype) for _ in range(4 - count)]
             run = torch.ops.aten.mkldnn_rnn_layer.default
-            options = (reverse, [], LSTM_MODE, size, call.layers, call.has_biases, call.both, call.batch_first)
+            options: tuple[Any, ...] = (
+                reverse,
+                [],
+                LSTM_MODE,
+                size,
+                call.layers,
+                call.has_biases,
+                call.both,
+                call.batch_first,
+            )
             found.append(run(given, *weights, first[at], cells[at], *options, call.train))
         last += [entry[1:3] for entry in found]
         given = torch.cat([entry[0] for entry in found], -1) if call.both else found[0][0]

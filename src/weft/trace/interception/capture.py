@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.utils._pytree as pytree
-from sympy import Ge
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -394,7 +393,7 @@ def _decided(expression: Any, shapes: Any) -> Any:
     """An expression without Min and Max: which one it is is decided as it is for the largest sizes, and is a guard."""
 
     def decided(*given: Any, largest: bool) -> Any:
-        return reduce(lambda one, other: one if shapes.evaluate_expr(Ge(one, other)) is largest else other, given)
+        return reduce(lambda one, other: one if shapes.evaluate_expr(one >= other) is largest else other, given)
 
     found = expression.replace(Min, partial(decided, largest=False))
     return found.replace(Max, partial(decided, largest=True))
@@ -473,7 +472,7 @@ def hint_of(number: Any) -> Any:
 
 def is_plain_stand_in(tensor: torch.Tensor) -> bool:
     """Whether a stand-in is of the CPU, and nothing but sizes, strides and a dtype tells what it is."""
-    return is_usual_stand_in(tensor) and not tensor._has_symbolic_sizes_strides  # type: ignore[attr-defined]
+    return is_usual_stand_in(tensor) and not tensor._has_symbolic_sizes_strides
 
 
 def is_usual_stand_in(tensor: torch.Tensor) -> bool:
