@@ -10,6 +10,9 @@ Interpolation of images whose sizes vary: PyTorch's functions compute the sizes 
 A call of `torch.gru`, `torch.rnn_tanh` or `torch.rnn_relu`: an operator for each layer and direction. Only where that
 changes nothing but what is recorded: on plain stand-ins of the CPU, outside autocast, and where nobody looks at what is
 saved or carries tangents.
+
+A batch norm that averages over all batches, whose share of the average is a tensor: the kernel takes a number, so that
+it gives the statistics of the batch alone, and tensors add them to the average.
 """
 
 from __future__ import annotations
@@ -188,10 +191,34 @@ def taken_whole(function: Callable[..., Any], arguments: Sequence[Any], keywords
         return interpolated
     if function is torch.lstm:
         return _lstm if not keywords and _is_covered("lstm", arguments) and _has_symbols(arguments[0]) else function
+    if function is torch.nn.functional.batch_norm and isinstance(_share(*arguments, **keywords), Tensor):
+        return _averaging_batch_norm
     cell = CELLS.get(function)
     if cell is None or keywords or not _is_covered(cell, arguments):
         return function
     return partial(_layers, cell)
+
+
+def _share(*arguments: Any, momentum: Any = 0.1, **_: Any) -> Any:
+    """How much of a new average a batch is, of a call of batch norm."""
+    return arguments[6] if len(arguments) > 6 else momentum
+
+
+def _averaging_batch_norm(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, *arguments: Any, **keywords: Any
+) -> Tensor:
+    """The same, with averages that are told apart from the statistics of the batch."""
+    names = ("weight", "bias", "training", "momentum", "eps")
+    given = {**dict(zip(names, arguments, strict=False)), **keywords}
+    share = given.pop("momentum")
+    if running_mean is None or running_var is None or not given.get("training"):
+        return torch.nn.functional.batch_norm(x, running_mean, running_var, momentum=0.0, **given)
+    mean, variance = torch.zeros_like(running_mean), torch.ones_like(running_var)
+    found = torch.nn.functional.batch_norm(x, mean, variance, momentum=1.0, **given)
+    with torch.no_grad():
+        for average, new in ((running_mean, mean), (running_var, variance)):
+            average.copy_((1 - share) * average + share * new)
+    return found
 
 
 def _is_covered(cell: str, arguments: Sequence[Any]) -> bool:

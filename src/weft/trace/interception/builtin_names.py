@@ -2,7 +2,8 @@
 
 `type(x)` and `id(x)` ask nobody: of a stand-in they tell of the stand-in itself. In the modules of traced functions
 that mention such a name, another object stands under it while they are traced: of what is no stand-in it says what the
-builtin says, so that other threads that run the same module do not notice.
+builtin says, so that other threads that run the same module do not notice. So it is with `float(x)` where PyTorch's
+batch norm divides by the count of batches, whose share of an average is a tensor then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.trace.interception.capture import is_stand_in
+from weft.trace.interception.capture import is_stand_in, real_stand_in
 
 CLASSES: Mapping[type, type] = MappingProxyType({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
@@ -77,6 +78,23 @@ def identity_of(thing: Any) -> int:
     return StandInIdentity(found) if is_stand_in(thing) else found
 
 
+class BatchCount:
+    """A count of batches that is another one at each run."""
+
+    def __init__(self, count: torch.Tensor) -> None:
+        self._count = count
+
+    def __rtruediv__(self, one: float) -> torch.Tensor:
+        return one / self._count
+
+
+def number_of(thing: Any) -> Any:
+    """The builtin `float` for batch norm, which leaves the count of batches in its tensor."""
+    found = real_stand_in(thing) if isinstance(thing, torch.Tensor) else thing
+    return BatchCount(found) if is_stand_in(found) else float(found)
+
+
+OF_BATCH_NORM: Mapping[str, Any] = MappingProxyType({"float": number_of})
 NAMES: Mapping[str, Any] = MappingProxyType({"type": ClassOf(), "id": identity_of})
 _lock = Lock()
 _in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
@@ -84,17 +102,18 @@ _in_use: dict[int, int] = {}  # how many traces have put the names into a namesp
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    return type(thing) is ClassOf or thing is identity_of
+    return type(thing) is ClassOf or thing is identity_of or thing is number_of
 
 
 @contextmanager
 def builtin_names(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
     """While entered, global names of these namespaces that would be builtins know of stand-ins."""
-    spaces = list(namespaces)
+    batch_norm = vars(torch.nn.modules.batchnorm)
+    spaces = [*(space for space in namespaces if space is not batch_norm), batch_norm]
     with _lock:
         for space in spaces:
             _in_use[id(space)] = _in_use.get(id(space), 0) + 1
-            for name, known in NAMES.items():
+            for name, known in _names_of(space).items():
                 space.setdefault(name, known)
     try:
         yield
@@ -107,7 +126,11 @@ def builtin_names(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
                     _take_away(space)
 
 
+def _names_of(space: dict[str, Any]) -> Mapping[str, Any]:
+    return OF_BATCH_NORM if space is vars(torch.nn.modules.batchnorm) else NAMES
+
+
 def _take_away(space: dict[str, Any]) -> None:
-    for name, known in NAMES.items():
+    for name, known in _names_of(space).items():
         if space.get(name) is known:
             del space[name]

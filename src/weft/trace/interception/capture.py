@@ -90,6 +90,9 @@ class _OperatorMode(TorchDispatchMode):
         keywords = kwargs or {}
         if self.quiet or func.namespace == "prim":
             return func(*args, **keywords)
+        if func.namespace == "profiler":  # record_function("name"): it is for whoever profiles the trace
+            with outside_tracing():
+                return func(*args, **keywords)
         if _is_composite(func.name()) and not _has_kernel(func.name(), (*args, *keywords.values())):
             # Inference mode skips autograd, and with it the step that takes composite operators apart.
             with self:

@@ -31,12 +31,6 @@ OF_LIBRARY: tuple[tuple[str, str, str], ...] = (
         + KEEP_EAGER,
     ),
     (
-        "torch/nn/modules/batchnorm.py",
-        ONCE,
-        "give batch norm a momentum, as one of None is a count in Python; around torch.optim.swa_utils.update_bn "
-        "restore the imperative module with weft.hybridize(net, False); or " + KEEP_EAGER,
-    ),
-    (
         "torch/nn/utils/rnn.py",
         SIZES,
         "give the layer the padded batch: in one direction nothing behind the end of a sequence reaches what is before "

@@ -254,12 +254,18 @@ def _like(found: Any, result: Any, given: Any) -> Any:
     if structure != other:
         return result
     memories = {storage_key(tensor) for tensor in tensors_of(given)}
-    new = [
-        one if not isinstance(one, torch.Tensor) or storage_key(one) in memories or _look(one) == _look(two)
-        else one.new_empty_strided(two.shape, two.stride(), dtype=two.dtype)
-        for one, two in zip(old, real, strict=True)
-    ]  # fmt: skip
+    new = [_one_like(two, one, memories) for one, two in zip(old, real, strict=True)]
     return result if all(one is two for one, two in zip(old, new, strict=True)) else structure.unflatten(new)
+
+
+def _one_like(found: Any, result: Any, memories: set[int]) -> Any:
+    if not isinstance(result, torch.Tensor) or storage_key(result) in memories:
+        return result
+    if not isinstance(found, torch.Tensor):
+        return found  # a gradient that was not asked for
+    if _look(result) == _look(found):
+        return result
+    return result.new_empty_strided(found.shape, found.stride(), dtype=found.dtype)
 
 
 def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
