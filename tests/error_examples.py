@@ -106,8 +106,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",
     ),
     "memory replaced": (
+        "def f(x):\n    x.data = torch.zeros(3)\n\n\nweft.hybridize(f)(torch.ones(2))",
         "def f(x):\n    x.data = torch.zeros(2)\n\n\nweft.hybridize(f)(torch.ones(2))",
-        "def f(x):\n    x.copy_(torch.zeros(2))\n\n\nweft.hybridize(f)(torch.ones(2))",
     ),
     "input reshaped in place": (
         "f = weft.hybridize(lambda x: x.t_())\nf(torch.ones(2, 3))",

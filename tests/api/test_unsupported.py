@@ -319,14 +319,6 @@ def test_distributions_whose_own_checks_branch_say_how_not_to() -> None:
     torch.testing.assert_close(weft.hybridize(drawn)(chance, False), drawn(chance, False))
 
 
-def test_batch_norm_that_counts_batches_says_how_to_go_on() -> None:
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None))
-    x = torch.randn(5, 3)
-    error = refused(net, x)
-    assert "weft.hybridize(net, False)" in error.fix
-    weft.hybridize(net, False)(x)
-
-
 def test_packed_sequences_say_how_to_go_on() -> None:
     lengths = torch.tensor([2, 4, 1])
     x = torch.randn(3, 4, 5)

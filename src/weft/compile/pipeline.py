@@ -253,7 +253,7 @@ def lifted(graph: Graph) -> Graph:
 
 def rarely_changing(traced: Traced) -> frozenset[Value]:
     """Give the inputs that are weights: those that the function reached by itself and does not write."""
-    changing = {*(write.input for write in traced.graph.writes), *traced.moving}
+    changing = {*(write.input for write in traced.graph.writes), *traced.moving, *traced.replaced}
     return frozenset(entry.value for entry in traced.inputs if entry.argument is None and entry.value not in changing)
 
 

@@ -50,12 +50,14 @@ class Program:
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
         leaves += (leaf for inside, _ in traced.made for leaf in inside)
+        leaves += (leaf for _, leaf in traced.data)
         by_index = {leaf.index: leaf.requires_grad for leaf in leaves if isinstance(leaf, TensorLeaf)}
         # A program that gives new tensors and writes nothing needs no edge.
         self._is_new = not traced.kept and not traced.made and _are_new(shown, traced.leaves)
         self._modes = RunModes(traced, shown)
         self._flags = traced.flags if traced.flags.inputs else None
-        self._is_new = self._is_new and not self._modes and self._flags is None
+        self._data = [(number, leaf.index) for number, leaf in traced.data]
+        self._is_new = self._is_new and not (self._modes or self._flags or self._data)
         self._bare = self._is_new and traced.structure.is_leaf()
         self._row = flat_kind(traced.structure)
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
@@ -197,11 +199,18 @@ class Program:
             with _without_autocast(), self._modes.entered():
                 outputs = self._execute(inputs)
                 results = self._modes.marked(self._boundary.apply(inputs, outputs))
+            self._replace_data(inputs, results)
             return self._returned.apply(results, containers, inputs[self._first_number :])
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
+        self._replace_data(inputs, results)
         return self._returned.apply(results, containers, inputs[self._first_number :])
+
+    def _replace_data(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """Give inputs the memory of results, where the code does."""
+        for number, index in self._data:
+            inputs[number].data = results[index]
 
     @property
     def may_be_bound(self) -> bool:

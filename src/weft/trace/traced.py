@@ -74,6 +74,7 @@ class Traced:
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where code has indexed by counted numbers
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
     flags: GradientFlags = field(default_factory=GradientFlags)  # what is made to require a gradient, or not to
+    data: tuple[tuple[int, TensorLeaf], ...] = ()  # inputs that are given other memory: that of a result
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
     precision: str = "float32"  # of products, see weft.compile.precision
 
@@ -85,6 +86,11 @@ class Traced:
         return any(entry.slot.given is not None for entry in self.kept) or any(
             isinstance(leaf, GivenLeaf) for leaf in (*leaves, *inside)
         )
+
+    @property
+    def replaced(self) -> frozenset[Value]:
+        """The inputs that each run gives other memory."""
+        return frozenset(self.inputs[number].value for number, _ in self.data)
 
     def gives(self, slot: Location) -> bool:
         """Whether each run puts something in this place, whatever was there."""
@@ -312,18 +318,15 @@ def traced_once(request: Request) -> Traced:
     settled = [change.settled(real, tracer.constant, apart) for change in changes]
     rebound = [found for found in settled if isinstance(found, Rebound)]
     constants += [found for found in settled if isinstance(found, KeptConstant)]
-    touched = kept.touched()
-    for slot in request.places:
-        touched.give(slot.container, frozenset({slot.key}))
-        touched.take_number(slot.container, slot.key)
-    for entry in rebound:
-        if entry.slot.given is None:
-            touched.give(entry.slot.container, entry.keys)
+    touched = _touched_by(kept, request, rebound)
     put = [leaf for entry in rebound for leaf in entry.leaves]
     everything = [
         *trace.leaves,
         *map(tracer.number_leaf, (*put, *(leaf for leaves, _ in apart.made for leaf in leaves))),
     ]
+    replaced = tracer.replaced_memory()
+    first_replaced = len(everything)
+    everything += [tensor for _, tensor in replaced]
     tracer.check(everything)
     made = made_leaves(trace.inputs, everything)
     described, writes = outcome(tracer.recorder, everything)
@@ -364,10 +367,23 @@ def traced_once(request: Request) -> Traced:
         tracer.counted_index,
         tuple(constants),
         flags,
+        tuple((number, leaf) for (number, _), leaf in zip(replaced, leaves[first_replaced:], strict=True)),
         _spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)
     return traced
+
+
+def _touched_by(kept: Kept, request: Request, rebound: Sequence[Rebound]) -> Touched:
+    """What the code changed as it was traced, and where each run puts things."""
+    touched = kept.touched()
+    for slot in request.places:
+        touched.give(slot.container, frozenset({slot.key}))
+        touched.take_number(slot.container, slot.key)
+    for entry in rebound:
+        if entry.slot.given is None:
+            touched.give(entry.slot.container, entry.keys)
+    return touched
 
 
 def _gradient(tracer: Tracer, graph: Graph, roots: Mapping[Value, torch.Tensor]) -> tuple[Gradient, Touched]:

@@ -40,7 +40,14 @@ from weft.trace.interception.capture import (
     tree_map_only,
     without_functions,
 )
-from weft.trace.interception.functions import FROM_VALUES, VALUE_OPERATORS, kind_of_refusal, stays, with_check
+from weft.trace.interception.functions import (
+    FROM_VALUES,
+    VALUE_OPERATORS,
+    kind_of_refusal,
+    puts_data,
+    stays,
+    with_check,
+)
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
 from weft.trace.interception.user_lines import user_place
 from weft.trace.memory import TensorState
@@ -64,6 +71,7 @@ from weft.trace.python_state.tensor_facts import (
 from weft.trace.python_state.trees import TakenApart
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
 from weft.trace.recorder import CallBuilder, Recorder
+from weft.trace.replaced_memory import ReplacedMemory
 from weft.trace.replacements import REPLACEMENTS, taken_whole, with_lengths_in_tensors
 from weft.trace.results.corrections import CORRECTIONS, correct_strides
 from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsized_types
@@ -183,6 +191,7 @@ class Tracer:
         self._drawn = DrawnSources(sources, lambda one: places.get(id(one), ()), self._add_draw)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
+        self.memory = ReplacedMemory(self.recorder)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
 
     # -- running ------------------------------------------------------------------------------------------------
@@ -338,6 +347,11 @@ class Tracer:
             if isinstance(entry.later, Draw) and entry.symbol in symbols:
                 refuse("python draw", entry.later.place)
 
+    def replaced_memory(self) -> list[tuple[int, torch.Tensor]]:
+        """The inputs that are given other memory, by number, and tensors over that."""
+        with self.interception:
+            return self.memory.of_inputs(self.trace.inputs)
+
     @property
     def counted_index(self) -> frozenset[tuple[int, int]]:
         """Where code has indexed by counted numbers."""
@@ -480,6 +494,9 @@ class Tracer:
         unmoved = stays(function, arguments, keywords)
         if unmoved is not None:
             return unmoved, arguments, keywords
+        if puts_data(function):
+            arguments = self._stand_ins(arguments)
+            return self.memory.replaced(arguments), arguments, keywords
         kind = kind_of_refusal(function, arguments)
         if kind is not None and not (
             kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)

@@ -43,7 +43,6 @@ FORBIDDEN: Mapping[Callable[..., Any], str] = MappingProxyType(
         torch.Tensor.data_ptr: "address",
         torch.Tensor.backward: "backward inside",
         torch.Tensor.grad.__get__: "gradient read",  # type: ignore[union-attr]
-        torch.Tensor.data.__set__: "memory replaced",  # type: ignore[attr-defined]
         torch.Tensor.set_: "memory replaced",
     }
 )
@@ -56,7 +55,7 @@ def kind_of_refusal(function: Callable[..., Any], arguments: Any = ()) -> str | 
         return "list"
     if kind == "text" and arguments and not arguments[1]:
         return None  # without a format, a stand-in shows its type and sizes
-    return "memory replaced" if kind is None and puts_data(function) else kind
+    return kind
 
 
 def puts_data(function: Callable[..., Any]) -> bool:

@@ -154,8 +154,8 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         ),
         "memory replaced": (
             "the program replaces the memory of a tensor",
-            "set_() and assigning .data change what a tensor is, and that cannot be part of a program",
-            "copy into the tensor with copy_(), or " + KEEP_EAGER,
+            "set_(), and .data of other sizes, strides or another type, change what a tensor is for the next call",
+            "assign .data of the same sizes and type, copy into the tensor with copy_(), or " + KEEP_EAGER,
         ),
         "forward mode": (
             "the program is differentiated in forward mode",
