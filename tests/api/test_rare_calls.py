@@ -12,6 +12,8 @@ from weft.api.rare_calls import MOST_REMEMBERED, RareCalls
 from weft.config import overrides
 from weft.trace.signature import tensor_key
 
+pytestmark = pytest.mark.usefixtures("exact_sizes")
+
 
 class Clock:
     """Seconds that pass when the test says so."""

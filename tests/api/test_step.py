@@ -623,6 +623,7 @@ def test_what_is_no_module_or_no_optimizer_is_refused() -> None:
 # -- what a step shows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("exact_sizes")
 def test_a_step_explains_itself_and_shows_its_program(caplog: pytest.LogCaptureFixture) -> None:
     net = mlp()
     step = weft.step(net, ENTROPY, SGD(net.parameters()))

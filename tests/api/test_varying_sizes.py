@@ -46,11 +46,11 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(BlockPool, "take", take_block)
 
-    def take(self: VaryingInput, tensor: torch.Tensor) -> torch.Tensor:
-        memory = taken(self, tensor)
+    def take(self: VaryingInput, tensor: torch.Tensor, taker: Any) -> torch.Tensor:
+        memory = taken(self, tensor, taker)
         if memory.is_floating_point():
             memory.fill_(float("nan"))
-            memory[tuple(map(slice, tensor.shape))].copy_(tensor)
+            self.put(memory, tensor, taker)
         return memory
 
     monkeypatch.setattr(VaryingInput, "take", take)

@@ -27,7 +27,7 @@ from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.numbers import FreeNumbers
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.api.refused_calls import RefusedCalls
-from weft.api.varying import VaryingProgram, VaryingPrograms
+from weft.api.varying import Shapes, Sizes, VaryingProgram, VaryingPrograms
 from weft.compile.ahead import compile_ahead
 from weft.compile.pipeline import trace
 from weft.compile.precision import FULL
@@ -81,6 +81,13 @@ class FlatCall:
 
 class _ReachedError(Exception):
     """Objects among the arguments are reached by the function itself, too: the call is to be flattened again."""
+
+
+def _zeros_like(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor of another shape that carries gradients as one does."""
+    with torch.inference_mode(False), torch.enable_grad():
+        found = tensor.detach().new_zeros(shape).requires_grad_(tensor.requires_grad)
+        return found if tensor.is_leaf else found.clone()
 
 
 class Hybrid:
@@ -290,7 +297,7 @@ class Hybrid:
 
     def _find_varying(self, key: Key, call: FlatCall) -> VaryingProgram | None:
         """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
-        if not self.sizes_vary or torch.is_grad_enabled():
+        if not self.sizes_vary:
             return None
         found = self.varying.find(key, call.leaves)
         if found is not None and not found.is_worth_less(call.leaves):
@@ -317,14 +324,14 @@ class Hybrid:
     def _make_varying(
         self,
         call: FlatCall,
-        tops: Mapping[int, tuple[int, ...]],
-        varying: Mapping[int, frozenset[int]],
+        tops: Shapes,
+        varying: Sizes,
         ties: Mapping[SizeSpot, SizeTie],
     ) -> tuple[Traced, Guarded[Program] | None]:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
         # One tensor that is several arguments stays one: code may ask.
-        large = {id(call.leaves[place]): call.leaves[place].new_zeros(tops[place]) for place in varying}
+        large = {id(call.leaves[place]): _zeros_like(call.leaves[place], tops[place]) for place in varying}
         leaves = [large.get(id(leaf), leaf) for leaf in call.leaves]
         arguments, keywords = tree_unflatten(leaves, call.structure)
         roots = self._roots(call)
@@ -333,8 +340,17 @@ class Hybrid:
             raise UnsupportedError(f"the sizes of {self.name} do not vary", why="it has an argument itself, too")
         request = self._request(self.flat_call(arguments, keywords), state)
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
-        with torch.inference_mode(False), torch.no_grad(), told[0], told[1], told[2]:
-            traced = trace_varying(request, varying, ties)
+        with torch.inference_mode(False), torch.set_grad_enabled(request.around.grad), told[0], told[1], told[2]:
+            try:
+                traced = trace_varying(request, varying, ties)
+            except (WeftError, MemoryError):
+                raise
+            except Exception as error:
+                why = f"at larger sizes the code raises {type(error).__name__}: {error}"
+                raise UnsupportedError(f"the sizes of {self.name} do not vary", why=why) from error
+            if traced.fixed:
+                self._numbers.fix(call.structure, traced.fixed)
+                raise UnsupportedError(f"the sizes of {self.name} do not vary", why="numbers decide something")
             sizes = [call.leaves[entry.argument].shape[entry.dimension] for entry in traced.sizes]
             if traced.fixed_sizes or not all(condition.holds(sizes) for condition in traced.size_conditions):
                 return traced, None

@@ -33,6 +33,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
+from weft.api.varying import Shapes, Sizes, VaryingPrograms
 from weft.errors import UnsupportedError, UsageError, WeftError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
@@ -41,6 +42,7 @@ from weft.interrupts import interrupts_after
 from weft.ir.graph import Graph
 from weft.programs.program import Program
 from weft.programs.results import is_spent
+from weft.runtime.compiled_graph import RefusedError
 from weft.trace.interception.capture import (
     has_gradient_hooks,
     has_own_step,
@@ -51,6 +53,7 @@ from weft.trace.interception.capture import (
 )
 from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
 from weft.trace.python_state.reachable import Location, PythonState, find_state
+from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.traced import Traced
 
 MEMORY = ("normal", "low")
@@ -83,13 +86,14 @@ class _Round:
 class Step(Hybrid):
     """Trains a module by whole programs; made by `weft.step`."""
 
-    sizes_vary = False
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
     def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, options: HybridOptions = DEFAULTS) -> None:
         # Where a search decides how often the loss is computed, roundings decide where it ends.
         options = replace(options, check=0) if needs_closure(optimizer) else options
         super().__init__(self._train, task.net, f"a step of {_name(task.net)}", options)
+        # What ran before must not decide how a deterministic step rounds.
+        self.sizes_vary = self.sizes_vary and not task.deterministic
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
@@ -195,8 +199,9 @@ class Step(Hybrid):
     @property
     def peak_bytes(self) -> int:
         """The most bytes that a step is planned to need at once, beside its inputs; 0 before the first."""
-        programs = (guarded.program for group in self.programs.values() for guarded in group)
-        return max((program.peak_bytes for program in programs), default=0)
+        exact = (guarded for group in self.programs.values() for guarded in group)
+        varying = (found.guarded for found in self.varying)
+        return max((guarded.program.peak_bytes for guarded in (*exact, *varying)), default=0)
 
     def program(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Program:
         """The program that a call with these arguments would run."""
@@ -219,9 +224,12 @@ class Step(Hybrid):
             return self._differentiate(self._next_round(covered=True), arguments, keywords)
         if not self._calls:
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
-        with interrupts_after():  # what is written, handed out and counted changes together
-            losses, gradients = found.run(inputs, arguments, keywords)
-            self._hand_out(current, gradients)
+        try:
+            with interrupts_after():  # what is written, handed out and counted changes together
+                losses, gradients = found.run(inputs, arguments, keywords)
+                self._hand_out(current, gradients)
+        except RefusedError:
+            return self._imperatively(arguments, keywords)  # data that kernels refuse: eager says why
         self._steady = None if keywords else self._steady_step(current, found, arguments)
         return losses
 
@@ -305,7 +313,7 @@ class Step(Hybrid):
             )
         found = self._find(self._key_of(call), leaves)
         if found is None:
-            found = self._trace(call, always=self.task.deterministic)
+            found = self._made_for(call)
             if found is None:
                 return None
         if len(self._entries) >= MOST_FORMS:
@@ -314,6 +322,14 @@ class Step(Hybrid):
         entry = None if keywords else inputs_entry(found, given)
         self._entries[current.form] = None if entry is None else (found, entry)
         return found, found.inputs(leaves)
+
+    def _made_for(self, call: FlatCall) -> Guarded[Program] | None:
+        """A program for a call that no exact one takes; None where it is worth none."""
+        key = self._key_of(call)
+        varying = None if self.rare.is_often(key) else self._find_varying(key, call)
+        if varying is None:
+            return self._trace(call, always=self.task.deterministic)
+        return None if varying.is_too_large(call.leaves) else varying.guarded
 
     def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
         given = (*arguments, *current.numbers.values(), current.form)
@@ -326,6 +342,14 @@ class Step(Hybrid):
             raise _with_loop(error) from error
         self._updated[found] = self._gradients_there
         return found
+
+    def _make_varying(
+        self, call: FlatCall, tops: Shapes, varying: Sizes, ties: Mapping[SizeSpot, SizeTie]
+    ) -> tuple[Traced, Guarded[Program] | None]:
+        traced, found = super()._make_varying(call, tops, varying, ties)
+        if found is not None:
+            self._updated[found] = self._gradients_there
+        return traced, found
 
     def _compiled(self, traced: Traced) -> Program:
         losses = traced.structure.children()[0].num_leaves
@@ -374,6 +398,7 @@ class Step(Hybrid):
         if len(now) != len(self._known) or not all(map(is_, now, self._known)):
             self.programs.clear()
             self._entries.clear()
+            self.varying = VaryingPrograms()
             self._known = now
             self._waits_for_sizes = any(map(unmaterialised, now))
 

@@ -205,9 +205,8 @@ class VaryingPrograms:
                 traced, guarded = make(tops, varying, ties)
             except (InternalError, MemoryError):
                 raise  # a mistake of Weft's, and a machine that is full, are no matter of sizes
-            except Exception as error:  # noqa: BLE001 - the largest sizes may be too large for the code: exact ones go on
-                reason = (error.why or error.fact) if isinstance(error, WeftError) else str(error)
-                self._refuse(kind, reason)
+            except WeftError as error:  # exact programs go on
+                self._refuse(kind, error.why or error.fact)
                 return None
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
@@ -217,6 +216,7 @@ class VaryingPrograms:
                 if ahead and program.is_too_large(leaves):
                     kind.grows = False
                     continue
+                logger.info("weft: one program for %s", program.describe())
                 kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
                 return program if program.fits(leaves) else None
             if not traced.fixed_sizes:
@@ -238,8 +238,8 @@ class VaryingPrograms:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of other sizes can stand for it: of no class of its own, in rows, without a gradient."""
-    is_usual = type(tensor) is torch.Tensor and not (tensor.requires_grad or tensor.is_neg() or tensor.is_conj())
+    """Whether a tensor of other sizes can stand for it: of no class of its own, in rows."""
+    is_usual = type(tensor) is torch.Tensor and not (tensor.is_neg() or tensor.is_conj())
     return is_usual and tensor.stride() == row_major(tuple(tensor.shape))
 
 

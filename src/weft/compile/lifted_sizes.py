@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -14,25 +14,32 @@ from weft.ir.extents import Extent, today
 from weft.ir.graph import Graph, Value
 from weft.ir.lifted import LiftedGraph
 from weft.ir.types import TensorType, TupleType
-from weft.passes.within import has_extents
+from weft.passes.within import UnboundedError, has_extents
+from weft.trace.lift.lift import lift_by_call
 
 
 def resized(graph: Graph) -> Graph:
     """The same Graph with other largest sizes."""
     sizes: dict[Value, int] = {}
-
-    def size_of(atom: Value) -> int:
-        return sizes[atom]
-
-    for value in graph.inputs:
+    for value in (*graph.inputs, *graph.values):
         for size in value.type.shape if isinstance(value.type, TensorType) else ():
             if isinstance(size, Extent):
                 for atom in size.expression.atoms():
                     sizes.setdefault(atom, size.today + 6 + 2 * len(sizes))
+    return _with_sizes(graph, lambda size: Extent(size.expression.value(sizes.__getitem__), size.expression))
+
+
+def at_sizes(graph: Graph, sizes: Mapping[Value, int]) -> Graph:
+    """The Graph where nothing varies: of these sizes."""
+    return _with_sizes(graph, lambda size: size.expression.value(sizes.__getitem__))
+
+
+def _with_sizes(graph: Graph, now_of: Callable[[Extent], int]) -> Graph:
+    """The same Graph with other sizes in the place of those that vary."""
 
     def changed(thing: Any) -> Any:
         if isinstance(thing, Extent):
-            return Extent(thing.expression.value(size_of), thing.expression)
+            return now_of(thing)
         if isinstance(thing, tuple):
             return tuple(map(changed, thing))
         if isinstance(thing, Call):
@@ -92,3 +99,18 @@ def _meaning(thing: Any) -> Any:
     if isinstance(thing, Call):
         return (thing.target, _meaning(thing.arguments), _meaning(thing.keywords), thing.written)
     return (thing.shape, thing.tolist()) if isinstance(thing, torch.Tensor) else thing
+
+
+def lifted_for_all_sizes(graph: Graph) -> LiftedGraph:
+    """Lift a Graph whose sizes vary, but for calls whose rules rely on what the largest sizes are."""
+    lifted = lift_by_call(graph)
+    other = resized(graph)
+    lost = calls_of_lost_sizes(lifted, lift_by_call(other))
+    if not lost:
+        return lifted
+    pairs = zip(graph.values, other.values, strict=True)
+    again = lift_by_call(graph, lost), lift_by_call(other, {theirs for ours, theirs in pairs if ours in lost})
+    if lost := calls_of_lost_sizes(*again):
+        names = sorted({call.attributes["call"].target if "call" in call.attributes else call.op for call in lost})
+        raise UnboundedError(f"{', '.join(names)} depends on sizes in a way that its rule does not say")
+    return again[0]

@@ -12,21 +12,16 @@ from threading import RLock
 from typing import Any
 
 from weft.compile.ahead import KernelsAhead
-from weft.compile.lifted_sizes import calls_of_lost_sizes, resized
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.precision import FULL, lowered
 from weft.compile.type_cache import keep_types, known_types
+from weft.compile.varying import VaryingCompiler
 from weft.config import config
 from weft.devices import cpu_count
 from weft.ir.graph import Graph, Value
-from weft.ir.lifted import LiftedGraph
-from weft.ir.types import TensorType
-from weft.passes.bounded import bounded
-from weft.passes.by_sizes import split_by_sizes
-from weft.passes.growing import growing_inputs, grown_type
+from weft.ir.ops import effect_of
 from weft.passes.pipeline import run_pipeline
-from weft.passes.within import UnboundedError, has_extents
-from weft.passes.work import work_of
+from weft.passes.within import UnboundedError
 from weft.plan.draft import FRUGAL, Planner
 from weft.plan.library_plan import plan_library
 from weft.plan.needed import VaryingSizes
@@ -39,12 +34,13 @@ from weft.runtime.differentiable_backward import BackwardAgain, BackwardGraph, K
 from weft.runtime.machine import machine_model
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
-from weft.runtime.varying_sizes import GrowingInput, SizePlace, VaryingExecutable, VaryingInput, is_dense
+from weft.runtime.varying_gradients import VaryingDifferentiable
+from weft.runtime.varying_sizes import VaryingExecutable
 from weft.target import host_target
 from weft.trace.backward import Derivatives
-from weft.trace.lift.lift import lift, lift_by_call
+from weft.trace.lift.lift import lift
 from weft.trace.python_state.trees import TensorLeaf
-from weft.trace.traced import Traced, trace_program
+from weft.trace.traced import Gradient, Traced, trace_program
 from weft.trace.tracer import Request
 from weft.underway import underway
 
@@ -77,7 +73,7 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
     gives what puts tensors of a backward where Python code keeps them.
     """
     if traced.sizes:
-        return _compile_varying(traced)
+        return _compile_varying(traced, lock, forward_results)
     graph = run_pipeline(traced.graph)
     if traced.gradient is None:
         if traced.precision != FULL:
@@ -85,8 +81,6 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         forward = _first_values(graph, traced, forward_results)
         return Compiled(graph, compile_graph(graph, rarely_changing(traced), forward=forward))
     gradient = traced.gradient
-    carrying = set(gradient.roots)
-    visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
 
     def backward_of(tangents: Tangents) -> BackwardGraph:
         # The other side of this lock is a thread that traces this program's forward or another backward; tracing
@@ -100,14 +94,7 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         with lock:  # as above
             return _again(gradient.derivatives, tangents, asking, lock, keeper)
 
-    whole = Forward(
-        run_pipeline(gradient.graph),
-        len(gradient.saved),
-        [value in carrying for value in visible],
-        gradient.wanted,
-        gradient.unreached,
-        rarely_changing(traced),
-    )
+    whole = _forward(traced, gradient, run_pipeline(gradient.graph))
     return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_graph, again_of))
 
 
@@ -140,49 +127,43 @@ def _again(
     )
 
 
-def _compile_varying(traced: Traced) -> Compiled:
-    """Compile a program whose sizes vary: it is planned for the largest ones."""
-    by_call = _lifted_for_all_sizes(traced.graph)
-    lifted, largest = by_call.graph, bounded(by_call)
-    now = dict(zip(lifted.inputs, largest.graph.inputs, strict=True))
-    found = split_by_sizes(largest, [now[entry.value] for entry in traced.sizes])
-    weights = frozenset(now[value] for value in rarely_changing(traced))
-    found = replace(found, graph=lowered(found.graph, weights, traced.precision, host_target()))
-    within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
-    compiled = compile_graph(found.graph, weights, varying=VaryingSizes(found.sizes, within))
-    compiled.of_operators = False
-    at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
-    sizes = [SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes]
-    for result in lifted.results:
-        if not is_dense(result.value.type):
-            raise UnboundedError("a result whose size varies has gaps in memory")
-    growing = growing_inputs(lifted)
-    memories = [
-        GrowingInput(index, value.type, growing[value].attributes["dimension"], grown_type(growing[value]))
-        if value in growing
-        else VaryingInput(index, value.type)
-        for index, value in enumerate(lifted.inputs)
-        if isinstance(value.type, TensorType) and has_extents(value.type)
-    ]
-    kinds = (memories, [result.value.type for result in lifted.results])
-    executable = VaryingExecutable(compiled, found, sizes, kinds)
-    executable.work = work_of(lifted)
-    return Compiled(traced.graph, executable)
+def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compiled:
+    """Compile a program whose sizes vary."""
+    compiler = VaryingCompiler(traced, compile_graph)
+    gradient = traced.gradient
+    if gradient is None:
+        forward = _first_values(traced.graph, traced, forward_results)
+        return Compiled(traced.graph, compiler(traced.graph, rarely_changing(traced), forward=forward))
+    if gradient.kept:
+        raise UnboundedError("the backward leaves tensors in Python")
+    saved = [result.value for result in gradient.graph.results[len(gradient.graph.results) - len(gradient.saved) :]]
+
+    def backward_of(tangents: Tangents) -> BackwardGraph:
+        with lock:  # as above
+            found = gradient.backward(tangents)
+        positions = gradient.saved_positions(found)
+        roots = [root for root, tangent in zip(gradient.roots, tangents, strict=True) if tangent is not None]
+        compiler.note_backward(found.graph, [saved[place] for place in positions], roots)
+        return found.graph, positions, found.gradients, None
+
+    run = VaryingDifferentiable(_forward(traced, gradient, gradient.graph), backward_of, compiler, compiler.sizes)
+    if not any(effect_of(value) == "random" for value in gradient.graph.values):
+        run.replay = compiler.replay(replace(gradient.graph, results=gradient.graph.results[: -len(saved)]))
+    return Compiled(traced.graph, run)
 
 
-def _lifted_for_all_sizes(graph: Graph) -> LiftedGraph:
-    """Lift a graph whose sizes vary, but for calls whose rules rely on what the largest sizes are."""
-    lifted = lift_by_call(graph)
-    other = resized(graph)
-    lost = calls_of_lost_sizes(lifted, lift_by_call(other))
-    if not lost:
-        return lifted
-    pairs = zip(graph.values, other.values, strict=True)
-    again = lift_by_call(graph, lost), lift_by_call(other, {theirs for ours, theirs in pairs if ours in lost})
-    if lost := calls_of_lost_sizes(*again):
-        names = sorted({call.attributes["call"].target if "call" in call.attributes else call.op for call in lost})
-        raise UnboundedError(f"{', '.join(names)} depends on sizes in a way that its rule does not say")
-    return again[0]
+def _forward(traced: Traced, gradient: Gradient, graph: Graph) -> Forward:
+    """Give the forward of a program with gradients; `graph` is that of `gradient`."""
+    carrying = set(gradient.roots)
+    visible = [*(result.value for result in traced.graph.results), *(write.value for write in traced.graph.writes)]
+    return Forward(
+        graph,
+        len(gradient.saved),
+        [value in carrying for value in visible],
+        gradient.wanted,
+        gradient.unreached,
+        rarely_changing(traced),
+    )
 
 
 def compile_graph(  # noqa: PLR0913 - what is known of a graph, by keyword

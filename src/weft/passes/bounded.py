@@ -23,8 +23,8 @@ from weft.ir.graph import Value
 from weft.ir.lifted import LiftedGraph
 from weft.ir.ops import build
 from weft.ir.types import TensorType, TupleType, Type
-from weft.passes.bounding import BoundedGraph, Bounder, Rule
-from weft.passes.growing import grow, growing_inputs, grown_type
+from weft.passes.bounding import NOTHING_GIVEN, BoundedGraph, Bounder, Rule
+from weft.passes.growing import grow, grown_type
 from weft.passes.true_sizes import TrueSizes
 from weft.passes.within import (
     Dimension,
@@ -547,6 +547,7 @@ def _attention_gradient(bounder: Bounder, value: Value) -> Found:
     return new, tuple((*leading, *bounder.within[operand][-2:]) for operand in (query, key, values))
 
 
+NOTHING_GROWS: Mapping[Value, Value] = MappingProxyType({})
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "elementwise": elementwise,
@@ -579,10 +580,17 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 )
 
 
-def bounded(lifted: LiftedGraph) -> BoundedGraph:
-    """Rewrite a Graph of small ops; a call for which they have no rule runs by PyTorch's operator at its true sizes."""
-    growing = growing_inputs(lifted.graph)
-    bounder = Bounder(lifted, RULES, TrueSizes)
+def bounded(
+    lifted: LiftedGraph,
+    given: Mapping[Value, Within] = NOTHING_GIVEN,
+    growing: Mapping[Value, Value] = NOTHING_GROWS,
+) -> BoundedGraph:
+    """Rewrite a Graph of small ops; a call for which they have no rule runs by PyTorch's operator at its true sizes.
+
+    `given` are inputs of which other elements than a prefix of each dimension are within, `growing` those that grow in
+    place, with the concatenation that each becomes.
+    """
+    bounder = Bounder(lifted, RULES, TrueSizes, given)
     bounder.larger = {value: grown_type(concat) for value, concat in growing.items()}
     bounder.own_rules = dict.fromkeys(growing.values(), grow)
     return bounder.run()

@@ -34,6 +34,7 @@ from weft.passes.within import (
 
 CHECKS = "weft.check_"  # operators that raise because of data, and give nothing
 Rule = Callable[["Bounder", Value], "Found"]
+NOTHING_GIVEN: Mapping[Value, Within] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,14 @@ class Bounder:
     """Rebuilds one Graph, call by call, each value by value."""
 
     def __init__(
-        self, lifted: LiftedGraph, rules: Mapping[str, Rule], last_resort: Callable[[Bounder], LastResort]
+        self,
+        lifted: LiftedGraph,
+        rules: Mapping[str, Rule],
+        last_resort: Callable[[Bounder], LastResort],
+        given: Mapping[Value, Within] = NOTHING_GIVEN,
     ) -> None:
+        """`given` are inputs of which other elements than a prefix of each dimension are within."""
+        self._given = given
         self.rules = rules
         self.lifted = lifted
         self.graph = lifted.graph
@@ -85,7 +92,9 @@ class Bounder:
         for value in self.graph.inputs:
             new = replace(value, type=self.larger.get(value, fixed(value.type)))
             self.now[value] = new if value.type is not new.type and has_extents(value.type) else value
-            if isinstance(value.type, TensorType):
+            if value in self._given:
+                self.within[value] = self._given[value]
+            elif isinstance(value.type, TensorType):
                 self.within[value] = tuple(map(prefix, value.type.shape))
                 self.moved_inputs.add(value)
         for call, values in self.lifted.values_of.items():

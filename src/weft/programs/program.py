@@ -30,6 +30,7 @@ from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay
+from weft.runtime.varying_gradients import VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.python_state.trees import TensorLeaf
 from weft.trace.signature import autocast_key
@@ -170,7 +171,8 @@ class Program:
 
     def work_for(self, sizes: Sequence[int]) -> int:
         """How much a program for a range of sizes computes for these, compared with others."""
-        return self._execute.work_for(sizes) if isinstance(self._execute, VaryingExecutable) else 1
+        execute = self._execute
+        return execute.work_for(sizes) if isinstance(execute, (VaryingExecutable, VaryingDifferentiable)) else 1
 
     def _forward(self) -> CompiledGraph:
         if isinstance(self._execute, DifferentiableExecutable):

@@ -27,7 +27,9 @@ from weft.runtime.differentiable_backward import (
     BackwardGraph,
     BackwardRuns,
     Compile,
+    Runs,
     Tangents,
+    TypesOf,
     save,
     saved_by,
 )
@@ -39,7 +41,7 @@ from weft.trace.interception.modes import forward_levels
 
 Replay = Callable[[Sequence[Any]], Sequence[Any]]
 Connect = Callable[[tuple[Any, ...], Sequence[Any]], Any]
-Done = tuple[CompiledGraph, tuple[Any, ...]]  # a forward that has run, and what it gave
+Done = tuple[Runs, tuple[Any, ...]]  # a forward that has run, and what it gave
 MOST_UNANSWERED = 8  # forwards without a backward, after which parameters are taken for what stays as it is
 
 
@@ -87,6 +89,7 @@ class DifferentiableExecutable:
         backward_of: Callable[[Tangents], BackwardGraph],
         compile_graph: Compile,
         again_of: AgainOf,
+        types_of: TypesOf | None = None,
     ) -> None:
         self._compile = compile_graph
         graph = forward.graph
@@ -122,7 +125,7 @@ class DifferentiableExecutable:
         shown = [index for index in self.wanted if index not in self._unreached]
         self._shown = tuple(shown) if self._is_new else tuple(range(len(inputs)))
         self._gradients = tuple(self.wanted.index(one) if one in self.wanted else None for one in self._shown)
-        self._backwards = BackwardRuns(backward_of, again_of, compile_graph)
+        self._backwards = BackwardRuns(backward_of, again_of, compile_graph, types_of)
         # A tensor whose history the program changes would hold the node that holds it.
         self._ties = not any(flag for flag in forward.differentiable[len(self.graph.results) :])
         self.replay: Replay | None = None
@@ -132,6 +135,7 @@ class DifferentiableExecutable:
     @property
     def forward_graph(self) -> CompiledGraph:
         """What runs the forward in a training loop."""
+        assert isinstance(self._training, CompiledGraph)
         return self._training
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -162,7 +166,7 @@ class DifferentiableExecutable:
         program = replace(found[0], rows=[*found[0].rows, turn], kept=(found[0].kept, self._turn))
         return BoundForward(program, found[1], partial(self._connected, run))
 
-    def _connected(self, run: CompiledGraph, outputs: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
+    def _connected(self, run: Runs, outputs: tuple[Any, ...], inputs: Sequence[Any]) -> Any:
         """Connect what a bound forward has made to autograd."""
         if run.order is not None:
             outputs = tuple([outputs[index] for index in run.order])
@@ -173,10 +177,12 @@ class DifferentiableExecutable:
 
     def prepare_backward(self) -> None:
         """Find the backward for gradients of every result that look as the results do: what is in its way shows now."""
+        self._backwards.prepare(self._types_of_all())
+
+    def _types_of_all(self) -> Tangents:
         made = [self._training.roots[index].type for index in self.roots]
         carrying = [kind for kind, carries in zip(made, self.carries, strict=True) if carries]
-        types: Tangents = tuple(kind if isinstance(kind, TensorType) else None for kind in carrying)
-        self._backwards.prepare(types)
+        return tuple(kind if isinstance(kind, TensorType) else None for kind in carrying)
 
     def forward(self, context: Any, inputs: Sequence[Any], done: Done | None) -> tuple[Any, ...]:
         """The forward below autograd, or what is left of one that is `done`."""
@@ -198,7 +204,7 @@ class DifferentiableExecutable:
             context.mark_non_differentiable(*(root for root, carries in pairs if not carries))
         return roots
 
-    def _run_now(self) -> CompiledGraph:
+    def _run_now(self) -> Runs:
         self._unanswered += 1
         if self._unanswered <= MOST_UNANSWERED:
             return self._training
@@ -263,19 +269,19 @@ class _Saved:
         self._places = tuple((True, inputs[value]) if value in inputs else (False, position[value]) for value in values)
         self._of_inputs = {inputs[value]: value.type for value in values if value in inputs}
         self._are_tensors = all(isinstance(value.type, TensorType) for value in values)
-        self._types: dict[CompiledGraph, tuple[Type, ...]] = {}
+        self._types: dict[Runs, tuple[Type, ...]] = {}
 
-    def keep(self, context: Any, run: CompiledGraph, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def keep(self, context: Any, run: Runs, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Save what one run has been given, and has made."""
         saved = [inputs[index] if is_given else outputs[index] for is_given, index in self._places]
-        context.saved_types = self._types.get(run) or self._types_of(run)
+        context.saved_types = self._types.get(run) or self.types_of(run)
         if self._are_tensors:
             context.numbers = None
             context.save_for_backward(*saved)
         else:
             save(context, saved)
 
-    def _types_of(self, run: CompiledGraph) -> tuple[Type, ...]:
+    def types_of(self, run: Runs) -> tuple[Type, ...]:
         """Give the types of what a forward saves; its runs lay out what nobody else reads as their kernels like."""
         types = tuple(self._of_inputs[index] if is_given else run.types[index] for is_given, index in self._places)
         return self._types.setdefault(run, types)

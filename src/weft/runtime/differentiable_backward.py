@@ -10,22 +10,53 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from weft.ir.graph import Graph
+from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type, type_of
-from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.binding import BoundProgram
+from weft.runtime.new_tensors import OutputType
 from weft.runtime.saved_strides import SavedStrides
 from weft.trace.interception.capture import graph_is_retained
 
 AUTOCAST = ("cpu", "cuda")
 Tangents = tuple[TensorType | None, ...]
-Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
+MOST_LOOKS = 256  # of tangents, by which their backward is found at once
+TypesOf = Callable[[Sequence["torch.Tensor | None"]], Tangents]
 Keep = Callable[[Sequence[torch.Tensor]], None]
 BackwardGraph = tuple[Graph, tuple[int, ...], tuple[int | None, ...], Keep | None]
 AgainOf = Callable[[Tangents, frozenset[int]], "BackwardAgain"]
+
+
+class Runs(Protocol):
+    """What runs a graph: takes its inputs in order, gives its roots in order, each once."""
+
+    @property
+    def roots(self) -> tuple[Value, ...]:
+        """What it gives."""
+
+    @property
+    def types(self) -> tuple[Type, ...]:
+        """Of what type that is."""
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """In what order a region that is all of it gives it, where that is another one."""
+
+    @property
+    def is_one_region(self) -> bool:
+        """Whether all of it is one region."""
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run the graph."""
+
+    def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, tuple[OutputType, ...]] | None:
+        """Give what runs it as it is bound now, where it can be."""
+
+
+Compile = Callable[..., Runs]  # as weft.compile.pipeline.compile_graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +101,15 @@ class BackwardRun:
 class BackwardRuns:
     """The backwards of one forward, or of one backward that is differentiated, compiled when they are asked for."""
 
-    def __init__(self, backward_of: Callable[[Tangents], BackwardGraph], again_of: AgainOf, compile_: Compile) -> None:
+    def __init__(
+        self,
+        backward_of: Callable[[Tangents], BackwardGraph],
+        again_of: AgainOf,
+        compile_: Compile,
+        types_of: TypesOf | None = None,
+    ) -> None:
+        """`types_of` says for what kind of tangents a backward is made; for those that lie just so where it is None."""
+        self._types = types_of or _types
         self._backward_of = backward_of
         self._again_of = again_of
         self._compile = compile_
@@ -84,6 +123,12 @@ class BackwardRuns:
         """Find the backward for these tangents: what is in its way shows now."""
         self._found[types] = self._backward_of(types)
 
+    def make(self, types: Tangents, kinds: tuple[Type, ...]) -> BackwardRun:
+        """Compile the backward for these tangents, and saved values of these types."""
+        found = self._found.pop(types, None) or self._backward_of(types)
+        made = BackwardRun(found, [kinds[index] for index in found[1]], self._compile)
+        return self._runs.setdefault((types, kinds), made)
+
     def run(
         self, saved: Sequence[Any], kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
@@ -91,17 +136,11 @@ class BackwardRuns:
         looks = (id(kinds), *map(_look, tangents))
         quick = self._quick.get(looks)
         if quick is None:
-            quick = self._quick[looks] = (kinds, self._run_of(kinds, tangents))
+            if len(self._quick) >= MOST_LOOKS:
+                self._quick.clear()
+            types = self._types(tangents)
+            quick = self._quick[looks] = (kinds, self._runs.get((types, kinds)) or self.make(types, kinds))
         return quick[1](saved, [tangent for tangent in tangents if tangent is not None])
-
-    def _run_of(self, kinds: tuple[Type, ...], tangents: Sequence[torch.Tensor | None]) -> BackwardRun:
-        types = _types(tangents)
-        run = self._runs.get((types, kinds))
-        if run is None:
-            found = self._found.pop(types, None) or self._backward_of(types)
-            made = BackwardRun(found, [kinds[index] for index in found[1]], self._compile)
-            run = self._runs.setdefault((types, kinds), made)
-        return run
 
     def run_again(
         self,

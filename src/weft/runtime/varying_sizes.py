@@ -2,55 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from weft.codegen.library import LibraryExecutable
-from weft.errors import InternalError
 from weft.ir.extents import Extent, Polynomial, today
-from weft.ir.graph import Value
+from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, row_major
 from weft.passes.by_sizes import SizedGraph
+from weft.passes.growing import grown_type
 from weft.passes.within import Within
 from weft.plan.library_plan import plan_library
 from weft.runtime.compiled_graph import CompiledGraph
 
+ONE = Polynomial.constant(1)
 MOST_SIZES = 1024  # of which it is remembered how answers lie
 MOST_BUFFERS = 4  # that wait for the next call; as many calls at once take no new memory
 
 
 @dataclass(frozen=True, slots=True)
 class SizePlace:
-    """Where a size is found in a call: a dimension of an input."""
+    """Where a size is found in a call: a dimension of an input, or an input itself."""
 
     value: Value
     input: int
-    dimension: int
+    dimension: int | None
+
+
+Taker = tuple[tuple[int, ...], tuple[int, ...], Any]  # the shape, the strides, and what takes a part
 
 
 class VaryingInput:
     """An input of which some sizes vary: memory for its largest ones, taken by a call and given back."""
 
-    def __init__(self, index: int, kind: TensorType) -> None:
+    def __init__(self, index: int, kind: TensorType, within: Within | None = None) -> None:
+        """`within` says where its elements belong, where they are no prefix of each dimension."""
         self.index = index
+        self.part = None if within is None else ResultPart(kind, within)
         self._kind = TensorType(kind.dtype, tuple(map(today, kind.shape)), tuple(map(today, kind.strides)), kind.device)
         self._free: list[torch.Tensor] = []
 
-    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+    def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses; what is behind it is anything finite."""
         try:
             memory = self._free.pop()
         except IndexError:
             memory = _zeros(self._kind)
-        part = memory
+        self.put(memory, tensor, taker)
+        return memory
+
+    def put(self, memory: torch.Tensor, tensor: torch.Tensor, taker: Taker | None) -> None:
+        """Put a tensor where it belongs in its largest form."""
+        part = memory if taker is None else _part_of(memory, taker)
+        if taker is not None:
+            tensor = tensor.reshape(part.shape)
         for dimension, size in enumerate(tensor.shape):
             if size != part.shape[dimension]:
                 part = part.narrow(dimension, 0, size)
         part.copy_(tensor)
-        return memory
 
     def give_back(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
         """Let another call have the memory that a tensor was put into."""
@@ -68,8 +80,9 @@ class GrowingInput(VaryingInput):
         self._more = today(grown.shape[along]) - today(kind.shape[along])
         self._used: list[tuple[torch.Tensor, int]] = []  # and how much of it is not zero
 
-    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+    def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses."""
+        del taker
         try:
             memory, used = self._used.pop()
         except IndexError:
@@ -112,7 +125,7 @@ class ResultPart:
                 for factor in (part if part is not None else _single(kind.shape[place]))
             )
 
-    def taker(self, numbers: dict[Value, int]) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+    def taker(self, numbers: dict[Value, int]) -> Taker:
         """For a call's sizes: the shape, the strides, and what takes the part from the largest form."""
         shape = tuple(size if isinstance(size, int) else _value(size, numbers) for size in self._sizes)
         if self._row_major:
@@ -166,36 +179,65 @@ class SizedCall:
 
     numbers: tuple[int, ...]
     scalars: tuple[torch.Tensor, ...]
-    takers: tuple[Any, ...]
+    takers: tuple[Taker | None, ...]
+    places: tuple[Taker | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Largest:
+    """A compiled graph of the largest sizes, how it stands to the graph it was made of, what its call brings.
+
+    `kept` are roots that stay in their largest form, `given` are inputs that come in it: what a forward saves for its
+    backward. `within` is of inputs whose elements are no prefix.
+    """
+
+    compiled: CompiledGraph
+    sized: SizedGraph
+    sizes: Sequence[SizePlace]
+    kept: frozenset[Value] = frozenset()
+    given: frozenset[Value] = frozenset()
+    within: Mapping[Value, Within] = field(default_factory=dict)
+    growing: Mapping[Value, Value] = field(default_factory=dict)  # inputs, with what each grows to
+    work: Polynomial = ONE  # how much there is to compute
 
 
 class VaryingExecutable:
-    """Takes the inputs of a graph whose sizes vary, in order, and gives its roots in order, each once."""
+    """Takes the inputs of a graph whose sizes vary, in order, and gives its roots in order, each once.
 
-    def __init__(
-        self, compiled: CompiledGraph, sized: SizedGraph, sizes: Sequence[SizePlace], kinds: Sequence[Any]
-    ) -> None:
-        self.compiled = compiled
-        self.work = Polynomial.constant(1)  # how much there is to compute
-        self.sizes = tuple(sizes)
-        self.roots = compiled.roots
-        self._places = tuple((place.input, place.dimension) for place in self.sizes)
-        self._scalars = LibraryExecutable(plan_library(sized.of_sizes))
-        self._inputs: Sequence[VaryingInput] = kinds[0]
-        seen: dict[Value, ResultPart | None] = {}
-        for result, kind, within in zip(sized.graph.results, kinds[1], sized.within, strict=True):
-            seen[result.value] = ResultPart(kind, within) if _varies(kind) else None
-        for write in sized.graph.writes:
-            seen.setdefault(write.value, None)
-        self._answers = tuple(seen[root] for root in compiled.roots)
-        position = {root: place for place, root in enumerate(compiled.roots)}
-        inputs = {value: index for index, value in enumerate(sized.graph.inputs)}
+    Sizes that are not among the inputs are those of tensors.
+    """
+
+    def __init__(self, graph: Graph, lifted: Graph, largest: Largest) -> None:
+        self.compiled = largest.compiled
+        self.sizes = tuple(largest.sizes)
+        self._are_given = all(place.dimension is None for place in self.sizes)
+        self.roots = tuple(dict.fromkeys(graph.roots()))
+        inputs = {value: index for index, value in enumerate(graph.inputs)}
+        self.work = largest.work
+        self._inputs = [*_memories(graph, largest)]
+        position = {value: index for index, value in enumerate(self.compiled.roots)}
+        lifted_of = dict(zip(graph.roots(), lifted.roots(), strict=True))
+        now = dict(zip(graph.roots(), largest.sized.graph.roots(), strict=False))  # behind them what grows is written
+        within = dict(zip(graph.roots(), largest.sized.within, strict=False))
+        self._order = tuple(position[now[root]] for root in self.roots)
+        self._sources = tuple(map(inputs.get, self.roots))  # of inputs that are given back
+        self.within = within
+        whole = largest.kept | inputs.keys()
+        kinds: dict[Value, Any] = {root: value.type for root, value in lifted_of.items()}
+        self._parts = tuple(
+            ResultPart(kinds[root], within[root]) if root not in whole and _varies(kinds[root]) else None
+            for root in self.roots
+        )
         memories = {one.index for one in self._inputs}
+        large = {value: index for index, value in enumerate(largest.sized.graph.inputs)}
         self._writes = [
-            (position[write.value], inputs[write.input])
-            for write in sized.graph.writes
-            if inputs[write.input] in memories
+            (position[write.value], large[write.input])
+            for write in largest.sized.graph.writes
+            if large[write.input] in memories
         ]
+        self.types = tuple(self.compiled.types[place] for place in self._order)
+        self.order = None
+        self._scalars = LibraryExecutable(plan_library(largest.sized.of_sizes))
         self._known: dict[tuple[int, ...], SizedCall] = {}
 
     def work_for(self, numbers: Sequence[int]) -> int:
@@ -205,11 +247,19 @@ class VaryingExecutable:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the graph."""
-        numbers = tuple([inputs[index].shape[dimension] for index, dimension in self._places])
+        numbers = tuple(
+            [
+                inputs[place.input] if place.dimension is None else inputs[place.input].shape[place.dimension]
+                for place in self.sizes
+            ]
+        )
         call = self._known.get(numbers) or self._learn(numbers)
         with torch.no_grad():
-            given = [*inputs, *numbers, *call.scalars]
-            memories = [(one, one.take(inputs[one.index])) for one in self._inputs]
+            own = inputs if self._are_given else [*inputs, *numbers]
+            given = [*own, *call.scalars]
+            memories = [
+                (one, one.take(inputs[one.index], part)) for one, part in zip(self._inputs, call.places, strict=True)
+            ]
             for one, memory in memories:
                 given[one.index] = memory
             outputs = self.compiled(given)
@@ -217,35 +267,62 @@ class VaryingExecutable:
                 if outputs[place] is not given[source]:
                     given[source].copy_(outputs[place])  # else machine code has written it in place
             found = [
-                output if taker is None else _taken(output, taker)
-                for output, taker in zip(outputs, call.takers, strict=True)
+                own[source] if source is not None else _taken(outputs[place], taker)
+                for place, source, taker in zip(self._order, self._sources, call.takers, strict=True)
             ]
             for one, memory in memories:  # of which an answer may have been a part
                 one.give_back(memory, inputs[one.index])
             return found
 
+    @property
+    def is_one_region(self) -> bool:
+        """Whether all of it is one region: copies of inputs are made around it."""
+        return False
+
+    def bound(self, arguments: Sequence[int]) -> None:
+        """Give what runs it as it is bound: nothing does."""
+
     def _learn(self, numbers: tuple[int, ...]) -> SizedCall:
         if len(self._known) >= MOST_SIZES:
             self._known.clear()
         sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
-        takers = tuple(None if answer is None else answer.taker(sizes) for answer in self._answers)
+        takers = tuple(None if part is None else part.taker(sizes) for part in self._parts)
         with torch.inference_mode(False), torch.no_grad():  # calls in other modes have them too
             scalars = tuple(self._scalars(numbers))
-        found = self._known[numbers] = SizedCall(numbers, scalars, takers)
+        places = tuple(None if one.part is None else one.part.taker(sizes) for one in self._inputs)
+        found = self._known[numbers] = SizedCall(numbers, scalars, takers, places)
         return found
+
+
+def _memories(graph: Graph, largest: Largest) -> Iterator[VaryingInput]:
+    """The memory of inputs that vary; what comes in its largest form needs none."""
+    for index, value in enumerate(graph.inputs):
+        if not isinstance(value.type, TensorType) or not _varies(value.type) or value in largest.given:
+            continue
+        if value in largest.growing:
+            concat = largest.growing[value]
+            yield GrowingInput(index, value.type, concat.attributes["dimension"], grown_type(concat))
+        else:
+            yield VaryingInput(index, value.type, largest.within.get(value))
 
 
 def _varies(kind: Any) -> bool:
     return isinstance(kind, TensorType) and any(isinstance(size, Extent) for size in kind.shape)
 
 
-def _taken(output: torch.Tensor, taker: tuple[tuple[int, ...], tuple[int, ...], Any]) -> torch.Tensor:
-    shape, strides, parts = taker
+def _taken(output: torch.Tensor, taker: Taker | None) -> torch.Tensor:
+    """The part of the largest form that counts, in memory of its own; or all of it, where it does not vary."""
+    if taker is None:
+        return output
+    shape, strides, _ = taker
+    output = _part_of(output, taker).reshape(shape)
+    return torch.empty_strided(shape, strides, dtype=output.dtype, device=output.device).copy_(output)
+
+
+def _part_of(whole: torch.Tensor, taker: Taker) -> torch.Tensor:
+    """The part of the largest form that counts, its dimensions taken apart where they are merged ones."""
+    parts = taker[2]
     if parts and not isinstance(parts[0], slice):
         factors, parts = parts
-        output = output.reshape(factors)[parts].reshape(shape)
-    else:
-        output = output[parts]
-    if output.shape != shape:
-        raise InternalError(f"a result of sizes {list(output.shape)} was to have {list(shape)}")
-    return torch.empty_strided(shape, strides, dtype=output.dtype, device=output.device).copy_(output)
+        whole = whole.view(factors)
+    return whole[parts]

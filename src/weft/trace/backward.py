@@ -20,7 +20,7 @@ import torch
 from weft.errors import WeftError
 from weft.ir.graph import Graph, Result, Value, replace_operands
 from weft.ir.library import is_view
-from weft.ir.types import TensorType
+from weft.ir.types import NumberType, TensorType
 from weft.trace.interception.capture import kind_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
@@ -92,7 +92,7 @@ class Differentiator:
         for index, (root, tangent_type) in enumerate(zip(self.roots, tangents, strict=True)):
             if tangent_type is not None:
                 value = Value("input", (), tangent_type, name=f"tangent{index}")
-                tangent = self.tracer.interception.empty(tangent_type).requires_grad_(len(pairs) in asking)
+                tangent = self.tracer.interception.empty_like(root, tangent_type).requires_grad_(len(pairs) in asking)
                 recorder.add_input(tangent, value)
                 inputs.append(value)
                 pairs.append((root, tangent))
@@ -217,6 +217,10 @@ class Derivatives:
             return
         self.saved = self.first.saved
 
+    def full_pattern(self) -> Tangents:
+        """Every result gets a gradient of its own layout."""
+        return self._differentiator.full_pattern()
+
     def backward(self, tangents: Tangents) -> Backward:
         """The backward for a pattern of tangents."""
         if self.failure is not None:
@@ -296,12 +300,17 @@ def _assemble(recorded: list[Value], inputs: list[Value], results: list[Value | 
     for needed in (*read, *roots):
         _need(needed, known, saved, again)
     order = {root: index for index, root in enumerate(dict.fromkeys(roots))}
-    entries = {value: Value("input", (), value.type, name=f"saved{index}") for index, value in enumerate(saved)}
+    entries = {value: _saved_input(value, index) for index, value in enumerate(saved)}
     replaced = dict(entries)
     values = replace_operands((*again, *recorded), replaced)
     found = tuple(Result(replaced.get(root, root)) for root in order)
     graph = Graph("backward", (*entries.values(), *inputs), values, found)
     return Backward(graph, tuple(saved), tuple(None if result is None else order[result] for result in results))
+
+
+def _saved_input(value: Value, index: int) -> Value:
+    """What stands for a saved value in the backward: numbers for themselves, as types speak of them too."""
+    return value if isinstance(value.type, NumberType) else Value("input", (), value.type, name=f"saved{index}")
 
 
 def _need(value: Value, known: set[Value], saved: dict[Value, None], again: dict[Value, None]) -> None:
@@ -321,7 +330,7 @@ def _is_cheap(value: Value) -> bool:
         return is_view(value.attributes["call"].target)
     if value.op == "item":
         return _is_cheap(value.operands[0])
-    return value.op == "constant"
+    return value.op in ("constant", "number")
 
 
 def check_saved(backward: Backward, saved: Iterable[Value]) -> None:

@@ -124,6 +124,10 @@ class Gradient:
             self.unreached = tuple(position for position, gradient in pairs if gradient is None)
         self.saved, self.graph = _with_saved(graph, first.saved)
 
+    def full_pattern(self) -> Tangents:
+        """Every result gets a gradient of its own layout."""
+        return self.derivatives.full_pattern()
+
     @property
     def failure(self) -> Exception | None:
         """What eager raises when the backward runs."""
@@ -171,7 +175,7 @@ def trace_program(request: Request) -> Traced:
     Numbers that may change are traced as such only if the program is the same for today's values as when they are
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
-    traced = _drawing_nothing(request) if request.draws else _with_numbers(request)
+    traced = _drawing_nothing(request) if request.draws else traced_with_numbers(request)
     for constant in traced.constants:
         constant.put()
     return traced
@@ -180,7 +184,7 @@ def trace_program(request: Request) -> Traced:
 def _drawing_nothing(request: Request) -> Traced:
     """Refuse programs that no other call could run: what they ask for, or count, is another thing each time."""
     state = request.state
-    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_numbers, request)))
+    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(traced_with_numbers, request)))
     if traced.kept:
         numbers = [entry.number for entry in traced.numbers]
         effects = Effects(traced.kept, numbers, traced.constants)
@@ -194,7 +198,8 @@ def _next(request: Request) -> Effects:
     return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
 
 
-def _with_numbers(request: Request) -> Traced:
+def traced_with_numbers(request: Request) -> Traced:
+    """Trace a program whose numbers may change, but for those that decide something."""
     fixed = _trace(replace(request, numbers=frozenset()))
     free, places = request.numbers, tuple(counted_places(fixed.kept))
     while free or places:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
 from weft.errors import UnsupportedError
-from weft.ir.graph import Graph, Value
+from weft.ir.graph import Graph, Result, Value
 from weft.ir.types import TensorType, TupleType, Type
+from weft.trace.backward import Backward, Tangents
+from weft.trace.python_state.effects import Rebound
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.size_ties import SizeSpot, SizeTie
-from weft.trace.traced import Traced, traced_once
+from weft.trace.traced import Gradient, Traced, traced_once, traced_with_numbers
 from weft.trace.tracer import Request
 
 NO_TIES: Mapping[SizeSpot, SizeTie] = MappingProxyType({})
@@ -28,30 +30,139 @@ def trace_varying(
     """
 
     def both() -> tuple[Traced, Traced]:
-        again = replace(request, varying=varying, ties=ties, state=request.walk(*request.state.roots))
-        return traced_once(request), traced_once(again)
+        plain = traced_with_numbers(request)
+        numbers = request.numbers - plain.fixed
+        state = request.walk(*request.state.roots)
+        return plain, traced_once(replace(request, varying=varying, ties=ties, numbers=numbers, state=state))
 
     plain, found = without_impure_calls(request.state, partial(without_draws, request.state.sources, both))
-    if found.fixed_sizes:
+    found = replace(found, fixed=plain.fixed)
+    if found.fixed_sizes or found.fixed:
         return found
     name = request.name
     if not _only_computes(found):
         raise UnsupportedError(f"the sizes of {name} do not vary", why="it does more than to compute new tensors")
-    kinds = _kinds_beside(found.graph, plain.graph)
-    if kinds is None:
-        raise UnsupportedError(f"the sizes of {name} do not vary", why="PyTorch runs other operators for other sizes")
-    return replace(found, graph=_laid_out(found.graph, kinds))
+    try:
+        return _laid_out(found, plain)
+    except _OtherOperatorsError:
+        why = "PyTorch runs other operators for other sizes"
+        raise UnsupportedError(f"the sizes of {name} do not vary", why=why) from None
+
+
+def _laid_out(found: Traced, plain: Traced) -> Traced:
+    """A program with symbols whose tensors lie in memory as those of one without do."""
+    layout = _Layout()
+    if found.gradient is None or plain.gradient is None:
+        if found.gradient is not plain.gradient:
+            raise _OtherOperatorsError
+        return replace(found, graph=layout.graph(found.graph, plain.graph))
+    layout.graph(found.gradient.graph, plain.gradient.graph)
+    gradient = VaryingGradient(found.gradient, plain.gradient, layout, [entry.value for entry in found.sizes])
+    return replace(found, graph=layout.replaced(found.graph), gradient=gradient)
 
 
 def _only_computes(traced: Traced) -> bool:
-    """Whether a program does nothing but compute new tensors of its arguments and of weights."""
-    others = (traced.gradient, traced.numbers, traced.constants, traced.graph.writes)
+    """Whether a program does nothing but compute tensors of its arguments and of weights."""
     own = any(entry.slot.given is None for entry in traced.kept)
-    return not any(others) and not own and not (traced.depends_on_offsets or traced.moving or traced.held)
+    return not (traced.constants or own or traced.depends_on_offsets or traced.moving or traced.held)
 
 
-def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type] | None:
-    """The types that the same values have in another graph; None where that runs other operators.
+class _Layout:
+    """Gives values of a graph with symbols the strides that the same values have in one without."""
+
+    def __init__(self) -> None:
+        self._now: dict[Value, Value] = {}
+
+    def __call__(self, value: Value) -> Value:
+        return self._now.get(value, value)
+
+    def add_inputs(self, varying: Sequence[Value], plain: Sequence[Value]) -> None:
+        """Add inputs, of which numbers are in the graph with symbols alone."""
+        tensors = [value for value in varying if isinstance(value.type, TensorType)]
+        if len(tensors) != len(plain):
+            raise _OtherOperatorsError
+        for value, other in zip(tensors, plain, strict=True):
+            if not _are_alike(value.type, other.type):
+                raise _OtherOperatorsError
+            self._now[value] = replace(value, type=_with_strides(value.type, other.type))
+
+    def graph(self, varying: Graph, plain: Graph) -> Graph:
+        """Lay a graph out; a slice of all there is lies as what it is of."""
+        kinds = _kinds_beside(varying, plain)
+        for value in varying:
+            operands = tuple(map(self, value.operands))
+            kind = value.type
+            if value in kinds:
+                kind = _with_strides(kind, kinds[value])
+            elif value.op != "number":
+                kind = _with_strides(kind, operands[0].type)
+            self._now[value] = replace(value, type=kind, operands=operands)
+        return self.replaced(varying)
+
+    def replaced(self, graph: Graph) -> Graph:
+        """The same graph of values that are laid out already."""
+        return replace(
+            graph,
+            inputs=tuple(map(self, graph.inputs)),
+            values=tuple(map(self, graph.values)),
+            results=tuple(replace(result, value=self(result.value)) for result in graph.results),
+            writes=tuple(replace(write, value=self(write.value)) for write in graph.writes),
+        )
+
+
+class VaryingGradient(Gradient):
+    """The differentiable side of a program whose sizes vary: the forward saves all of them too."""
+
+    def __init__(self, varying: Gradient, plain: Gradient, layout: _Layout, sizes: Sequence[Value]) -> None:
+        if varying.failure is not None or plain.failure is not None:
+            raise _OtherOperatorsError
+        self._varying, self._plain, self.derivatives = varying, plain, varying.derivatives
+        self.roots = tuple(map(layout, varying.roots))
+        self.wanted, self.unreached = varying.wanted, varying.unreached
+        self._more = tuple(size for size in sizes if size not in varying.saved)
+        self.saved = (*map(layout, varying.saved), *self._more)
+        graph = layout.replaced(varying.graph)
+        self.graph = replace(graph, results=(*graph.results, *map(Result, self._more)))
+
+    @property
+    def kept(self) -> tuple[Rebound, ...]:
+        """What the backward leaves in Python."""
+        return self._varying.kept
+
+    def full_pattern(self) -> Tangents:
+        """Every result gets a gradient."""
+        return self._varying.full_pattern()
+
+    def backward(self, tangents: Tangents) -> Backward:
+        """The backward where some results get a gradient, however it lies in memory."""
+        one, other = (
+            gradient.backward(
+                tuple(
+                    None if tangent is None else kind
+                    for kind, tangent in zip(gradient.full_pattern(), tangents, strict=True)
+                )
+            )
+            for gradient in (self._varying, self._plain)
+        )
+        layout = _Layout()
+        layout.add_inputs(one.graph.inputs, other.graph.inputs)
+        graph = layout.graph(one.graph, other.graph)
+        saved = len(one.saved)
+        inputs = (*graph.inputs[:saved], *self._more, *graph.inputs[saved:])
+        return replace(one, graph=replace(graph, inputs=inputs))
+
+    def saved_positions(self, backward: Backward) -> tuple[int, ...]:
+        """Where the values that a backward reads stand among the saved ones, all sizes last."""
+        first = len(self.saved) - len(self._more)
+        return (*self._varying.saved_positions(backward), *range(first, len(self.saved)))
+
+
+class _OtherOperatorsError(Exception):
+    """PyTorch runs other operators where sizes are symbols."""
+
+
+def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
+    """The types that the same values have in another graph.
 
     Arithmetic on sizes, and slices of all there is, are in the one alone.
     """
@@ -64,8 +175,10 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type] | None:
             found[value] = other.type
             other = next(others)
         elif not _is_whole(value):
-            return None
-    return found if other is None else None
+            raise _OtherOperatorsError
+    if other is not None:
+        raise _OtherOperatorsError
+    return found
 
 
 def _operator(value: Value) -> str:
@@ -81,24 +194,6 @@ def _are_alike(one: Type, other: Type) -> bool:
 def _is_whole(value: Value) -> bool:
     """Whether a value is a slice of all there is."""
     return _operator(value) == "aten.slice.Tensor" and value.type == value.operands[0].type
-
-
-def _laid_out(varying: Graph, kinds: Mapping[Value, Type]) -> Graph:
-    """The graph with tensors that lie in memory as these types say; a slice of all there is lies as what it is of."""
-    now: dict[Value, Value] = {}
-    for value in varying:
-        operands = tuple(now.get(operand, operand) for operand in value.operands)
-        kind = value.type
-        if value in kinds:
-            kind = _with_strides(kind, kinds[value])
-        elif value.op != "number":
-            kind = _with_strides(kind, operands[0].type)
-        now[value] = replace(value, type=kind, operands=operands)
-    return replace(
-        varying,
-        values=tuple(now.values()),
-        results=tuple(replace(result, value=now.get(result.value, result.value)) for result in varying.results),
-    )
 
 
 def _with_strides(kind: Type, plain: Type) -> Type:

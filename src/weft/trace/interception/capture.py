@@ -317,6 +317,13 @@ class Interception:
         with self.fake_mode, torch.no_grad():
             return torch.empty_strided(kind.shape, kind.strides, dtype=kind.dtype, device=kind.device)
 
+    def empty_like(self, tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
+        """The same, with the sizes of a stand-in where they are symbols."""
+        if not has_symbols(tensor):
+            return self.empty(kind)
+        with self.plainly(), self.fake_mode, torch.no_grad():
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind.dtype, device=kind.device)
+
     def placeholder(self, kind: TensorType) -> torch.Tensor:
         """A stand-in of this type in new memory, as a result of an operator is: below autograd, unseen by others."""
         with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(self.fake_mode):

@@ -1,0 +1,110 @@
+"""Compile graphs whose sizes vary: each is planned for the largest ones, and runs for any smaller ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from weft.compile.lifted_sizes import at_sizes, lifted_for_all_sizes
+from weft.compile.precision import lowered
+from weft.ir.graph import Graph, Value
+from weft.ir.interpreter import evaluate
+from weft.passes.bounded import bounded
+from weft.passes.by_sizes import split_by_sizes
+from weft.passes.growing import growing_inputs
+from weft.passes.within import UnboundedError, Within, any_varies, has_extents
+from weft.passes.work import work_of
+from weft.plan.needed import VaryingSizes
+from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.saved_strides import PYTORCHS, SavedStrides
+from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable, is_dense
+from weft.target import host_target
+from weft.trace.traced import Traced
+
+
+class VaryingCompiler:
+    """Compiles the graphs of one program, as `compile_graph` does those whose sizes are numbers.
+
+    What a forward saves for its backward stays as large as it can be; the backward knows what is within of it.
+    """
+
+    def __init__(self, traced: Traced, compile_graph: Callable[..., CompiledGraph]) -> None:
+        self._compile = compile_graph
+        at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
+        self._sizes = {
+            entry.value: SizePlace(entry.value, at[entry.argument], entry.dimension) for entry in traced.sizes
+        }
+        self._precision = traced.precision
+        self._is_alone = traced.gradient is None  # sizes are found by a run of the graph itself
+        self._within: Mapping[Value, Within] = {}  # of what the forward gives, of which some is
+        self._kept: frozenset[Value] = frozenset()  # as large as it can be
+        self._given: dict[Graph, dict[Value, Within]] = {}  # of what backwards take: saved values, and
+        self._tangents: dict[Graph, dict[Value, Within]] = {}  # gradients, which come in the form of what they are of
+
+    def __call__(
+        self,
+        graph: Graph,
+        weights: frozenset[Value],
+        *,
+        trusted: bool = True,
+        forward: Collection[Value] = (),
+        strides: SavedStrides = PYTORCHS,
+    ) -> VaryingExecutable:
+        """Compile a forward or, once it has been noted, one of its backwards."""
+        sizes = tuple(self._sizes.values()) if self._is_alone else _given_sizes(graph, self._sizes)
+        given, tangents = self._given.get(graph, {}), self._tangents.get(graph, {})
+        by_call = lifted_for_all_sizes(graph)
+        lifted = by_call.graph
+        growing = growing_inputs(lifted) if self._is_alone else {}
+        largest = bounded(by_call, given | tangents, growing)
+        inputs = dict(zip(graph.inputs, largest.graph.inputs, strict=True))
+        found = split_by_sizes(largest, [inputs[place.value] for place in sizes])
+        lasting = frozenset(inputs[value] for value in weights)
+        if self._is_alone:
+            found = replace(found, graph=lowered(found.graph, lasting, self._precision, host_target()))
+        within = {result.value: one for result, one in zip(found.graph.results, found.within, strict=True)}
+        now = dict(zip(graph.roots(), found.graph.roots(), strict=False))  # behind them what grows is written
+        ends = [now[value] for value in forward]
+        varying = VaryingSizes(found.sizes, within)
+        compiled = self._compile(found.graph, lasting, trusted=trusted, forward=ends, varying=varying)
+        compiled.of_operators = False
+        pairs = zip(graph.roots(), lifted.roots(), strict=True)
+        kept = frozenset(root for root, value in pairs if root in strides.loose and has_extents(value.type))
+        for root, result in zip(graph.results, lifted.results, strict=True):
+            if root.value not in kept and not is_dense(result.value.type):
+                raise UnboundedError("a result whose size varies has gaps in memory")
+        made = Largest(compiled, found, sizes, kept, frozenset(given), tangents, growing, work_of(lifted))
+        run = VaryingExecutable(graph, lifted, made)
+        if not self._given:
+            self._within, self._kept = run.within, kept
+        return run
+
+    @property
+    def sizes(self) -> Sequence[SizePlace]:
+        """Where calls have the sizes."""
+        return tuple(self._sizes.values())
+
+    def replay(self, graph: Graph) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """What computes a forward's results from its inputs, the sizes among them, by operators that autograd sees."""
+        places = {value: place for place, value in enumerate(graph.inputs) if value in self._sizes}
+
+        def run(inputs: Sequence[Any]) -> Sequence[Any]:
+            now = at_sizes(graph, {value: inputs[place] for value, place in places.items()})
+            found = dict(zip(now.inputs, inputs, strict=True))
+            for value in now:
+                found[value] = evaluate(value, [found[operand] for operand in value.operands])
+            return [found[result.value] for result in now.results]
+
+        return run
+
+    def note_backward(self, graph: Graph, saved: Sequence[Value], roots: Sequence[Value]) -> None:
+        """Say which saved values are the first inputs of a backward, and of which values the rest are gradients."""
+        pairs = zip(graph.inputs, saved, strict=False)
+        self._given[graph] = {value: self._within[source] for value, source in pairs if source in self._kept}
+        pairs = zip(graph.inputs[len(saved) :], roots, strict=True)
+        self._tangents[graph] = {value: self._within[root] for value, root in pairs if any_varies(self._within[root])}
+
+
+def _given_sizes(graph: Graph, sizes: dict[Value, Any]) -> tuple[SizePlace, ...]:
+    return tuple(SizePlace(value, place, None) for place, value in enumerate(graph.inputs) if value in sizes)

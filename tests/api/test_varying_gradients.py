@@ -1,0 +1,105 @@
+"""Hybridized modules give gradients by one program for many sizes, as eager PyTorch gives them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.api.test_varying_sizes import poisoned
+from tests.api.test_varying_steps import CASES
+from torch import nn
+
+import weft
+
+__all__ = ["poisoned"]
+
+
+def differentiate(net: nn.Module, loss: Any, batch: tuple[torch.Tensor, ...], *, also_inputs: bool) -> list[Any]:
+    """Output, loss and all gradients of a batch."""
+    net.zero_grad()
+    *given, target = batch
+    given = [thing.clone().requires_grad_(also_inputs and thing.is_floating_point()) for thing in given]
+    output = net(*given)
+    found = loss(output, target)
+    found.backward()
+    return [output.detach(), found.detach(), *(thing.grad for thing in (*given, *net.parameters()))]
+
+
+def agree(ours: list[Any], theirs: list[Any]) -> None:
+    """Compare tensors, with their strides."""
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert one is None or one.stride() == other.stride()
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("also_inputs", [False, True], ids=["weights", "inputs too"])
+def test_gradients_are_eager_s_for_all_sizes(name: str, also_inputs: bool) -> None:
+    case = CASES[name]
+    torch.manual_seed(0)
+    net = case.make()
+    other = copy.deepcopy(net)
+    hybrid = weft.hybridize(net)
+    for size in (*case.sizes, *case.sizes):
+        batch = case.batch(*size)
+        agree(
+            differentiate(net, case.loss, batch, also_inputs=also_inputs),
+            differentiate(other, case.loss, batch, also_inputs=also_inputs),
+        )
+    text = str(weft.explain(hybrid))
+    assert "1 program," in text
+    assert "do not vary" not in text
+    assert 2 <= text.count("for sizes") <= 4
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_results_that_the_loss_does_not_use_get_no_gradient() -> None:
+    def code(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.tanh(x @ w)
+        return hidden.sum(0), hidden * 2
+
+    hybrid = weft.hybridize(code)
+    w = torch.randn(4, 3, requires_grad=True)
+    for number, size in enumerate((8, 5, 7, 3, 8, 2, 16, 11)):
+        x = torch.randn(size, 4)
+        grads = []
+        for function in (code, hybrid):
+            w.grad = None
+            function(x, w)[number % 2].sum().backward()
+            assert w.grad is not None
+            grads.append(w.grad)
+        torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-5)
+    assert str(weft.explain(hybrid)).count("for sizes") == 1
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_views_of_inputs_and_of_results_are_views_at_every_size() -> None:
+    def code(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        made = x * 2
+        return x[1:], made, made.view(-1)
+
+    hybrid = weft.hybridize(code)
+    with torch.no_grad():
+        for size in (8, 5, 7, 3):
+            x = torch.randn(size, 4)
+            part, made, row = hybrid(x)
+            assert torch.equal(part, x[1:])
+            assert part._base is x
+            assert torch.equal(row, made.view(-1))
+            row[0] = 7
+            assert made[0, 0] == 7
+    assert list(hybrid.varying)
+
+
+def test_a_tensor_that_is_changed_before_its_backward_is_told() -> None:
+    hybrid = weft.hybridize(lambda x: (x * x).sum(1))
+    for size in (8, 5, 7):
+        x = torch.randn(size, 4, requires_grad=True)
+        given = x * 1
+        found = hybrid(given)
+        given.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            found.sum().backward()

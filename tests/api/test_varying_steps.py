@@ -1,0 +1,194 @@
+"""Steps train by one program on batches of many sizes, as the usual loop does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from tests.api.test_varying_sizes import poisoned
+from torch import nn
+from torch.nn import functional
+
+import weft
+
+__all__ = ["poisoned"]
+BATCHES = ((32,), (32,), (7,), (13,), (32,), (9,), (50,), (3,))
+TEXTS = ((8, 20), (8, 20), (8, 17), (5, 31), (8, 9), (3, 12), (16, 40), (2, 5))
+
+
+class Encoder(nn.Module):
+    """Texts with padding, classified by the mean of what is no padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, 32), nn.Embedding(64, 32)
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Scores of four classes."""
+        hidden = self.words(words) + self.places(torch.arange(words.shape[1]))
+        hidden = self.layer(hidden, src_key_padding_mask=words == 0)
+        there = (words != 0).unsqueeze(-1).float()
+        return self.head((hidden * there).sum(1) / there.sum(1).clamp(min=1))
+
+
+class Decoder(nn.Module):
+    """Causal attention written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.inside, self.head = nn.Embedding(50, 32), nn.Linear(32, 96), nn.Linear(32, 50)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Scores of the next word at each place, the classes in front."""
+        batch, length = words.shape
+        queries, keys, values = self.inside(self.words(words)).view(batch, length, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        scores = queries @ keys.transpose(-1, -2) / 8**0.5
+        later = torch.triu(torch.ones(length, length, dtype=torch.bool), 1)
+        seen = scores.masked_fill(later, float("-inf")).softmax(-1) @ values
+        return self.head(seen.transpose(1, 2).reshape(batch, length, 32)).transpose(1, 2)
+
+
+class Tables(nn.Module):
+    """Embeddings summed, squared and multiplied, as factorization machines do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(200, 8), nn.Linear(40, 1)
+
+    def forward(self, places: torch.Tensor) -> torch.Tensor:
+        """One score for each row."""
+        found = self.table(places)
+        pairs = 0.5 * (found.sum(1) ** 2 - (found**2).sum(1)).sum(1)
+        return self.head(found.flatten(1)).squeeze(1) + pairs
+
+
+class Graph(nn.Module):
+    """A layer that adds up what neighbours are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        """Scores of each node."""
+        total = torch.zeros_like(nodes).index_add(0, edges[1], nodes[edges[0]])
+        return self.own(nodes) + self.others(total)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module, its loss, batches of given sizes."""
+
+    make: Callable[[], nn.Module]
+    loss: Callable[..., torch.Tensor]
+    batch: Callable[..., tuple[torch.Tensor, ...]]
+    sizes: tuple[tuple[int, ...], ...] = BATCHES
+
+
+def texts(batch: int, length: int) -> tuple[torch.Tensor, ...]:
+    """Words of which some are padding, and a class for each text."""
+    words = torch.randint(1, 50, (batch, length))
+    words[0, length // 2 + 1 :] = 0
+    return words, torch.randint(4, (batch,))
+
+
+def images(batch: int) -> tuple[torch.Tensor, ...]:
+    """An image, and itself as the target."""
+    image = torch.randn(batch, 3, 16, 16)
+    return image, image
+
+
+CASES = {
+    "perceptron": Case(
+        lambda: nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 4)),
+        nn.CrossEntropyLoss(),
+        lambda size: (torch.randn(size, 20), torch.randint(4, (size,))),
+    ),
+    "regression": Case(
+        lambda: nn.Sequential(nn.Linear(20, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 1)),
+        nn.MSELoss(),
+        lambda size: (torch.randn(size, 20), torch.randn(size, 1)),
+    ),
+    "encoder": Case(Encoder, nn.CrossEntropyLoss(), texts, TEXTS),
+    "decoder": Case(
+        Decoder,
+        lambda scores, target: functional.cross_entropy(scores, target, ignore_index=0),
+        lambda *size: (torch.randint(1, 50, size), torch.randint(50, size)),
+        TEXTS,
+    ),
+    "tables": Case(
+        Tables,
+        nn.BCEWithLogitsLoss(),
+        lambda size: (torch.randint(200, (size, 5)), torch.randint(2, (size,)).float()),
+    ),
+    "graph": Case(
+        Graph,
+        nn.CrossEntropyLoss(),
+        lambda nodes, edges: (
+            torch.randn(nodes, 16),
+            torch.randint(nodes, (2, edges)),
+            torch.randint(4, (nodes,)),
+        ),
+        ((50, 120), (50, 120), (33, 99), (64, 240), (20, 31), (90, 300)),
+    ),
+    "autoencoder": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)
+        ),
+        nn.MSELoss(),
+        images,
+    ),
+}
+
+
+def train_both(case: Case, **options: Any) -> Any:
+    """Train by steps and by the usual loop on the same batches; every loss and parameter must be the same."""
+    torch.manual_seed(0)
+    ours = case.make()
+    theirs = copy.deepcopy(ours)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9) for net in (ours, theirs)]
+    step, norm = weft.step(ours, case.loss, optimizers[0], **options), options.get("clip_norm")
+    every = options.get("accumulate", 1)
+    for number, size in enumerate((*case.sizes, *case.sizes)):
+        *given, target = case.batch(*size)
+        found = step(*given, target)
+        if number % every == 0:
+            optimizers[1].zero_grad()
+        loss = case.loss(theirs(*given), target)
+        (loss / every).backward()
+        if number % every == every - 1:
+            if norm is not None:
+                nn.utils.clip_grad_norm_(theirs.parameters(), norm)
+            optimizers[1].step()
+        torch.testing.assert_close(found, loss.detach(), rtol=1e-4, atol=1e-5)
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    return step
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("name", CASES)
+def test_a_few_programs_train_on_all_sizes(name: str) -> None:
+    step = train_both(CASES[name])
+    assert not step.varying.refusals
+    assert 2 <= len(list(step.varying)) <= 4
+    assert sum(map(len, step.programs.values())) == 1  # of the first size
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("options", [{"clip_norm": 0.1}, {"accumulate": 2}, {"memory": "low"}], ids=str)
+def test_options_hold_for_all_sizes(options: dict[str, Any]) -> None:
+    step = train_both(CASES["perceptron"], **options)
+    assert not step.varying.refusals
+    assert list(step.varying)
+
+
+def test_deterministic_steps_have_a_program_for_each_size() -> None:
+    step = train_both(CASES["perceptron"], deterministic=True)
+    assert not list(step.varying)
