@@ -91,6 +91,36 @@ def test_a_batch_norm_with_wrong_parameters_is_left_to_the_rule():
     assert RESULT_RULES[BACKWARD](backward_of(INPUTS["channels last"], values)) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["row by row", "a matrix", "channels last", "one image"])
+@pytest.mark.parametrize("training", [False, True])
+def test_a_batch_norm_under_autocast_has_statistics_of_its_parameters_type(name, dtype, training):
+    values = INPUTS[name].to(dtype)
+    parameters = [torch.linspace(1, 2, 8) for _ in range(4)]
+    eager = torch.ops.aten.native_batch_norm.default(values, *parameters, training, 0.1, 1e-5)
+    found = RESULT_RULES[NAME]((values, *parameters, training, 0.1, 1e-5))
+    assert list(found) == [type_of(one) for one in eager]
+    if training:
+        given = (values.cos(), values, *parameters[:3], *eager[1:], True, 1e-5, [True, True, True])
+        gradients = torch.ops.aten.native_batch_norm_backward.default(*given)
+        assert list(RESULT_RULES[BACKWARD](given)) == [type_of(one) for one in gradients]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["rows", "pixels"])
+def test_large_batch_norms_are_trained_under_autocast(layout):
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.BatchNorm2d(32), torch.nn.ReLU())
+    x = torch.randn(8, 3, 32, 32).to(memory_format=layout)
+    found = []
+    for run in (net, weft.hybridize(net)):
+        net.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = run(x)
+        out.float().square().mean().backward()
+        found.append([parameter.grad.clone() for parameter in net.parameters()])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=2e-3)
+
+
 TENSORS = {
     "row by row": torch.randn(4, 3, 5),
     "with ones": torch.randn(4, 1, 3),

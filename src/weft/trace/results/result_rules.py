@@ -25,31 +25,50 @@ class ViewOf(NamedTuple):
     offset: int = 0
 
 
+SHORT = (torch.bfloat16, torch.float16)
+IMAGE_RANK = 4
 Types = TensorType | tuple[TensorType, ...] | ViewOf | None
 Rule = Callable[[tuple[Any, ...]], Types]
 
 
 def _batch_norm(arguments: tuple[Any, ...]) -> Types:
-    """Of an input that lies row by row: a result like it, and the statistics of the batch where they are used."""
+    """Of an input that lies row by row: a result like it, and the statistics of the batch where they are used.
+
+    Under autocast the input is shorter than its parameters, and the statistics are as these: PyTorch's rule errs there.
+    """
     values, *parameters, training, _momentum, _epsilon = arguments
-    if not _has_channels(values):
+    found = _with_channels(values)
+    if found is None:
         return None
     channels = values.shape[1]
     if not all(_is_plain(parameter, (channels,)) for parameter in parameters):
         return None
     statistics = contiguous(torch.float32, (channels if training else 0,))
-    return _like(values), statistics, statistics
+    return found, statistics, statistics
 
 
 def _batch_norm_gradient(arguments: tuple[Any, ...]) -> Types:
-    """By statistics of the batch, of a gradient and an input that lie row by row: all three gradients."""
+    """By statistics of the batch, of a gradient and an input that lie alike: all three gradients."""
     gradient, values, weight, _mean, _variance, *saved, training, _epsilon, wanted = arguments
-    if not training or not all(wanted) or not _has_channels(values) or not _is_plain(gradient, tuple(values.shape)):
+    found = _with_channels(values)
+    if not training or not all(wanted) or found is None or _with_channels(gradient) != found:
         return None
     channels = (values.shape[1],)
     if not all(_is_plain(parameter, channels) for parameter in (weight, *saved)):
         return None
-    return _like(values), contiguous(torch.float32, channels), contiguous(torch.float32, channels)
+    return found, contiguous(torch.float32, channels), contiguous(torch.float32, channels)
+
+
+def _with_channels(values: Any) -> TensorType | None:
+    """Give the type of a batch that lies row by row, or pixel by pixel in a short float, as nothing else might lie."""
+    if _has_channels(values):
+        return _like(values)
+    if not _is_of(values, SHORT) or values.dim() < 2 or values.shape[0] == 0 or min(values.shape[1:]) <= 1:
+        return None
+    images = values.dim() == IMAGE_RANK and values.is_contiguous(memory_format=torch.channels_last)
+    if not images and not values.is_contiguous():
+        return None
+    return TensorType(values.dtype, tuple(values.shape), tuple(values.stride()))
 
 
 def _has_channels(values: Any) -> bool:
@@ -203,7 +222,12 @@ def _is_row_major(tensor: Any) -> bool:
 
 def _is_single(tensor: Any) -> bool:
     """Tell whether an argument is a tensor of single floats on the CPU."""
-    if not isinstance(tensor, torch.Tensor) or tensor.dtype is not torch.float32 or tensor.device != CPU:
+    return _is_of(tensor, (torch.float32,))
+
+
+def _is_of(tensor: Any, dtypes: tuple[torch.dtype, ...]) -> bool:
+    """Tell whether an argument is a tensor of one of some types on the CPU."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype not in dtypes or tensor.device != CPU:
         return False
     # A SymInt may stand for any size.
     return tensor.layout is torch.strided and all(type(size) is int for size in tensor.shape)
