@@ -30,6 +30,7 @@ from weft.ir.library import resolve
 from weft.trace.interception.capture import Operator, is_usual_stand_in
 from weft.trace.interception.modes import open_blocks
 from weft.trace.lift import recurrent_layer
+from weft.trace.quantized import dynamic_linear
 
 LOSS, BACKWARD = "aten._ctc_loss.Tensor", "aten._ctc_loss_backward.Tensor"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
@@ -187,6 +188,9 @@ class RecurrentCall(NamedTuple):
 
 def taken_whole(function: Callable[..., Any], arguments: Sequence[Any], keywords: Any) -> Callable[..., Any]:
     """What to call in the place of a function of PyTorch: itself, or what does the same with fewer operators."""
+    quantised = dynamic_linear(function, arguments, keywords)
+    if quantised is not None:
+        return quantised
     if function is torch.nn.functional.interpolate:
         return interpolated
     if function is torch.lstm:
