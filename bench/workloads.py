@@ -51,6 +51,12 @@ def called(function: Callable[..., Any], *inputs: Callable[[], torch.Tensor]) ->
     return Subject(function, tuple(make() for make in inputs))
 
 
+def in_bfloat16(subject: Subject) -> Subject:
+    """Convert a module, and its inputs, to bfloat16."""
+    inputs = (one.bfloat16() if one.is_floating_point() else one for one in subject.inputs)
+    return Subject(subject.thing.to(torch.bfloat16), tuple(inputs))
+
+
 def graph_network() -> Subject:
     """Make the graph network with its random graph."""
     return Subject(for_evaluation(tables.Gcn()), tables.graph())
@@ -169,6 +175,21 @@ WORKLOADS = (
     ),
     _family("bert", "BERT-like, 4 x 256, 64 tokens, batch 1", partial(evaluated, sequence.Bert, whole(8000, 1, 64))),
     _family("gpt", "GPT-like, 4 x 256, 64 tokens, batch 1", partial(evaluated, sequence.Gpt, whole(4000, 1, 64))),
+    _family(
+        "bf16_mlp",
+        "chapter MLP 784-256-10 in bfloat16, batch 64",
+        lambda: in_bfloat16(evaluated(IMAGE_MLP, random_(64, 784))),
+    ),
+    _family(
+        "bf16_encoder",
+        "transformer encoder layer as above in bfloat16",
+        lambda: in_bfloat16(evaluated(sequence.encoder_layer, SEQUENCE)),
+    ),
+    _family(
+        "bf16_lenet",
+        "LeNet of the chapter in bfloat16, batch 64",
+        lambda: in_bfloat16(evaluated(chapter.lenet, partial(images, 64, 1, 28))),
+    ),
     _family("deepfm", "DeepFM-like, 8 fields, batch 256", partial(evaluated, tables.DeepFM, whole(1000, 256, 8))),
     _family("gcn", "GCN-like, 2,000 nodes, 8,000 edges", graph_network),
     _family("unet", "U-Net, 64 x 64, batch 1", partial(evaluated, vision.UNet, partial(images, 1, 3, 64))),
