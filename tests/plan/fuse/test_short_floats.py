@@ -9,12 +9,16 @@ import torch
 from torch import nn
 
 import weft
+from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.expression import SHORT_FLOATS
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.winograd import WinogradKernel, WinogradStage
+from weft.plan.regions.region import find_regions
+from weft.target import host_target
+from weft.trace.lift.lift import lift
 
 SHORT = [torch.bfloat16, torch.float16]
 
@@ -133,3 +137,20 @@ def test_gradients_are_as_exact_as_eagers(dtype: torch.dtype) -> None:
     for exact, eager, got in zip(grads[torch.float64], grads[dtype], grads["weft"], strict=True):
         error, allowed = ((one - exact).abs().max() for one in (got, eager))
         assert error <= 2 * allowed + 4 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+def panels_of(model: nn.Module, x: torch.Tensor) -> list[str]:
+    return [kernel.operands[1] for kernel in kernels(model, x) if isinstance(kernel, GemmKernel)]
+
+
+def test_panels_for_few_rows_and_of_large_models_stay_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(96, 64).eval().bfloat16()
+    x = torch.randn(40, 96).bfloat16()
+    assert panels_of(model, x[:16]) == ["bf16"]
+    assert panels_of(model, x) == ["f32"]
+    monkeypatch.setattr("weft.plan.fuse.matmul.MOST_WIDENED_BYTES", 1000)
+    with torch.no_grad():
+        graph = lift(weft.program(model, x).graph)
+    [region] = find_regions(graph, frozenset(graph.inputs[1:]))
+    [product] = [call.kernel for call in fuse(region, host_target()).plan.calls if isinstance(call.kernel, GemmKernel)]
+    assert product.operands == ("f32", "bf16")

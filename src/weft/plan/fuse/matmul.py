@@ -34,6 +34,7 @@ from weft.plan.kernels.pack import PackKernel, in_words
 from weft.plan.regions.lazy import BodyWriter, Computed, Counted, Lazy, Leaf, LeafSource, Node, read_from_memory, walk
 from weft.plan.regions.window import Window, plain, same_layout
 
+MOST_WIDENED_BYTES = 24 * 1024 * 1024  # of a program's weights: more do not stay in caches, and are not kept wider
 Emit = Callable[[Leaf, Epilogue, tuple[Leaf, ...]], None]
 Steps = Callable[[Window], EpilogueOperand | None]
 
@@ -280,11 +281,20 @@ def factors_of(
         right = fusion.assembly.in_memory(source.lazy)
         return Factors(batch, left, matrix_of(right.window), fusion.assembly.location(right), schedule, left.dtype)
     schedule = choose_schedule(left.dtype, sizes, target, in_parts=not source.is_short)
-    if source.is_short and source.casts[-2] in SHORT_FLOATS and sizes[0] <= MOST_CONVERTED_ROWS:
+    if _keeps_panel_short(fusion, source, sizes[0]):
         short = replace(source, casts=source.casts[:-1])
-        if _is_packed_weight(fusion, right):
-            return Factors(batch, left, *right_operand(fusion, short, sizes, schedule), schedule, source.casts[-2])
+        return Factors(batch, left, *right_operand(fusion, short, sizes, schedule), schedule, source.casts[-2])
     return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
+
+
+def _keeps_panel_short(fusion: Fusion, source: Source, rows: int) -> bool:
+    """Whether panels of a weight are best of its own short type: they are read sooner, and take less memory.
+
+    Numbers are then converted each time that they are read. With many rows that takes a tenth of the time.
+    """
+    if not source.is_short or source.casts[-2] not in SHORT_FLOATS or not _is_packed_weight(fusion, source.leaf):
+        return False
+    return rows <= MOST_CONVERTED_ROWS or fusion.weight_bytes > MOST_WIDENED_BYTES
 
 
 def _grouped(
