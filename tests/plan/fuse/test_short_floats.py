@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
 
 import weft
+from weft import target
+from weft.config import overrides
 from weft.plan.fuse.fuse import fuse
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.conv import ConvKernel
@@ -154,3 +157,40 @@ def test_panels_for_few_rows_and_of_large_models_stay_short(monkeypatch: pytest.
     [region] = find_regions(graph, frozenset(graph.inputs[1:]))
     [product] = [call.kernel for call in fuse(region, host_target()).plan.calls if isinstance(call.kernel, GemmKernel)]
     assert product.operands == ("f32", "bf16")
+
+
+@pytest.fixture
+def pairs_pay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let products of pairs be chosen as on a processor that they pay on; plans of that are not kept."""
+    monkeypatch.setattr(target, "FAST_PAIRS", frozenset({host_target().cpu}))
+    with overrides(cache_dir=None):
+        yield
+
+
+@pytest.mark.skipif(not host_target().has("avx512bf16"), reason="this processor has no products of pairs")
+@pytest.mark.usefixtures("pairs_pay")
+@pytest.mark.parametrize("name", ["linear", "long", "encoder"])
+def test_where_pairs_pay_both_operands_are_pairs(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = layers()[name]
+    model.eval().bfloat16()
+    x = x.bfloat16()
+    exact = copy.deepcopy(model).double()(x.double()).detach()
+    products = [kernel for kernel in kernels(model, x) if isinstance(kernel, GemmKernel)]
+    assert all(kernel.operands == ("bf16", "bf16") for kernel in products)
+    close_to_eager(model, x, exact)
+
+
+@pytest.mark.skipif(not host_target().has("avx512bf16"), reason="this processor has no products of pairs")
+@pytest.mark.usefixtures("pairs_pay")
+def test_where_pairs_pay_training_under_autocast_multiplies_pairs() -> None:
+    model, x = layers()["linear"]
+    found = []
+    for run in (model, weft.hybridize(model)):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = run(x)
+        out.float().square().sum().backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters()])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
