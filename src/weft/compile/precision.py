@@ -49,7 +49,7 @@ def lowered(graph: Graph, weights: frozenset[Value], precision: str, target: Tar
     if precision == FULL:
         return graph
     rule = _to_bytes if precision == "int8" else _to_short(SHORT[precision])
-    site = Site(target, _made_of(graph, weights))
+    site = Lowering(target, _made_of(graph, weights))
     rewriting = Rewriting(graph)
     for value in graph.values:
         current = rewriting.current(value)
@@ -59,14 +59,14 @@ def lowered(graph: Graph, weights: frozenset[Value], precision: str, target: Tar
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where products are: the processor, and the values that are weights, moved or converted."""
+class Lowering:
+    """Where products are lowered: the processor, and the values that are weights, moved or converted."""
 
     target: Target
     weights: frozenset[Value]
 
 
-Rule = Callable[[Site, Value, Value], Value | None]
+Rule = Callable[[Lowering, Value, Value], Value | None]
 
 
 def _made_of(graph: Graph, weights: frozenset[Value]) -> frozenset[Value]:
@@ -83,7 +83,7 @@ def _is_full(value: Value) -> bool:
 
 
 def _to_short(dtype: torch.dtype) -> Rule:
-    def rule(site: Site, value: Value, current: Value) -> Value | None:
+    def rule(site: Lowering, value: Value, current: Value) -> Value | None:
         if value.op == "matmul" and value.operands[1] not in site.weights:
             return None
         count = FACTORS[value.op]
@@ -96,7 +96,7 @@ def _to_short(dtype: torch.dtype) -> Rule:
     return rule
 
 
-def _to_bytes(site: Site, value: Value, current: Value) -> Value | None:
+def _to_bytes(site: Lowering, value: Value, current: Value) -> Value | None:
     if value.op != "matmul" or value.operands[1] not in site.weights or not multiplies_bytes(site.target):
         return None
     rows, weight = (Expression(operand, value.place) for operand in current.operands)
