@@ -33,6 +33,7 @@ def explain(thing: Callable[..., Any]) -> Explanation:
     for number, (key, guarded) in enumerate(programs, 1):
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
+        lines += [f"    {choice}" for choice in guarded.program.lane_choices]
     lines += [f"  for sizes {varying.describe()}" for varying in hybrid.varying]
     lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]
     if hybrid.rare.calls:

@@ -146,7 +146,7 @@ class DraftRegion:
         """Give the kernels lanes and the intermediates places; tells also how many seconds that takes by estimate."""
         key = thrift.ordered, thrift.pace
         if key not in self._scheduled:
-            self._scheduled[key] = self._in_order(thrift.ordered).schedule(thrift.pace)
+            self._scheduled[key] = self._in_order(thrift.ordered).schedule(thrift.pace, tried=thrift == SPENDING)
         scheduled = self._scheduled[key]
         plan = _placed(scheduled, thrift.slack)
         outputs = tuple(map(laid_out, self._region.outputs, self._fused.strides))

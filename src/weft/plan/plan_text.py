@@ -27,6 +27,8 @@ def plan_text(plan: Plan, model: MachineModel) -> str:
         lines.append(f"  call {number:<4} {time:>9.1f} us  {describe(call.kernel)}  {_arguments(plan, call)}")
     for number, lane in enumerate(lanes_of(plan)):
         lines.append(f"  lane {number}: " + ", ".join(_item(plan, item) for item in lane))
+    if plan.alone:
+        lines.append("  by estimate one lane is done sooner; the clock tries both")
     if plan.packing:
         lines.append(f"  packing when a weight has changed: {counted(len(plan.packing), 'call')}")
     lines.append(f"  arena of {plan.arena_bytes} bytes, {live_bytes(plan)} in use at once at most in order")

@@ -30,6 +30,7 @@ from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay
+from weft.runtime.lane_choice import LaneChoice
 from weft.runtime.varying_gradients import VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.python_state.trees import TensorLeaf
@@ -92,6 +93,12 @@ class Program:
     def inputs(self) -> Sequence[Any]:
         """What goes in: arguments by position, and tensors that the function reached by itself."""
         return self._traced.inputs
+
+    @property
+    def lane_choices(self) -> tuple[LaneChoice, ...]:
+        """What the clock has decided of lanes and one lane, a region of the forward each."""
+        found = (region.lane_choice for region in self._forward().regions)
+        return tuple(choice for choice in found if choice is not None)
 
     def made_for(self, example: Example) -> Program:
         """The same program with the call that it was asked for by: that is what a saved file can be called like."""

@@ -26,6 +26,7 @@ from weft.plan.regions.region import NATIVE, Region
 from weft.runtime.binding import BoundProgram
 from weft.runtime.cuda_capture import captured
 from weft.runtime.executable import Begun, ClockedExecutable, LaneSpan, NativeExecutable
+from weft.runtime.lane_choice import LaneChoice
 from weft.runtime.new_tensors import NewTensors, OutputType
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides
 from weft.target import host_target
@@ -89,6 +90,11 @@ class NativeRegion:
         if self._writes:
             IN_PLACE.regions += 1
         return outputs
+
+    @property
+    def lane_choice(self) -> LaneChoice | None:
+        """What the clock has decided of lanes and one lane."""
+        return self._execute.lane_choice
 
     def pack_ahead(self, known: Mapping[int, torch.Tensor]) -> None:
         """Let another core begin to pack weights for a call that comes soon, as far as its inputs are known."""

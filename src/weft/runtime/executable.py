@@ -23,7 +23,7 @@ from weft.codegen.plan_module import (
     serial_tick,
 )
 from weft.codegen.threads.layout import CLOCK_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
-from weft.codegen.threads.workers import BACKOFF_SLOT, FIRST_LANE_SLOT
+from weft.codegen.threads.workers import BACKOFF_SLOT, TRIAL_SLOT
 from weft.devices import cpu_count
 from weft.errors import InternalError
 from weft.plan.form.dependencies import lanes_of
@@ -31,6 +31,7 @@ from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
 from weft.runtime.arena import ArenaBlock, block_pool
 from weft.runtime.binding import Binding, BoundProgram, NativeCode, PackingOf
+from weft.runtime.lane_choice import LaneChoice, LaneTrialWords
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
 from weft.runtime.weights import PackedWeight, Packing, address_of, begin_packing
 from weft.target import Target
@@ -79,8 +80,9 @@ class NativeExecutable:
             raise InternalError(f"a plan has {counts['constant']} constants, {len(self.constants)} were given")
         packed = {plan.buffers[place.buffer] for call in plan.packing for place in call.reads}
         self.lasting = sorted({*lasting, *(buffer.index for buffer in packed if buffer.kind == "input")})
+        description = description_of(plan, self.lasting, clocked=self._clocked)
         self._library = compile_described(
-            description_of(plan, self.lasting, clocked=self._clocked),
+            description,
             lambda: (
                 plan_texts(plan, target, self.lasting, clocked=self._clocked, parted=cpu_count() > 1)
                 if begun is None
@@ -95,7 +97,11 @@ class NativeExecutable:
         written = [plan.buffers[buffer].index for chain in chains for buffer in chain.packed]
         self._packed_order = [written.index(index) for index in range(counts["packed"])]
         self._changing = [index for index in range(counts["input"]) if index not in self.lasting]
-        self._program = _program(plan, self._library) if len(plan.lanes) > 1 else None
+        self._program: ctypes.Array[ctypes.c_uint64] | None = None
+        self._trial: LaneTrialWords | None = None
+        if len(plan.lanes) > 1:
+            self._trial = LaneTrialWords(description, len(plan.lanes), alone=plan.alone)
+            self._program = _program(plan, self._library, self._trial)
         self._words = Struct(f"@{sum(counts.values())}Q")
         # SAFETY: the function takes the address of a frame of this plan, and the library that holds it lives as long
         # as this object.
@@ -119,6 +125,11 @@ class NativeExecutable:
         done = done or self._run_slowly(block, inputs, outputs)
         self._pool.give_back(block)
         return done
+
+    @property
+    def lane_choice(self) -> LaneChoice | None:
+        """What the clock has decided of lanes and one lane."""
+        return None if self._trial is None else self._trial.choice
 
     def pack_ahead(self, known: Mapping[int, torch.Tensor]) -> None:
         """Let another core begin to pack weights for a call that comes soon, as far as its inputs are known."""
@@ -188,11 +199,14 @@ class NativeExecutable:
         return binding
 
 
-def _program(plan: Plan, library: NativeLibrary) -> ctypes.Array[ctypes.c_uint64]:
+def _program(plan: Plan, library: NativeLibrary, trial: LaneTrialWords) -> ctypes.Array[ctypes.c_uint64]:
     """Describe a program with several lanes as `dispatch` reads it; see worker_module.py."""
     lanes = [library.address(f"lane_{number}") for number in range(len(plan.lanes))]
-    pace = [0] * (FIRST_LANE_SLOT - BACKOFF_SLOT)
-    return (ctypes.c_uint64 * (FIRST_LANE_SLOT + len(lanes)))(library.address(SERIAL), len(lanes), *pace, *lanes)
+    pace = [0] * (TRIAL_SLOT - BACKOFF_SLOT)
+    words = (library.address(SERIAL), len(lanes), *pace, *trial.first, *lanes)
+    found = (ctypes.c_uint64 * len(words))(*words)
+    trial.lie_at(ctypes.addressof(found) + TRIAL_SLOT * ctypes.sizeof(ctypes.c_uint64), found)
+    return found
 
 
 class _Chain:

@@ -43,6 +43,8 @@ from weft.codegen.threads.layout import (
     mailbox_offset,
 )
 from weft.codegen.threads.team import Team, emit_member
+from weft.codegen.threads.trial import WORDS as TRIAL_WORDS
+from weft.codegen.threads.trial import LaneTrial
 from weft.target import Target
 
 # A spinning worker answers within a microsecond. One that has not after so many pauses, about 3 microseconds, has lost
@@ -50,9 +52,11 @@ from weft.target import Target
 ANSWER_SPINS = 60
 # A worker that sleeps is waited for as long as the system may take to wake it, about a millisecond.
 WAKING_SPINS = 20_000
-# What a program's description holds: the serial function, the number of lanes, its back-off (see backoff.py), the
-# lanes' functions.
-SERIAL_SLOT, LANES_SLOT, BACKOFF_SLOT, FIRST_LANE_SLOT = 0, 1, 2, 2 + BACKOFF_WORDS
+# What a program's description holds: the serial function, the number of lanes, its back-off (see backoff.py), its trial
+# (see trial.py), the lanes' functions.
+SERIAL_SLOT, LANES_SLOT, BACKOFF_SLOT = 0, 1, 2
+TRIAL_SLOT = BACKOFF_SLOT + BACKOFF_WORDS
+FIRST_LANE_SLOT = TRIAL_SLOT + TRIAL_WORDS
 
 
 def worker_module(target: Target) -> str:
@@ -171,13 +175,16 @@ class _Dispatch:
         self.workers = f.load("ptr", f.offset(self.frame, "i8", WORKERS_OFFSET))
         self.needed = f.add(f.load("i64", f.offset(self.program, "ptr", LANES_SLOT)), -1)
         self.backoff = LaneBackoff(f, f.offset(self.program, "i64", BACKOFF_SLOT))
+        self.trial = LaneTrial(f, f.offset(self.program, "i64", TRIAL_SLOT))
         self.team = Team(f, self.workers)
 
     def write(self) -> None:
         f = self.f
         epoch = f.offset(self.frame, "i8", EPOCH_OFFSET)
         f.store(f.add(f.load("i64", epoch), 1), epoch)
-        reserve, alone, together, end = (f.label(stem) for stem in ("reserve", "alone", "together", "end"))
+        pace, reserve, alone, together, end = map(f.label, ("pace", "reserve", "alone", "together", "end"))
+        f.branch_if(self.trial.runs_alone(), alone, pace)
+        f.begin_block(pace)
         resting, last = self.backoff.rests()
         f.branch_if(resting, alone, reserve)
         f.begin_block(reserve)
@@ -195,7 +202,7 @@ class _Dispatch:
             returned = f.offset(self._mailbox(loop.index), "i8", RETURNED_OFFSET)
             expected = f.load("i64", f.offset(self.returned, "i64", loop.index))
             f.emit_void(f"call void @{WAIT}({returned}, {expected})")
-        self.backoff.note(start)
+        self._note_lanes(start)
         f.branch(end)
         f.begin_block(alone)
         self._call_alone()
@@ -211,6 +218,11 @@ class _Dispatch:
         start = self.backoff.now()
         self._call(SERIAL_SLOT)
         self.backoff.note_alone(start)
+        self.trial.note(self.f.binary("sub", self.backoff.now(), start), on_lanes=False)
+
+    def _note_lanes(self, start: Register) -> None:
+        self.backoff.note(start)
+        self.trial.note(self.f.binary("sub", self.backoff.now(), start), on_lanes=True)
 
     def _reserve(self, alone: str) -> None:
         """Take as many workers as are needed; where there are fewer, give them back and go on alone."""
@@ -267,7 +279,7 @@ class _Dispatch:
             with f.only_if(words.is_closing(mailbox)):
                 words.exchange(mailbox, ASLEEP, IDLE)
                 wake(f, mailbox)
-        self.backoff.note(start)
+        self._note_lanes(start)
         f.branch(end)
         f.begin_block(crew)
 

@@ -91,7 +91,8 @@ class Plan:
 
     `packing` are the calls that fill the packed buffers: they run when a weight has changed, before everything else.
     `checks` read inputs and constants alone, and write nothing: they run at each call, before all others, and if one of
-    them finds an index out of range nothing else runs.
+    them finds an index out of range nothing else runs. Where a plan with lanes is `alone`, one lane is done sooner by
+    estimate: calls begin so, and the clock decides.
     """
 
     buffers: tuple[Buffer, ...]
@@ -101,6 +102,7 @@ class Plan:
     lanes: tuple[Lane, ...] = ()
     arena_bytes: int = 0
     offsets: tuple[int, ...] = ()
+    alone: bool = False
 
     def of_kind(self, kind: BufferKind) -> Iterator[tuple[int, Buffer]]:
         """The buffers of one kind, with their numbers in the plan."""

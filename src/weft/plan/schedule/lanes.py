@@ -20,6 +20,9 @@ from weft.plan.schedule.cost import MachineModel
 from weft.plan.schedule.timetable import CallCosts, Share, Timetable
 
 LEAST_GAIN = 0.1  # of the time on one lane; estimates are not better than that
+# A plan that takes so many seconds on one lane, and would gain enough by others if these waited for each other so many
+# times less, has lanes all the same: the clock tries both.
+WORTH_TRYING, HOPE = 20e-6, 4
 SPLIT_GAIN = 0.05  # of a call's time
 # Where intermediates are together larger than FRUGAL_BYTES, calls are not taken out of their order by more than this
 # for each lane: what waits for them stays in memory.
@@ -84,21 +87,27 @@ class Scheduling:
     def __init__(self, plan: Plan, lane_count: int, model: MachineModel) -> None:
         self.plan = plan
         self.lane_count = lane_count
+        self._model = model
         self._costs = CallCosts(Footprints(plan), model)
         self._serial = sum(self._costs.whole)
         self._graph: CallGraph | None = None
         if lane_count > 1 and (1 - 1 / lane_count) * self._serial > model.lane + model.wait:
             self._graph = CallGraph.of(self._costs.footprints, self._costs)
 
-    def schedule(self, pace: LanePace | None = None) -> Scheduled:
+    def schedule(self, pace: LanePace | None = None, *, tried: bool = False) -> Scheduled:
         """Give the calls to lanes; without a pace, to be done soonest while memory is not large.
 
         What is computed later takes memory later: so a pace lowers the memory in use, though a lane may have to wait.
+        Lanes that are to be `tried` by the clock need not pay by estimate.
         """
         if self._graph is not None:
             best = _best(self._graph, self._costs, self.lane_count, pace or self._fastest())
             if best.end <= (1 - LEAST_GAIN) * self._serial:
                 return Scheduled(best.plan(), best.spans(), best.end)
+        if tried and self.lane_count > 1 and self._serial >= WORTH_TRYING:
+            hopeful = Scheduling(self.plan, self.lane_count, _hopeful(self._model)).schedule(pace)
+            if len(hopeful.plan.lanes) > 1:
+                return Scheduled(replace(hopeful.plan, alone=True), hopeful.spans, self._serial)
         plan = replace(self.plan, lanes=lanes_of(replace(self.plan, lanes=())))
         times = [0.0, *accumulate(self._costs.whole)]
         return Scheduled(plan, [list(pairwise(times))], self._serial)
@@ -106,6 +115,13 @@ class Scheduling:
     def _fastest(self) -> LanePace:
         frugal = sum(buffer.bytes for _, buffer in self.plan.of_kind("arena")) > FRUGAL_BYTES
         return LanePace(MOST_AHEAD, WINDOW) if frugal else FASTEST
+
+
+def _hopeful(model: MachineModel) -> MachineModel:
+    """Give the model of a machine whose cores disturb each other less than was measured."""
+    shared = max(model.shared_memory, min(model.cores * model.memory, HOPE * model.shared_memory))
+    wait, check, lane = (seconds / HOPE for seconds in (model.wait, model.check, model.lane))
+    return replace(model, wait=wait, check=check, lane=lane, transfer=HOPE * model.transfer, shared_memory=shared)
 
 
 def _best(graph: CallGraph, costs: CallCosts, lane_count: int, pace: LanePace) -> Timetable:

@@ -1,0 +1,158 @@
+"""Try lanes and one lane by turns on calls as they come, and keep what is faster by the clock.
+
+What a plan takes is estimated before it has run; some twenty calls later the clock tells. A trial makes pairs: a call
+on lanes and one alone, each the third in a row of its kind, when its caches are as they would be for good. A sign test
+over the pairs decides: each is a win or a loss for lanes, whatever an outlier takes, and the trial ends when one side
+leads by SURE. Which of a pair comes first takes turns. A call on lanes that was stalled says that another program had
+a core: then the trial ends soon and nothing of it is kept. Trials are repeated at ever longer intervals.
+"""
+
+from weft.codegen.llvm.module import FunctionWriter
+from weft.codegen.llvm.register import Register
+
+FIRST_TRIAL = 20  # calls before it
+SHORTEST_INTERVAL, LONGEST_INTERVAL, GROWTH = 1 << 12, 1 << 20, 4  # calls between two trials
+WARM = 2  # calls of a kind before one that is timed
+SURE, MOST_PAIRS = 6, 20
+MOST_CALLS = 400  # in a trial; where lanes find no worker pairs are never made
+# Lanes win a pair only by so many parts in 64: they take cores that others could use.
+PARTS, LEAST_GAIN = 64, 3
+STALLED, STALL = 3, 20_000  # so many times a call alone, and so many nanoseconds more
+LOST_BY_STALL = 3
+WORDS = 13
+# Whether calls run alone, 1, or on lanes, 0; what comes: 0 no trial ever, 1 there is one now, else one more than so
+# many calls until it. Then what a trial counts, the next interval, and the shortest times of both kinds, 0 before the
+# first; how often the clock has decided, and stalls in this trial.
+ALONE, LEFT, SKIPPED, ON_LANES, SINGLE, PAIRS, SCORE, CALLS, INTERVAL, BEST_LANES, BEST_SINGLE, DECIDED, STALLS = range(
+    WORDS
+)
+
+
+def first_words(*, alone: bool, decided: bool) -> list[int]:
+    """Give the words of a program that has not run; where it was decided before, the trial is far off."""
+    words = [0] * WORDS
+    words[ALONE] = int(alone)
+    words[LEFT] = 1 + (SHORTEST_INTERVAL if decided else FIRST_TRIAL)
+    words[SKIPPED], words[INTERVAL] = WARM, SHORTEST_INTERVAL
+    return words
+
+
+class LaneTrial:
+    """Writes what a dispatcher asks and notes; `memory` has the words of one program.
+
+    Several callers change them at once; a pair that is mixed up by that is one of many.
+    """
+
+    def __init__(self, f: FunctionWriter, memory: Register) -> None:
+        self.f = f
+        self.memory = memory
+
+    def runs_alone(self) -> Register:
+        """Count a call, and tell whether it is to run on the calling thread alone."""
+        f = self.f
+        left, zero = self._number(LEFT), f.integer(0)
+        with f.only_if(f.compare("icmp sgt", left, f.integer(1))):
+            self._set(LEFT, f.add(left, -1))
+        lanes, single = self._number(ON_LANES), self._number(SINGLE)
+        is_odd = f.compare("icmp ne", f.binary("and", self._number(PAIRS), f.integer(1)), zero)
+        lacks_single = f.compare("icmp eq", single, zero)
+        # The first of a pair is a call on lanes in every other one; the second is what the first was not.
+        second = f.compare("icmp ne", lanes, zero)
+        first = f.binary("and", lacks_single, is_odd)
+        turn = f.binary("or", second, first)
+        return f.select(self._is_on(left), turn, f.compare("icmp ne", self._number(ALONE), zero))
+
+    def note(self, taken: Register, *, on_lanes: bool) -> None:
+        """Learn from a call that has just ended."""
+        f = self.f
+        with f.only_if(self._is_on(self._number(LEFT))):
+            place, best = (ON_LANES, BEST_LANES) if on_lanes else (SINGLE, BEST_SINGLE)
+            taken = f.select(f.compare("icmp sgt", taken, f.integer(0)), taken, f.integer(1))
+            calls = f.add(self._number(CALLS), 1)
+            self._set(CALLS, calls)
+            end, stalled, well, timed = (f.label(stem) for stem in ("end", "stalled", "well", "timed"))
+            if on_lanes:
+                f.branch_if(self._is_stalled(taken), stalled, well)
+                f.begin_block(stalled)
+                self._set(STALLS, f.add(self._number(STALLS), 1))
+                self._settle(f.integer(-LOST_BY_STALL))
+                f.branch(end)
+                f.begin_block(well)
+            skipped = self._number(SKIPPED)
+            with f.only_if(f.compare("icmp sgt", skipped, f.integer(0))):
+                self._set(SKIPPED, f.add(skipped, -1))
+            f.branch_if(f.compare("icmp sgt", skipped, f.integer(0)), end, timed)
+            f.begin_block(timed)
+            before = self._number(best)
+            is_first = f.compare("icmp eq", before, f.integer(0))
+            self._set(best, f.select(is_first, taken, f.minimum(before, taken)))
+            self._set(place, taken)
+            self._set(SKIPPED, f.integer(WARM))
+            lanes, single = self._number(ON_LANES), self._number(SINGLE)
+            both = f.binary(
+                "and", f.compare("icmp ne", lanes, f.integer(0)), f.compare("icmp ne", single, f.integer(0))
+            )
+            with f.only_if(both):
+                wins = f.compare("icmp slt", f.multiply(lanes, PARTS), f.multiply(single, PARTS - LEAST_GAIN))
+                self._settle(f.select(wins, f.integer(1), f.integer(-1)))
+            f.branch(end)
+            f.begin_block(end)
+            with f.only_if(f.compare("icmp sge", self._number(CALLS), f.integer(MOST_CALLS))):
+                self._finish()
+
+    def _is_on(self, left: Register) -> Register:
+        return self.f.compare("icmp eq", left, self.f.integer(1))
+
+    def _is_stalled(self, taken: Register) -> Register:
+        f, best = self.f, self._number(BEST_SINGLE)
+        longest = f.add(f.multiply(best, STALLED), STALL)
+        known = f.compare("icmp ne", best, f.integer(0))
+        return f.binary("and", known, f.compare("icmp sgt", taken, longest))
+
+    def _settle(self, sign: Register) -> None:
+        """Count a pair, and end the trial where it has told."""
+        f = self.f
+        score, pairs = f.add(self._number(SCORE), sign), f.add(self._number(PAIRS), 1)
+        self._set(SCORE, score)
+        self._set(PAIRS, pairs)
+        for word, value in ((ON_LANES, 0), (SINGLE, 0), (SKIPPED, WARM)):
+            self._set(word, f.integer(value))
+        for wins, alone in (
+            (f.compare("icmp sge", score, f.integer(SURE)), 0),
+            (f.compare("icmp sle", score, f.integer(-SURE)), 1),
+        ):
+            with f.only_if(wins):
+                self._set(ALONE, f.integer(alone))
+                self._decide()
+                self._finish()
+        with f.only_if(f.compare("icmp sge", self._number(PAIRS), f.integer(MOST_PAIRS))):
+            self._decide()
+            self._finish()
+
+    def _decide(self) -> None:
+        """Count a decision, but for one beside another program."""
+        f = self.f
+        undisturbed = f.compare("icmp eq", self._number(STALLS), f.integer(0))
+        self._set(DECIDED, f.add(self._number(DECIDED), f.convert("zext", undisturbed, "i64")))
+
+    def _finish(self) -> None:
+        f, interval = self.f, self._number(INTERVAL)
+        self._set(LEFT, f.add(interval, 1))
+        self._set(INTERVAL, f.minimum(f.multiply(interval, GROWTH), f.integer(LONGEST_INTERVAL)))
+        for word, value in (
+            (ON_LANES, 0),
+            (SINGLE, 0),
+            (PAIRS, 0),
+            (SCORE, 0),
+            (CALLS, 0),
+            (STALLS, 0),
+            (SKIPPED, WARM),
+        ):
+            self._set(word, f.integer(value))
+
+    def _number(self, word: int) -> Register:
+        return self.f.emit("i64", f"load atomic i64, {self.f.offset(self.memory, 'i64', word)} monotonic, align 8")
+
+    def _set(self, word: int, number: Register) -> None:
+        place = self.f.offset(self.memory, "i64", word)
+        self.f.emit_void(f"store atomic {number}, {place} monotonic, align 8")
