@@ -23,6 +23,7 @@ from weft.codegen.plan_module import (
     serial_tick,
 )
 from weft.codegen.threads.layout import CLOCK_OFFSET, MARK_OFFSET, PROGRAM_OFFSET, TABLE_OFFSET, frame_of
+from weft.codegen.threads.trial import running_as_before
 from weft.codegen.threads.workers import BACKOFF_SLOT, TRIAL_SLOT
 from weft.devices import cpu_count
 from weft.errors import InternalError
@@ -100,7 +101,10 @@ class NativeExecutable:
         self._program: ctypes.Array[ctypes.c_uint64] | None = None
         self._trial: LaneTrialWords | None = None
         if len(plan.lanes) > 1:
-            self._trial = LaneTrialWords(description, len(plan.lanes), alone=plan.alone)
+            plain = description_of(plan, self.lasting) if self._clocked else description
+            self._trial = LaneTrialWords(plain, len(plan.lanes), alone=plan.alone)
+            if self._clocked:
+                self._trial.first = running_as_before(self._trial.first)
             self._program = _program(plan, self._library, self._trial)
         self._words = Struct(f"@{sum(counts.values())}Q")
         # SAFETY: the function takes the address of a frame of this plan, and the library that holds it lives as long

@@ -68,7 +68,7 @@ class LaneTrialWords:
     def choice(self) -> LaneChoice | None:
         """What the clock has decided: in this process, else in an earlier one; None before it has."""
         words = self._words()
-        if not words or not words[DECIDED]:
+        if not words or not words[DECIDED] or not (words[BEST_LANES] and words[BEST_SINGLE]):
             return self._kept
         times = [words[place] * NANOSECONDS for place in (BEST_LANES, BEST_SINGLE)]
         return LaneChoice(self._lanes, bool(words[ALONE]), *times)

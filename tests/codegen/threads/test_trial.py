@@ -9,12 +9,20 @@ from collections.abc import Callable
 import pytest
 
 from weft.codegen.llvm.module import Module
+from weft.codegen.llvm.register import Register
 from weft.codegen.objects.native import compile_native
 from weft.codegen.threads import trial
 from weft.codegen.threads.trial import ALONE, BEST_LANES, BEST_SINGLE, DECIDED, FIRST_TRIAL, LEFT, LaneTrial
 from weft.target import host_target
 
 MICROSECOND = 1_000
+
+
+class Told(LaneTrial):
+    """A trial that is told how often threads were put off their cores, by a word behind its own."""
+
+    def switches(self) -> Register:
+        return self._number(trial.WORDS)
 
 
 class Tried:
@@ -24,13 +32,13 @@ class Tried:
         module = Module(host_target())
         f = module.function("runs_alone", ["ptr", "ptr"])
         memory, result = f.parameters
-        f.store(f.convert("zext", LaneTrial(f, memory).runs_alone(), "i64"), result)
+        f.store(f.convert("zext", Told(f, memory).runs_alone(), "i64"), result)
         for name, on_lanes in (("lanes", True), ("single", False)):
             f = module.function(name, ["ptr", "ptr"])
             memory, result = f.parameters
-            LaneTrial(f, memory).note(f.load("i64", result), on_lanes=on_lanes)
+            Told(f, memory).note(f.load("i64", result), on_lanes=on_lanes)
         self.library = compile_native(module, host_target(), use_cache=False)
-        self.words = (ctypes.c_int64 * trial.WORDS)(*trial.first_words(alone=alone, decided=decided))
+        self.words = words_of(alone=alone, decided=decided)
         self.kinds: list[str] = []
 
     def _call(self, name: str, given: int = 0) -> int:
@@ -51,6 +59,10 @@ class Tried:
     @property
     def left(self) -> int:
         return self.words[LEFT]
+
+
+def words_of(*, alone: bool, decided: bool) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * (trial.WORDS + 1))(*trial.first_words(alone=alone, decided=decided))
 
 
 @pytest.fixture(params=[False, True], ids=["lanes first", "one lane first"])
@@ -90,6 +102,13 @@ def test_what_is_faster_stays_whatever_was_estimated(tried: Tried, lanes: int, s
     assert {*tried.kinds} == {"single" if alone else "lanes"}
 
 
+def test_where_many_lanes_are_far_faster_two_calls_alone_are_enough() -> None:
+    tried = Tried()
+    finished(tried, taking(100), taking(3000))
+    assert (tried.words[ALONE], tried.words[DECIDED]) == (0, 1)
+    assert tried.kinds.count("single") == 2
+
+
 def test_calls_of_a_kind_come_three_in_a_row_and_either_kind_begins_pairs(tried: Tried) -> None:
     tried.run(FIRST_TRIAL, taking(90), taking(90))
     tried.kinds.clear()
@@ -110,9 +129,7 @@ def test_noise_does_not_decide(tried: Tried) -> None:
         for lanes, single, alone in ((80, 100, 0), (100, 80, 1)):
             again = Tried.__new__(Tried)
             again.library, again.kinds = tried.library, []
-            again.words = (ctypes.c_int64 * trial.WORDS)(
-                *trial.first_words(alone=bool(tried.words[ALONE]), decided=False)
-            )
+            again.words = words_of(alone=bool(tried.words[ALONE]), decided=False)
             finished(again, noisy(lanes), noisy(single))
             wrong += again.words[ALONE] != alone
     assert wrong == 0
@@ -130,11 +147,23 @@ def test_first_calls_of_a_kind_whose_caches_are_cold_do_not_count() -> None:
 
 
 def test_a_stall_ends_a_trial_soon_and_nothing_of_it_is_kept(tried: Tried) -> None:
-    tried.words[BEST_SINGLE] = 100 * MICROSECOND
     finished(tried, taking(4000), taking(100))
     assert tried.words[ALONE] == 1
     assert tried.words[DECIDED] == 0
     assert tried.kinds[FIRST_TRIAL:].count("lanes") <= 2 * (trial.WARM + 1)
+
+
+def test_what_is_decided_while_threads_are_put_off_their_cores_is_for_now_alone(tried: Tried) -> None:
+    def beside_another() -> float:
+        tried.words[trial.WORDS] += 1
+        return 130 * MICROSECOND
+
+    finished(tried, beside_another, taking(100))
+    assert (tried.words[ALONE], tried.words[DECIDED]) == (1, 0)
+    assert tried.left == 1 + trial.SHORTEST_INTERVAL
+    tried.words[LEFT] = FIRST_TRIAL + 1
+    finished(tried, taking(60), taking(100))
+    assert (tried.words[ALONE], tried.words[DECIDED]) == (0, 1)
 
 
 def test_without_free_workers_a_trial_ends_and_decides_nothing(tried: Tried) -> None:
@@ -163,6 +192,6 @@ def test_what_was_decided_before_is_tried_again_much_later() -> None:
 
 def test_words_of_zeros_are_no_trial() -> None:
     tried = Tried()
-    tried.words[:] = [0] * trial.WORDS
+    tried.words[:] = [0] * len(tried.words)
     tried.run(500, taking(100), taking(10))
     assert {*tried.kinds} == {"lanes"}

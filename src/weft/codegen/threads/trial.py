@@ -4,11 +4,14 @@ What a plan takes is estimated before it has run; some twenty calls later the cl
 on lanes and one alone, each the third in a row of its kind, when its caches are as they would be for good. A sign test
 over the pairs decides: each is a win or a loss for lanes, whatever an outlier takes, and the trial ends when one side
 leads by SURE. Which of a pair comes first takes turns. A call on lanes that was stalled says that another program had
-a core: then the trial ends soon and nothing of it is kept. Trials are repeated at ever longer intervals.
+a core, and so do threads that were put off theirs: what such a trial decides is for now alone, and another one follows
+soon. Others are repeated at ever longer intervals.
 """
 
+from collections.abc import Sequence
+
 from weft.codegen.llvm.module import FunctionWriter
-from weft.codegen.llvm.register import Register
+from weft.codegen.llvm.register import Register, constant
 
 FIRST_TRIAL = 20  # calls before it
 SHORTEST_INTERVAL, LONGEST_INTERVAL, GROWTH = 1 << 12, 1 << 20, 4  # calls between two trials
@@ -18,14 +21,19 @@ MOST_CALLS = 400  # in a trial; where lanes find no worker pairs are never made
 # Lanes win a pair only by so many parts in 64: they take cores that others could use.
 PARTS, LEAST_GAIN = 64, 3
 STALLED, STALL = 3, 20_000  # so many times a call alone, and so many nanoseconds more
-LOST_BY_STALL = 3
-WORDS = 13
+FAR_SLOWER = 2  # of a call alone: many cores are faster than one by more
+LOST_AT_ONCE = 3
+# Beside nothing else threads of a process are put off their cores seldom: so often in a trial, and once in so many
+# nanoseconds.
+FEW_SWITCHES, SWITCH_INTERVAL = 4, 50_000_000
+RUSAGE_BYTES, RUSAGE_SWITCHES = 144, 136  # of what getrusage fills, and where it counts such switches
+MONOTONIC, SECOND = 1, 1_000_000_000
+WORDS = 15
 # Whether calls run alone, 1, or on lanes, 0; what comes: 0 no trial ever, 1 there is one now, else one more than so
 # many calls until it. Then what a trial counts, the next interval, and the shortest times of both kinds, 0 before the
-# first; how often the clock has decided, and stalls in this trial.
-ALONE, LEFT, SKIPPED, ON_LANES, SINGLE, PAIRS, SCORE, CALLS, INTERVAL, BEST_LANES, BEST_SINGLE, DECIDED, STALLS = range(
-    WORDS
-)
+# first; how often the clock has decided; of this trial, stalls, when it began, and switches until then.
+ALONE, LEFT, SKIPPED, ON_LANES, SINGLE, PAIRS, SCORE, CALLS, INTERVAL, BEST_LANES, BEST_SINGLE, DECIDED = range(12)
+STALLS, BEGAN, SWITCHES = range(12, WORDS)
 
 
 def first_words(*, alone: bool, decided: bool) -> list[int]:
@@ -37,6 +45,11 @@ def first_words(*, alone: bool, decided: bool) -> list[int]:
     return words
 
 
+def running_as_before(words: Sequence[int]) -> list[int]:
+    """Give the same words with no trial ever: calls run as has been decided, or estimated."""
+    return [0 if place == LEFT else word for place, word in enumerate(words)]
+
+
 class LaneTrial:
     """Writes what a dispatcher asks and notes; `memory` has the words of one program.
 
@@ -46,6 +59,7 @@ class LaneTrial:
     def __init__(self, f: FunctionWriter, memory: Register) -> None:
         self.f = f
         self.memory = memory
+        self._room = f.scratch("i64", RUSAGE_BYTES // 8)
 
     def runs_alone(self) -> Register:
         """Count a call, and tell whether it is to run on the calling thread alone."""
@@ -62,22 +76,34 @@ class LaneTrial:
         turn = f.binary("or", second, first)
         return f.select(self._is_on(left), turn, f.compare("icmp ne", self._number(ALONE), zero))
 
+    def note_since(self, start: Register, *, on_lanes: bool) -> None:
+        """Learn from a call that has just ended, and began at a time."""
+        with self.f.only_if(self._is_on(self._number(LEFT))):
+            self.note(self.f.binary("sub", self.now(), start), on_lanes=on_lanes)
+
     def note(self, taken: Register, *, on_lanes: bool) -> None:
-        """Learn from a call that has just ended."""
+        """Learn from a call that took so many nanoseconds."""
         f = self.f
         with f.only_if(self._is_on(self._number(LEFT))):
             place, best = (ON_LANES, BEST_LANES) if on_lanes else (SINGLE, BEST_SINGLE)
             taken = f.select(f.compare("icmp sgt", taken, f.integer(0)), taken, f.integer(1))
-            calls = f.add(self._number(CALLS), 1)
-            self._set(CALLS, calls)
+            calls = self._number(CALLS)
+            with f.only_if(f.compare("icmp eq", calls, f.integer(0))):
+                self._set(BEGAN, self.now())
+                self._set(SWITCHES, self.switches())
+                self._set(BEST_LANES, f.integer(0))
+                self._set(BEST_SINGLE, f.integer(0))
+            self._set(CALLS, f.add(calls, 1))
             end, stalled, well, timed = (f.label(stem) for stem in ("end", "stalled", "well", "timed"))
+            # What takes far longer than the other has told enough: it is not done three times in a row.
+            is_slow = self._is_stalled(taken) if on_lanes else self._is_far_slower(taken)
+            f.branch_if(is_slow, stalled, well)
+            f.begin_block(stalled)
             if on_lanes:
-                f.branch_if(self._is_stalled(taken), stalled, well)
-                f.begin_block(stalled)
                 self._set(STALLS, f.add(self._number(STALLS), 1))
-                self._settle(f.integer(-LOST_BY_STALL))
-                f.branch(end)
-                f.begin_block(well)
+            self._settle(f.integer(-LOST_AT_ONCE if on_lanes else LOST_AT_ONCE))
+            f.branch(end)
+            f.begin_block(well)
             skipped = self._number(SKIPPED)
             with f.only_if(f.compare("icmp sgt", skipped, f.integer(0))):
                 self._set(SKIPPED, f.add(skipped, -1))
@@ -102,6 +128,11 @@ class LaneTrial:
 
     def _is_on(self, left: Register) -> Register:
         return self.f.compare("icmp eq", left, self.f.integer(1))
+
+    def _is_far_slower(self, taken: Register) -> Register:
+        f, best = self.f, self._number(BEST_LANES)
+        known = f.compare("icmp ne", best, f.integer(0))
+        return f.binary("and", known, f.compare("icmp sgt", taken, f.multiply(best, FAR_SLOWER)))
 
     def _is_stalled(self, taken: Register) -> Register:
         f, best = self.f, self._number(BEST_SINGLE)
@@ -132,8 +163,32 @@ class LaneTrial:
     def _decide(self) -> None:
         """Count a decision, but for one beside another program."""
         f = self.f
-        undisturbed = f.compare("icmp eq", self._number(STALLS), f.integer(0))
+        undisturbed = self._is_undisturbed()
         self._set(DECIDED, f.add(self._number(DECIDED), f.convert("zext", undisturbed, "i64")))
+        self._set(INTERVAL, f.select(undisturbed, self._number(INTERVAL), f.integer(SHORTEST_INTERVAL)))
+
+    def _is_undisturbed(self) -> Register:
+        f = self.f
+        taken = f.binary("sub", self.now(), self._number(BEGAN))
+        most = f.add(f.binary("sdiv", taken, f.integer(SWITCH_INTERVAL)), FEW_SWITCHES)
+        switches = f.binary("sub", self.switches(), self._number(SWITCHES))
+        few = f.compare("icmp sle", switches, most)
+        return f.binary("and", few, f.compare("icmp eq", self._number(STALLS), f.integer(0)))
+
+    def now(self) -> Register:
+        """Read the clock, in nanoseconds."""
+        f = self.f
+        f.imported("clock_gettime", "i32", constant("i32", MONOTONIC), self._room)
+        seconds, rest = f.load("i64", self._room), f.load("i64", f.offset(self._room, "i64", 1))
+        return f.add(f.multiply(seconds, SECOND), rest)
+
+    def switches(self) -> Register:
+        """Count how often threads of this process were put off their cores; 0 where the system does not tell."""
+        f = self.f
+        if "windows" in f.target.triple:
+            return f.integer(0)
+        f.imported("getrusage", "i32", constant("i32", 0), self._room)
+        return f.load("i64", f.offset(self._room, "i8", RUSAGE_SWITCHES))
 
     def _finish(self) -> None:
         f, interval = self.f, self._number(INTERVAL)

@@ -218,11 +218,11 @@ class _Dispatch:
         start = self.backoff.now()
         self._call(SERIAL_SLOT)
         self.backoff.note_alone(start)
-        self.trial.note(self.f.binary("sub", self.backoff.now(), start), on_lanes=False)
+        self.trial.note_since(start, on_lanes=False)
 
     def _note_lanes(self, start: Register) -> None:
         self.backoff.note(start)
-        self.trial.note(self.f.binary("sub", self.backoff.now(), start), on_lanes=True)
+        self.trial.note_since(start, on_lanes=True)
 
     def _reserve(self, alone: str) -> None:
         """Take as many workers as are needed; where there are fewer, give them back and go on alone."""

@@ -84,11 +84,11 @@ def schedule(plan: Plan, lane_count: int, model: MachineModel, pace: LanePace | 
 class Scheduling:
     """What is known of a plan's calls before they are given to lanes; that can be done at several paces."""
 
-    def __init__(self, plan: Plan, lane_count: int, model: MachineModel) -> None:
+    def __init__(self, plan: Plan, lane_count: int, model: MachineModel, footprints: Footprints | None = None) -> None:
         self.plan = plan
         self.lane_count = lane_count
         self._model = model
-        self._costs = CallCosts(Footprints(plan), model)
+        self._costs = CallCosts(footprints or Footprints(plan), model)
         self._serial = sum(self._costs.whole)
         self._graph: CallGraph | None = None
         if lane_count > 1 and (1 - 1 / lane_count) * self._serial > model.lane + model.wait:
@@ -105,7 +105,8 @@ class Scheduling:
             if best.end <= (1 - LEAST_GAIN) * self._serial:
                 return Scheduled(best.plan(), best.spans(), best.end)
         if tried and self.lane_count > 1 and self._serial >= WORTH_TRYING:
-            hopeful = Scheduling(self.plan, self.lane_count, _hopeful(self._model)).schedule(pace)
+            model, footprints = _hopeful(self._model), self._costs.footprints
+            hopeful = Scheduling(self.plan, self.lane_count, model, footprints).schedule(pace)
             if len(hopeful.plan.lanes) > 1:
                 return Scheduled(replace(hopeful.plan, alone=True), hopeful.spans, self._serial)
         plan = replace(self.plan, lanes=lanes_of(replace(self.plan, lanes=())))
@@ -121,7 +122,9 @@ def _hopeful(model: MachineModel) -> MachineModel:
     """Give the model of a machine whose cores disturb each other less than was measured."""
     shared = max(model.shared_memory, min(model.cores * model.memory, HOPE * model.shared_memory))
     wait, check, lane = (seconds / HOPE for seconds in (model.wait, model.check, model.lane))
-    return replace(model, wait=wait, check=check, lane=lane, transfer=HOPE * model.transfer, shared_memory=shared)
+    return replace(
+        model, wait=wait, check=check, lane=lane, transfer=max(model.l3, HOPE * model.transfer), shared_memory=shared
+    )
 
 
 def _best(graph: CallGraph, costs: CallCosts, lane_count: int, pace: LanePace) -> Timetable:
