@@ -52,11 +52,11 @@ from weft.trace.interception.refusals import (
     unmaterialised,
 )
 from weft.trace.interception.user_lines import user_place, user_stack_level
-from weft.trace.python_state.containers import Touched
+from weft.trace.python_state.containers import Touched, attributes
 from weft.trace.python_state.facts import OF_INFERENCE
 from weft.trace.python_state.given_objects import FlatArguments, aliases_of
 from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
-from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors
+from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors, without_sizes
 from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
@@ -118,6 +118,7 @@ class Hybrid:
         self._warned = False
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self.varying = VaryingPrograms()
+        self._watched: set[Key] = set()  # kinds of calls that have come
         self._known_calls = KnownCalls()
         self._entry: Entry = refuse_all  # of the latest kind of calls
 
@@ -181,7 +182,7 @@ class Hybrid:
         if varying is not None:
             return self._run_varying(varying, call, key)
         try:
-            found = self._trace(call, always=False)
+            found = None if self._is_watched(key, call) else self._trace(call, always=False)
         except UnmaterialisedError:
             return self._materialise(call)
         if found is not None:
@@ -190,6 +191,21 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         with self.rare.running(key):
             return self.function(*arguments, **keywords)
+
+    def _is_watched(self, key: Key, call: FlatCall) -> bool:
+        """Whether Python runs a call, as the next one shows whether tensors in an object grow: a cache does.
+
+        A program for sizes that come once is made in vain. Where a program is all that may run, it is made at once.
+        """
+        holds_tensors = any(
+            isinstance(leaf, torch.Tensor) for thing in call.objects for leaf in attributes(thing).values()
+        )
+        if not holds_tensors or not self.sizes_vary or torch.is_grad_enabled() or self.options.refuses():
+            return False
+        kind = without_sizes(key)
+        is_first = kind not in self._watched
+        self._watched.add(kind)
+        return is_first
 
     def _run(
         self, found: Guarded[Program], arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]

@@ -12,7 +12,7 @@ import types
 from collections import UserDict, UserList, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, replace
 from functools import lru_cache, partial
 from inspect import getattr_static
 from typing import Any
@@ -545,5 +545,6 @@ def _add_context(state: PythonState, variable: ContextVar[Any], path: str) -> No
 
 def _is_plain_object(thing: Any) -> bool:
     """Whether a thing is of a class of the user's, with attributes."""
-    no_object = isinstance(thing, (type, types.ModuleType)) or is_library(type(thing))
+    # Python itself keeps fields of dataclasses, which nobody changes once the class is there.
+    no_object = isinstance(thing, (type, types.ModuleType, Field)) or is_library(type(thing))
     return not no_object and has_attributes(thing)
