@@ -252,3 +252,45 @@ def test_functions_that_give_the_new_cache_back_run_one_program_for_all_lengths(
             ours, theirs = fast(x, ours), grow(x, theirs)
             assert_alike(ours, theirs)
     assert len([*fast.varying]) <= 2
+
+
+def test_a_count_that_is_as_long_as_a_cache_grows_with_it(nets):
+    net, fast = nets
+    with torch.no_grad():
+        ours, theirs, ids = Counting(), Counting(), torch.randint(32, (1, 5))
+        assert generate(fast, ours, ids, 12) == generate(net, theirs, ids, 12)
+        assert ours.seen == theirs.seen == 16
+        before = fast.forward.rare.calls
+        ours, theirs = Counting(), Counting()
+        assert generate(fast, ours, ids, 12) == generate(net, theirs, ids, 12)
+        assert ours.seen == theirs.seen == 16
+        assert fast.forward.rare.calls <= before + 1
+
+
+def test_a_number_that_follows_from_sizes_is_that_of_each_call():
+    @weft.hybridize
+    def describe(x, held):
+        held.length = x.shape[0] * 2 + 1
+        return x + 1, x.shape[0]
+
+    with torch.no_grad():
+        for length in (3, 4, 5, 6, 9):
+            held = SimpleNamespace(length=0)
+            result, given = describe(torch.ones(length, 2), held)
+            assert (result.shape[0], given, held.length) == (length, length, 2 * length + 1)
+    assert len([*describe.varying]) == 1
+
+
+def test_tensors_of_one_size_that_lie_otherwise_are_read_as_they_lie():
+    @weft.hybridize
+    def product(x, w):
+        return x @ w + w.sum(0)
+
+    w = torch.randn(4, 4)
+    with torch.no_grad():
+        for length in (3, 5, 7, 9):
+            torch.testing.assert_close(product(torch.ones(length, 4), w), torch.ones(length, 4) @ w + w.sum(0))
+        for length in (4, 6, 8):
+            torch.testing.assert_close(
+                product(torch.ones(length, 4), w.t()), torch.ones(length, 4) @ w.t() + w.t().sum(0)
+            )

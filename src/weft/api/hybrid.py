@@ -347,8 +347,12 @@ class Hybrid:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
         # One tensor that is several arguments stays one: code may ask.
-        large = {id(call.leaves[place]): _zeros_like(call.leaves[place], tops[place]) for place in varying}
-        leaves = [large.get(id(leaf), leaf) for leaf in call.leaves]
+        tensors = [place for place in varying if isinstance(call.leaves[place], torch.Tensor)]
+        large = {id(call.leaves[place]): _zeros_like(call.leaves[place], tops[place]) for place in tensors}
+        leaves = [
+            large.get(id(leaf), leaf) if place not in varying or place in tensors else tops[place][0]
+            for place, leaf in enumerate(call.leaves)
+        ]
         arguments, keywords = tree_unflatten(leaves, call.structure)
         roots = self._roots(call)
         state = self._state(*roots)

@@ -9,7 +9,7 @@ program (code that decides by sizes, operators without a rule, sizes of 0 and 1)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -24,7 +24,7 @@ from weft.guards.guarded import Guarded
 from weft.ir.types import row_major
 from weft.programs.program import Program
 from weft.trace.python_state.counters import Condition
-from weft.trace.signature import Key, without_sizes
+from weft.trace.signature import Key, number_of, without_sizes
 from weft.trace.size_ties import Group, SizeSpot, SizeTie, tied
 from weft.trace.traced import Traced
 
@@ -50,6 +50,7 @@ class VaryingProgram:
 
     guarded: Guarded[Program]
     tops: Shapes
+    strides: Mapping[int, tuple[int, ...]]  # of tensors of which no size varies
     varying: Sizes
     places: tuple[tuple[int, int], ...]  # argument and dimension of each size
     alike: tuple[tuple[tuple[int, int], ...], ...]  # places that must have the same size
@@ -71,18 +72,7 @@ class VaryingProgram:
 
     def fits(self, leaves: Sequence[Any]) -> bool:
         """Whether a call of this kind has sizes that the program takes."""
-        for position, top in self.tops.items():
-            shape, dimensions = leaves[position].shape, self.varying.get(position)
-            if dimensions is None:
-                if shape != top:
-                    return False
-                continue
-            for dimension, (size, most) in enumerate(zip(shape, top, strict=True)):
-                if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
-                    return False
-            if leaves[position].stride() != row_major(tuple(shape)):
-                return False
-        if not self._agree(leaves):
+        if not self._are_in_range(leaves) or not self._agree(leaves):
             return False
         sizes = self._sizes(leaves)
         found = self._known.get(sizes)
@@ -92,15 +82,31 @@ class VaryingProgram:
             found = self._known[sizes] = all(condition.holds(sizes) for condition in self.conditions)
         return found
 
+    def _are_in_range(self, leaves: Sequence[Any]) -> bool:
+        for position, top in self.tops.items():
+            leaf, dimensions = leaves[position], self.varying.get(position)
+            shape = shape_of(leaf)
+            if dimensions is None:
+                if shape != top or (position in self.strides and leaf.stride() != self.strides[position]):
+                    return False
+                continue
+            for dimension, (size, most) in enumerate(zip(shape, top, strict=True)):
+                if not (SMALLEST <= size <= most if dimension in dimensions else size == most):
+                    return False
+            if isinstance(leaf, torch.Tensor) and leaf.stride() != row_major(tuple(shape)):
+                return False
+        return True
+
     def _agree(self, leaves: Sequence[Any]) -> bool:
         """Whether sizes that are to be the same, or made of others, are so."""
-        for (first, at), *others in self.alike:
-            if any(leaves[place].shape[other] != leaves[first].shape[at] for place, other in others):
+
+        def size_of(spot: SizeSpot) -> int:
+            return shape_of(leaves[spot[0]])[spot[1]]
+
+        for first, *others in self.alike:
+            if any(size_of(other) != size_of(first) for other in others):
                 return False
-        return all(
-            leaves[place].shape[at] == tie.size(lambda spot: leaves[spot[0]].shape[spot[1]])
-            for (place, at), tie in self.ties.items()
-        )
+        return all(size_of(spot) == tie.size(size_of) for spot, tie in self.ties.items())
 
     def describe(self) -> str:
         """Say which sizes it takes, by argument and dimension."""
@@ -176,7 +182,7 @@ class VaryingPrograms:
 
     def find(self, key: Key, leaves: Sequence[Any]) -> VaryingProgram | None:
         """The smallest program that takes a call."""
-        kind = self._kinds.get(without_sizes(key)) if self._kinds else None
+        kind = self._kinds.get(without_numbers(key)) if self._kinds else None
         for program in kind.programs if kind is not None else ():
             if program.fits(leaves) and program.guarded.holds(leaves):
                 return program
@@ -187,18 +193,22 @@ class VaryingPrograms:
 
         With `is_close` there is one, and the new one is to waste less.
         """
-        shapes = {place: tuple(leaf.shape) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-        kind = self._kinds.setdefault(without_sizes(key), _Kind([]))
+        shapes = {place: shape_of(leaf) for place, leaf in enumerate(leaves) if _has_size(leaf, key[1][place])}
+        kind = self._kinds.setdefault(without_numbers(key), _Kind([]))
         if kind.is_refused or len(kind.programs) >= MOST_PROGRAMS:
             return None
         kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
         kind.varying = _without(_differing(kind, shapes), kind.fixed)
         varying = _large(kind.varying, shapes)
-        if not all(_is_plain(leaves[place]) for place in varying):
+        numbers = {place for place in varying if not isinstance(leaves[place], torch.Tensor)}
+        if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
             return None
         lowered: Shapes | None = None
         while varying:
-            begin, (groups, ties) = perf_counter(), tied(_histories(kind.seen, varying))
+            begin, related = perf_counter(), _related(kind.seen, varying, numbers)
+            if related is None:
+                return None
+            groups, ties = related
             ahead = {} if is_close or lowered else kind.growing(groups)
             tops = lowered or _tops(shapes, (groups, ties), _close_top if is_close else _top, ahead)
             try:
@@ -212,7 +222,10 @@ class VaryingPrograms:
             if guarded is not None:
                 alike = tuple(group for group in groups if len(group) > 1)
                 cost = perf_counter() - begin
-                program = VaryingProgram(guarded, tops, varying, places, alike, ties, traced.size_conditions, cost)
+                strides = _strides(leaves, varying)
+                program = VaryingProgram(
+                    guarded, tops, strides, varying, places, alike, ties, traced.size_conditions, cost
+                )
                 if ahead and program.is_too_large(leaves):
                     kind.grows = False
                     continue
@@ -288,10 +301,50 @@ def _top(size: int) -> int:
     return found
 
 
-def _histories(seen: Sequence[Shapes], varying: Sizes) -> dict[Group, Sequence[int]]:
-    """The sizes that vary, together where they have been the same in every call, with what they were."""
+def shape_of(leaf: Any) -> tuple[int, ...]:
+    """The sizes of a tensor; a whole number is one, as where code counts how long a cache is."""
+    return tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else (leaf,)
+
+
+def _has_size(leaf: Any, key: Key) -> bool:
+    """Whether an argument is a tensor, or a whole number that may be a size."""
+    return isinstance(leaf, torch.Tensor) or (type(leaf) is int and number_of(key) is not None)
+
+
+def without_numbers(key: Key) -> Key:
+    """A signature without sizes, and without whole numbers, which may be some."""
+    structure, leaves, *others = without_sizes(key)
+    return (
+        structure,
+        tuple((int,) if leaf[0] is int and number_of(leaf) is not None else leaf for leaf in leaves),
+        *others,
+    )
+
+
+def _strides(leaves: Sequence[Any], varying: Sizes) -> dict[int, tuple[int, ...]]:
+    """How the tensors lie in memory of which no size varies."""
+    tensors = ((place, leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
+    return {place: leaf.stride() for place, leaf in tensors if place not in varying}
+
+
+def _related(
+    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int]
+) -> tuple[list[Group], dict[SizeSpot, SizeTie]] | None:
+    """The sizes of tensors by which all others can be expressed, and these; None where a number has to do with none."""
+    groups, ties = tied(_histories(seen, varying, numbers))
+    if any(group[0][0] in numbers for group in groups):
+        return None
+    ties |= {spot: SizeTie(group[:1], 0) for group in groups for spot in group if spot[0] in numbers}
+    return [tuple(spot for spot in group if spot[0] not in numbers) for group in groups], ties
+
+
+def _histories(seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int]) -> dict[Group, Sequence[int]]:
+    """The sizes that vary, together where they have been the same in every call, with what they were.
+
+    Of those that are the same, the size of a tensor comes before a number.
+    """
     found: dict[tuple[int, ...], list[SizeSpot]] = {}
-    for place in sorted(varying):
+    for place in sorted(varying, key=lambda place: (place in numbers, place)):
         for at in sorted(varying[place]):
             found.setdefault(tuple(shapes[place][at] for shapes in seen), []).append((place, at))
     return {tuple(group): history for history, group in found.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import copysign
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -240,7 +241,7 @@ class Bounder:
     def masked(self, value: Value, dimensions: Sequence[int], filling: float, *, like: Value | None = None) -> Value:
         """A value with `filling` in the place of what is beyond in these dimensions, of itself or of another value."""
         new = self.now[value]
-        if value in self.zero_beyond and filling == 0 and like is None:
+        if value in self.zero_beyond and (filling, copysign(1, filling)) == (0, 1) and like is None:
             return new
         if like is not None:
             value = like

@@ -65,6 +65,7 @@ class Program:
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
         self._returned = Returned(traced)
         self._first_number = len(traced.inputs)
+        self._sizes = self._execute.sizes if isinstance(self._execute, VaryingExecutable) else ()
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -209,12 +210,19 @@ class Program:
                 outputs = self._execute(inputs)
                 results = self._modes.marked(self._boundary.apply(inputs, outputs))
             self._replace_data(inputs, results)
-            return self._returned.apply(results, containers, inputs[self._first_number :])
+            return self._returned.apply(results, containers, self._numbers(inputs))
         with _without_autocast():
             outputs = self._execute(inputs)
             results = self._boundary.apply(inputs, outputs)
         self._replace_data(inputs, results)
-        return self._returned.apply(results, containers, inputs[self._first_number :])
+        return self._returned.apply(results, containers, self._numbers(inputs))
+
+    def _numbers(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The numbers of a run, and behind them the sizes that vary."""
+        numbers = inputs[self._first_number :]
+        if not self._sizes:
+            return numbers
+        return [*numbers, *(inputs[place.input].shape[place.dimension] for place in self._sizes)]
 
     def _replace_data(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
         """Give inputs the memory of results, where the code does."""

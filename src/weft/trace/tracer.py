@@ -248,6 +248,8 @@ class Tracer:
                 leaves[position] = Refusing()
             elif isinstance(leaf, SOURCES):
                 leaves[position] = self._drawn.stand_in(leaf)
+            elif position in self.request.varying:
+                leaves[position] = self.sizes.of((leaf,), position, self._argument_name(position))[0]
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)
 
@@ -414,18 +416,20 @@ class Tracer:
     def number_leaf(self, leaf: Any, *, of_arguments: bool = True) -> Any:
         """A number that is left somewhere: what each run computes of its numbers, where that is possible."""
         if isinstance(leaf, (torch.SymInt, torch.SymFloat)):
-            found = self._of_places(leaf.node.expr, of_arguments=of_arguments)
+            found = self._of_places(leaf.node.expr, of_arguments=of_arguments, of_sizes=True)
             if found is not None:
                 return found
         return plain_number(leaf)
 
-    def _of_places(self, expression: Any, *, of_arguments: bool = False) -> NumberLeaf | None:
-        """An expression of nothing but numbers that go in: from places, and from arguments if these count."""
+    def _of_places(self, expression: Any, *, of_arguments: bool = False, of_sizes: bool = False) -> NumberLeaf | None:
+        """An expression of nothing but numbers that go in: from places, and from arguments and sizes if these count."""
         known = {
             entry.symbol: place
             for place, entry in enumerate(self.trace.numbers)
             if of_arguments or entry.slot or isinstance(entry.later, Draw)
         }
+        if of_sizes:  # a run has them behind its numbers
+            known |= {entry.symbol: place for place, entry in enumerate(self.sizes.found, len(self.trace.numbers))}
         symbols = sorted(expression.free_symbols, key=str)
         if not symbols or not all(symbol in known for symbol in symbols):
             return None
