@@ -220,11 +220,16 @@ class VaryingPrograms:
                 return None
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
-                alike = tuple(group for group in groups if len(group) > 1)
-                cost = perf_counter() - begin
-                strides = _strides(leaves, varying)
                 program = VaryingProgram(
-                    guarded, tops, strides, varying, places, alike, ties, traced.size_conditions, cost
+                    guarded,
+                    tops,
+                    _strides(leaves, varying),
+                    varying,
+                    places,
+                    tuple(group for group in groups if len(group) > 1),
+                    ties,
+                    traced.size_conditions,
+                    perf_counter() - begin,
                 )
                 if ahead and program.is_too_large(leaves):
                     kind.grows = False
