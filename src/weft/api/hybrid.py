@@ -330,7 +330,8 @@ class Hybrid:
             with self.rare.running(key, imperatively=False, before=before), found.running(call.leaves, before):
                 if by_python:
                     return self.function(*call.arguments, **call.keywords)
-                result = guarded.run(guarded.inputs(call.leaves), call.arguments, call.keywords)
+                inputs = guarded.inputs(call.leaves)
+                result = guarded.run(inputs, call.arguments, call.keywords, call.containers)
         except RefusedError:
             return self.function(*call.arguments, **call.keywords)  # data that kernels refuse: eager says why
         if found.calls.is_complete and (self.check is None or not self.check.left):

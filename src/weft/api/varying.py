@@ -175,6 +175,7 @@ class VaryingPrograms:
 
     def __init__(self) -> None:
         self._kinds: dict[Key, _Kind] = {}
+        self._known: dict[Key, VaryingProgram] = {}  # the smallest program of a signature
         self.refusals: list[str] = []
 
     def __iter__(self) -> Iterator[VaryingProgram]:
@@ -182,9 +183,15 @@ class VaryingPrograms:
 
     def find(self, key: Key, leaves: Sequence[Any]) -> VaryingProgram | None:
         """The smallest program that takes a call."""
+        known = self._known.get(key)
+        if known is not None and known.guarded.holds(leaves):
+            return known
         kind = self._kinds.get(without_numbers(key)) if self._kinds else None
         for program in kind.programs if kind is not None else ():
             if program.fits(leaves) and program.guarded.holds(leaves):
+                if len(self._known) >= MOST_SIZES:
+                    self._known.clear()
+                self._known[key] = program
                 return program
         return None
 
@@ -236,6 +243,7 @@ class VaryingPrograms:
                     continue
                 logger.info("weft: one program for %s", program.describe())
                 kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
+                self._known.clear()
                 return program if program.fits(leaves) else None
             if not traced.fixed_sizes:
                 lowered = None if lowered else _lowered(traced, tops, shapes, (groups, ties))

@@ -122,9 +122,17 @@ class Guarded(Generic[Runs]):
         self.taken = TakenLeaves(self.arguments, self.numbers, self.arguments if relies_on_memory else ())
         self.offsets_matter = traced.depends_on_offsets  # where in their memory arguments start
 
-    def run(self, inputs: Sequence[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Run the program for a call with these arguments."""
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        containers: Sequence[Any] | None = None,
+    ) -> Any:
+        """Run the program for a call with these arguments; `containers` are those among them, where they are known."""
         program = self.program
+        if containers is not None:
+            return program.run(inputs, containers)
         if program.needs_containers:
             return program.run(inputs, containers_of(arguments, keywords, self.apart))
         return program.run(inputs)

@@ -56,6 +56,23 @@ TreeSpec = pytree.TreeSpec
 AttributeKey = pytree.GetAttrKey
 
 
+class Nesting(TreeSpec):
+    """How leaves nest, with a hash that is computed once: signatures are looked up by it at each call."""
+
+    __slots__ = ("hash_value",)
+    hash_value: int
+
+    def __init__(self, spec: TreeSpec) -> None:
+        super().__init__(spec.type, spec.context, spec.children())  # type: ignore[arg-type]
+        object.__setattr__(self, "hash_value", hash(spec))
+
+    def __hash__(self) -> int:
+        return self.hash_value
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(super().__eq__(other))
+
+
 def is_node(kind: type) -> bool:
     """Whether a class is a node of PyTorch's trees."""
     return kind in pytree.SUPPORTED_NODES

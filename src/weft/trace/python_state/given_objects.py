@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.trace.interception.capture import AttributeKey, TreeSpec, is_node, register_node, tree_flatten
+from weft.trace.interception.capture import AttributeKey, Nesting, TreeSpec, is_node, register_node, tree_flatten
 from weft.trace.python_state.containers import attributes, has_attributes, slots
 from weft.trace.python_state.names import is_library
 from weft.trace.python_state.trees import DICTIONARIES, LEAVES, ROWS, can_be_changed, children_of, with_items
@@ -123,7 +123,7 @@ class FlatArguments:
         return tuple([_with_nodes(thing, nodes) for thing in arguments]), named
 
     def _structure(self) -> TreeSpec:
-        return tree_flatten(self.with_nodes())[1]
+        return Nesting(tree_flatten(self.with_nodes())[1])
 
 
 _structures: dict[Any, TreeSpec] = {}
