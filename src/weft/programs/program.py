@@ -65,7 +65,8 @@ class Program:
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
         self._returned = Returned(traced)
         self._first_number = len(traced.inputs)
-        self._sizes = self._execute.sizes if isinstance(self._execute, VaryingExecutable) else ()
+        at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
+        self._sizes = [(at[entry.argument], entry.dimension) for entry in traced.sizes]
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -222,7 +223,7 @@ class Program:
         numbers = inputs[self._first_number :]
         if not self._sizes:
             return numbers
-        return [*numbers, *(inputs[place.input].shape[place.dimension] for place in self._sizes)]
+        return [*numbers, *(inputs[place].shape[dimension] for place, dimension in self._sizes)]
 
     def _replace_data(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
         """Give inputs the memory of results, where the code does."""
