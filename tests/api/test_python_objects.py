@@ -193,3 +193,16 @@ def test_a_flag_that_is_set_once_costs_one_more_program() -> None:
     results = [net(torch.full((2,), value)).tolist() for value in (4.0, 2.0, 1.0)]
     assert results == [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
     assert net.forward.traces == 2
+
+
+def test_dictionaries_that_give_other_things_than_they_hold_are_left_alone() -> None:
+    class Makers(OrderedDict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            return super().__getitem__(key)()
+
+    makers = Makers(relu=torch.nn.ReLU)
+    net = weft.hybridize(lambda x: makers["relu"](x) * 2, whole=True)
+    for size in (3, 4):
+        x = torch.randn(size)
+        torch.testing.assert_close(net(x), x.relu() * 2)
+    assert dict(makers.items()) == {"relu": torch.nn.ReLU}

@@ -97,11 +97,13 @@ class Differentiator:
                 inputs.append(value)
                 pairs.append((root, tangent))
         state, self._state = self._state or find_state(*self.tracer.request.state.roots), None
-        before = Kept(state)
+        before, versions = Kept(state), self._versions()
         try:
             gradients = self._differentiate(pairs, create_graph=create_graph)
         finally:
             changes = before.take_back(state)
+        if versions != self._versions():
+            refuse("backward write", recorder.values[-1].place)
         kept = self._kept(changes)
         results = [None if gradient is None else recorder.value_of(gradient) for gradient in gradients]
         leaves = [leaf for entry in kept for leaf in entry.leaves]
@@ -109,6 +111,11 @@ class Differentiator:
         recorded = recorder.values[start:]
         del recorder.values[start:]
         return Recorded(recorded, inputs, results, kept, values, gradients, [tangent for _, tangent in pairs])
+
+    def _versions(self) -> list[int]:
+        """How often the memory of each input of the forward has been written."""
+        found = (self.tracer.recorder.state_of(entry.stand_in).memory for entry in self.tracer.trace.inputs)
+        return [memory.version for memory in found]
 
     def _kept(self, changes: list[Change]) -> tuple[Rebound, ...]:
         real = {id(entry.stand_in): entry.tensor for entry in self.tracer.trace.inputs}

@@ -137,6 +137,13 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "what a backward may read was fixed when the forward was traced",
             "use every result of the hybridized module in the loss, or " + KEEP_EAGER,
         ),
+        "backward write": (
+            "the backward writes into a tensor that the program was given or reaches",
+            "a program's backward gives gradients and changes nothing else; a checkpoint around a batch norm counts each "
+            "batch a second time in the backward",
+            "keep batch norms out of checkpoints, train with weft.step, whose backward is part of the program, or "
+            + KEEP_EAGER,
+        ),
         "foreign tensor": (
             "the program uses a tensor that tracing has not seen being made",
             "it was made by another trace, or by code that goes around PyTorch's operators",

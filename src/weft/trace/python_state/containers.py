@@ -54,6 +54,11 @@ def _plain(container: Any) -> Any:
     return next((kind for kind in (OrderedDict, dict, list) if isinstance(container, kind)), type(container))
 
 
+def entries(container: Any) -> dict[Any, Any]:
+    """What a dictionary holds under each key, whatever its class gives to those who ask."""
+    return dict(_plain(container).items(container))
+
+
 class Slotted(MutableMapping[str, Any]):
     """Attributes of one object that has no `__dict__`."""
 

@@ -34,6 +34,7 @@ from weft.trace.python_state.containers import (
     Touched,
     attributes,
     class_dictionary,
+    entries,
     has_attributes,
     identity,
     look,
@@ -351,7 +352,7 @@ def _changes(place: Callable[[Any], Location], before: Any, kind: str) -> Iterat
         return
     is_free = isinstance(container, dict) and not kind and _are_all_kept(container)
     if is_free and not in_same_order(container, before):
-        yield Change(slot, before, {**container}, may_be_constant=False)
+        yield Change(slot, before, entries(container), may_be_constant=False)
         return
     for key in _ordered(container, changed or ()):
         now, earlier = look(container, key), look(before, key)
@@ -393,7 +394,7 @@ def _difference(container: Any, before: Any) -> frozenset[Any] | None:
         return frozenset() if same else None
     if not isinstance(container, (dict, Slotted)):
         return frozenset()
-    names = {**container}.keys() | before.keys()
+    names = entries(container).keys() | before.keys()
     return frozenset(name for name in names if look(container, name) is not look(before, name))
 
 
@@ -423,7 +424,7 @@ def _copied(container: Any) -> Any:
         found = look(container, None)
         return CellType() if found is MISSING else CellType(found)
     if isinstance(container, (dict, Slotted)):
-        return {**container}
+        return entries(container)
     if isinstance(container, BUFFERS):
         return buffer_of(container)
     return [*container] if isinstance(container, GROWING) else container
@@ -490,7 +491,7 @@ def dictionary_changes(slot: Location, before: dict[Any, Any]) -> Iterator[Chang
     """What is different in a dictionary: its entries, or all of it where they have another order."""
     now = slot.container
     if isinstance(now, dict) and not in_same_order(now, before):
-        yield Change(slot, before, {**now}, may_be_constant=False)
+        yield Change(slot, before, entries(now), may_be_constant=False)
         return
     gone = (key for key in before if key not in now)
     for key in (*now, *gone):
@@ -501,5 +502,5 @@ def dictionary_changes(slot: Location, before: dict[Any, Any]) -> Iterator[Chang
 
 def _content(copied: Any) -> tuple[Any, dict[str, Any] | None]:
     """The items of a copy, and its attributes where it has some."""
-    items = [*copied] if isinstance(copied, REFILLED) else dict(copied.items()) if isinstance(copied, dict) else None
+    items = [*copied] if isinstance(copied, REFILLED) else entries(copied) if isinstance(copied, dict) else None
     return items, {**attributes(copied)} if has_attributes(copied) else None
