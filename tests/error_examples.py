@@ -39,10 +39,16 @@ for _ in range(4):
     f(torch.ones(2))"""
 
 REENTRANT = """\
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
+
+f = weft.hybridize(lambda x: {})
+f(torch.ones(2, requires_grad=True)).sum().backward()"""
+CHECKPOINTS = """\
 from torch.utils.checkpoint import checkpoint
 
-f = weft.hybridize(lambda x: checkpoint(torch.tanh, x, use_reentrant={}))
-f(torch.ones(2, requires_grad=True)).sum().backward()"""
+norm = torch.nn.BatchNorm1d(3)
+f = weft.hybridize(lambda x: {})
+f(torch.randn(4, 3, requires_grad=True)).sum().backward()"""
 
 PACKED = """\
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -100,7 +106,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum().backward())\nf(x)",
         "x = torch.ones(2, requires_grad=True)\nf = weft.hybridize(lambda x: (x**2).sum())\nf(x).backward()",
     ),
-    "reentrant checkpoint": (REENTRANT.format("True"), REENTRANT.format("False")),
+    "reentrant checkpoint": (
+        REENTRANT.format("CheckpointFunction.apply(torch.tanh, True, x)"),
+        REENTRANT.format("checkpoint(torch.tanh, x, use_reentrant=True)"),
+    ),
+    "backward write": (CHECKPOINTS.format("checkpoint(norm, x, use_reentrant=False)"), CHECKPOINTS.format("norm(x)")),
     "gradient read": (
         "f = weft.hybridize(lambda x: x.grad)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x, gradient: x - 0.1 * gradient)\nf(torch.ones(2), torch.ones(2))",

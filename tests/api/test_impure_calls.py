@@ -223,3 +223,13 @@ def test_a_step_refuses_a_loss_that_draws_and_trains_nothing() -> None:
     with pytest.raises(weft.UnsupportedError, match="draws random numbers in Python"):
         weft.step(net, loss, torch.optim.SGD(net.parameters(), 0.1))(torch.ones(3, 2), torch.ones(3, 1))
     assert torch.equal(net.weight, before)
+
+
+def test_the_environment_is_a_fact_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SCALE", "2")
+    function = weft.hybridize(lambda x: x * float(os.environ.get("A_SCALE", "1")), whole=True)
+    for scale in (2, 2, 3, 2):
+        monkeypatch.setenv("A_SCALE", str(scale))
+        assert torch.equal(function(torch.ones(3)), torch.full((3,), float(scale)))
+    monkeypatch.delenv("A_SCALE")
+    assert torch.equal(function(torch.ones(3)), torch.ones(3))

@@ -40,6 +40,7 @@ from weft.trace.interception.capture import (
     tree_map_only,
     without_functions,
 )
+from weft.trace.interception.checkpoints import checkpoints_as_autograd_sees
 from weft.trace.interception.functions import (
     FROM_VALUES,
     VALUE_OPERATORS,
@@ -212,7 +213,8 @@ class Tracer:
         settings = left_settings()
         try:
             self._drawn.put()
-            with self.interception, builtin_names(self.request.state.namespaces.values()):
+            names = builtin_names(self.request.state.namespaces.values())
+            with self.interception, names, checkpoints_as_autograd_sees():
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
             self._drawn.finish()

@@ -123,9 +123,9 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "use torch.autograd.grad inside, or read .grad outside the hybridized code",
         ),
         "reentrant checkpoint": (
-            "the program checkpoints with use_reentrant=True",
-            "such a checkpoint calls backward() while gradients are computed, and would add to stand-ins of parameters",
-            "pass use_reentrant=False to torch.utils.checkpoint.checkpoint",
+            "the program calls the function behind checkpoints with use_reentrant=True itself",
+            "it calls backward() while gradients are computed, and would add to stand-ins of parameters",
+            "call torch.utils.checkpoint.checkpoint, with either use_reentrant",
         ),
         "late capture": (
             "the backward uses a tensor that the forward has not used",
@@ -139,8 +139,7 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         ),
         "backward write": (
             "the backward writes into a tensor that the program was given or reaches",
-            "a program's backward gives gradients and changes nothing else; a checkpoint around a batch norm counts each "
-            "batch a second time in the backward",
+            "a program's backward changes nothing; in a checkpoint, a batch norm counts each batch once more in it",
             "keep batch norms out of checkpoints, train with weft.step, whose backward is part of the program, or "
             + KEEP_EAGER,
         ),

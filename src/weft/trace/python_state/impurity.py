@@ -47,16 +47,13 @@ BUILTIN: dict[Any, str] = {
     io.open: "open",
     builtins.input: "input",
 }
-PYTHON: dict[CodeType, str] = {
-    **{getattr(uuid, name).__code__: f"uuid.{name}" for name in ("uuid1", "uuid4")},
-    vars(os)["_Environ"].__getitem__.__code__: "os.environ",
-}
+PYTHON: dict[CodeType, str] = {getattr(uuid, name).__code__: f"uuid.{name}" for name in ("uuid1", "uuid4")}
 SEEDS = random.Random.__init__.__code__
 # Code that mentions none of these calls none of them.
 NAMES = frozenset(
     f"""
     {CLOCKS} now today utcnow urandom getpid open read_text read_bytes input token_bytes token_hex token_urlsafe
-    randbelow randbits choice SystemRandom uuid1 uuid4 getenv environ default_rng RandomState Random SeedSequence
+    randbelow randbits choice SystemRandom uuid1 uuid4 default_rng RandomState Random SeedSequence
     SFC64 PCG64 MT19937 Philox
     """.split()
 )

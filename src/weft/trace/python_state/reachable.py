@@ -7,6 +7,7 @@ attributes of plain objects and of the user's classes that it mentions) is remem
 
 from __future__ import annotations
 
+import os
 import random
 import types
 from collections import UserDict, UserList, defaultdict, deque
@@ -88,6 +89,8 @@ TELLS_APART = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers", "id"}
 )
 ATTRIBUTE_QUESTIONS = frozenset({"getattr", "hasattr"})
+OF_ENVIRONMENT = frozenset({"environ", "getenv"})
+ENVIRONMENT = vars(os)["environ"]  # read by code that is traced, not by Weft
 HOOKED = torch.nn.modules.module
 GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
@@ -273,6 +276,10 @@ def find_state(*roots: Any) -> PythonState:
         if state.modules:
             _visit_settings(state)
     _visit_tensor_attributes(state)
+    if not OF_ENVIRONMENT.isdisjoint(state.mentioned):
+        held = vars(ENVIRONMENT)
+        place = (held, "_data", "the environment of the process", held["_data"])
+        state.names.setdefault((id(held), "_data"), name_fact(place))
     return state
 
 
