@@ -80,8 +80,6 @@ REFUSED = {
     "now": (lambda x: x + dt.datetime.now(dt.UTC).microsecond, "now"),
     "today": (lambda x: x + dt.date.today().day, "today"),  # noqa: DTZ011
     "the process": (lambda x: x + os.getpid(), "getpid"),
-    "the environment": (lambda x: x + float(os.environ.get("WEFT_TEST_SCALE", "2")), "environ"),
-    "the environment by name": (lambda x: x + float(os.getenv("WEFT_TEST_SCALE", "2")), "getenv"),
     "a file": (lambda x: x + len(Path(__file__).read_text()), "read_text"),
     "a file that is opened": (lambda x: x + len(open(__file__, "rb").read()), "open(__file__"),  # noqa: SIM115, PTH123
     "a count": (lambda x: x + next(count), "next(count)"),

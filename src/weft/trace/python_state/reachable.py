@@ -278,8 +278,8 @@ def find_state(*roots: Any) -> PythonState:
     _visit_tensor_attributes(state)
     if not OF_ENVIRONMENT.isdisjoint(state.mentioned):
         held = vars(ENVIRONMENT)
-        place = (held, "_data", "the environment of the process", held["_data"])
-        state.names.setdefault((id(held), "_data"), name_fact(place))
+        known = (held, "_data", "the environment of the process", held["_data"])
+        state.names.setdefault((id(held), "_data"), name_fact(known))
     return state
 
 
