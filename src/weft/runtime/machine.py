@@ -121,6 +121,7 @@ def get_memory() -> None:
 
 
 _lock = threading.Lock()
+_latest: dict[Target, Measurement] = {}  # that this process has made
 
 
 def _renew_lock() -> None:
@@ -146,10 +147,11 @@ def _known(target: Target, folder: Path | None) -> Measurement:
 def _current(kept: Measurement | None, target: Target) -> Measurement:
     """Give what a kept measurement is now: itself, compared again, or a new one."""
     now = time()
-    if kept is None:
-        return _measured(target, None)
+    if kept is None:  # in this folder; this process may know all the same
+        found = _latest.get(target)
+        return found if found is not None and _serves(found, now) else _measured(target, None)
     if not kept.quiet:
-        return kept if 0 <= now - kept.measured < DISTURBED_SERVES else _measured(target, kept.model)
+        return kept if _serves(kept, now) else _measured(target, kept.model)
     if 0 <= now - kept.checked < CHECKED_AFTER:
         return kept
     watch = Watch()
@@ -159,6 +161,10 @@ def _current(kept: Measurement | None, target: Target) -> Measurement:
     if any(ratio > 1 + ALIKE or (quiet and ratio < 1 - ALIKE) for ratio in ratios):
         return _measured(target, None)
     return replace(kept, checked=now) if quiet else kept
+
+
+def _serves(found: Measurement, now: float) -> bool:
+    return found.quiet or 0 <= now - found.measured < DISTURBED_SERVES
 
 
 def _measured(target: Target, before: MachineModel | None) -> Measurement:
@@ -176,7 +182,9 @@ def _measured(target: Target, before: MachineModel | None) -> Measurement:
         # A machine that is slower than what was guessed of most is believed the second time.
         if not is_new or (quiet and not _is_odd(found, target)):
             break
-    return Measurement(best or default_model(target), quiet, measured=time(), checked=time())
+    now = time()
+    _latest[target] = Measurement(best or default_model(target), quiet, measured=now, checked=now)
+    return _latest[target]
 
 
 def _are_alike(one: MachineModel, other: MachineModel) -> bool:

@@ -25,7 +25,7 @@ SPANS, HANDOVERS = 2, 20
 MOST_ROUNDS, MANY_SPANS = 200, 50
 BEST_SPANS, SPREAD = 5, 1.1  # so many spans that are alike within this tell what a hand-over takes
 # Where others keep the cores busy both threads seldom run at once: then it takes longer until spans tell.
-LONGEST_HAND_OVER, LONGEST_PATIENCE = 0.005, 0.15  # seconds
+LONGEST_HAND_OVER, LONGEST_PATIENCE = 0.005, 0.3  # seconds
 # Of a hand-over: then both threads had one core, from which the system takes one of them after a while.
 ONE_CORE = 1e-5
 MOST_CACHE_BYTES = 8 * 1024 * 1024
