@@ -137,6 +137,21 @@ CASES = {
         ),
         ((50, 120), (50, 120), (33, 99), (64, 240), (20, 31), (90, 300)),
     ),
+    "images": Case(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, stride=2),
+            nn.GroupNorm(2, 8),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 4),
+        ),
+        nn.CrossEntropyLoss(),
+        lambda batch, height, width: (torch.randn(batch, 3, height, width), torch.randint(4, (batch,))),
+        ((4, 20, 20), (4, 24, 21), (3, 17, 30), (4, 31, 17)),
+    ),
     "autoencoder": Case(
         lambda: nn.Sequential(
             nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)

@@ -454,19 +454,27 @@ def _max_pool(bounder: Bounder, value: Value) -> Found:
     assert isinstance(image.type, TensorType)
     _only_images_vary(bounder, image)
     _refuse_partial_windows(value, image)
-    if has_extents(image.type.shape[2:]) and any(
-        item.operands == (value,) and item.attributes["index"] == 1 and item in set(bounder.graph.roots())
-        for item in bounder.graph.values
-        if item.op == "item"
-    ):
-        raise UnboundedError("places in images whose sizes vary are given back")
+    if has_extents(image.type.shape[2:]):
+        _note_places(bounder, value)
     lowest = _extreme(-math.inf, image.type.dtype)
     within = _imaged(value, bounder.within[image][0])
     return bounder.again(value, bounder.masked(image, _spatial(image.type), lowest)), (within, within)
 
 
+def _note_places(bounder: Bounder, value: Value) -> None:
+    """Places are numbered in the largest image: its gradient alone may read them."""
+    places = {item for item in bounder.graph.values if item.operands == (value,) and item.attributes["index"] == 1}
+    readers = (reader for reader in bounder.graph.values if places.intersection(reader.operands))
+    if not places.isdisjoint(bounder.graph.roots()) or any(reader.op != "max_pool_gradient" for reader in readers):
+        raise UnboundedError("places in images whose sizes vary are given back, or read")
+    bounder.in_largest |= places
+
+
 def _max_pool_gradient(bounder: Bounder, value: Value) -> Found:
     gradient, image, places = value.operands
+    assert isinstance(image.type, TensorType)
+    if has_extents(image.type.shape[2:]) and places not in bounder.in_largest:
+        raise UnboundedError("places are numbered in an image of its true size")
     masked = bounder.masked(gradient, _spatial(gradient.type), 0.0)
     index = bounder.masked(places, range(4), 0)
     return bounder.again(value, masked, bounder.now[image], index), bounder.within[image]

@@ -80,6 +80,7 @@ class Bounder:
         self.values: list[Value] = []
         self.larger: Mapping[Value, TensorType] = {}  # inputs in memory that is larger than they ever are
         self.own_rules: Mapping[Value, Rule] = {}
+        self.in_largest: set[Value] = set()  # that hold places counted in the largest form of something
         self.grown: list[Write] = []  # of inputs in such memory
         self.zero_beyond: set[Value] = set()  # behind what counts of these there are zeros
         self.moved_inputs: set[Value] = set()  # whose elements are an input's, in another order

@@ -183,6 +183,8 @@ class TrueSizes:
         """What counts of an operand."""
         if operand not in self.bounder.now:
             raise UnboundedError("an operand is not there as such")
+        if operand in self.bounder.in_largest:
+            raise UnboundedError("an operand holds places in the largest form of an image")
         new, kind = self.bounder.now[operand], operand.type
         if not isinstance(kind, TensorType) or not (
             has_extents(kind) or any(map(varies, self.bounder.within[operand]))
