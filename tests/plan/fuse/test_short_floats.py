@@ -194,3 +194,35 @@ def test_where_pairs_pay_training_under_autocast_multiplies_pairs() -> None:
         found.append([parameter.grad.clone() for parameter in model.parameters()])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    "types", [(torch.uint8, torch.int8), (torch.int8, torch.uint8), (torch.bfloat16,) * 2], ids=str
+)
+@pytest.mark.usefixtures("pairs_pay")
+def test_products_of_converted_operands_are_of_the_type_that_they_were_converted_to(
+    types: tuple[torch.dtype, torch.dtype], wide: torch.dtype
+) -> None:
+    left, right = torch.randint(-5, 6, (9, 13)).abs().to(types[0]), torch.randint(-5, 6, (13, 21)).to(types[1])
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return left.to(wide) @ right.to(wide)
+
+    assert torch.equal(weft.hybridize(product)(left, right), product(left, right))
+
+
+@pytest.mark.parametrize("size", [(1, 2000, 40), (30, 300, 21), (20, 700, 300)], ids=str)
+@pytest.mark.parametrize("across", [True, False])
+def test_integers_that_are_handed_out_too_are_multiplied_exactly(size: tuple[int, int, int], across: bool) -> None:
+    rows, inner, columns = size
+    left = torch.randint(256, (rows, inner), dtype=torch.uint8)
+    right = torch.randint(-128, 128, (columns, inner) if across else (inner, columns), dtype=torch.int8)
+
+    def product(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wide, other = left.int(), right.int()
+        other = other.t() if across else other
+        return wide, other, wide @ other, (wide @ other).float() * 0.5, left.int() @ other + other.sum(0)
+
+    for got, expected in zip(weft.hybridize(product)(left, right), product(left, right), strict=True):
+        assert torch.equal(got, expected)

@@ -217,11 +217,7 @@ class PendingKernel:
 def multiply(fusion: Fusion, value: Value) -> Lazy:
     """A batch of matrix products."""
     shape, dtype = tensor_type(value).shape, dtype_of(value)
-    given = [fusion.operand(value, index) for index in (0, 1)]
-    group = group_of(_cast_from(given[0]), _cast_from(given[1]), fusion.assembly.target)
-    if group > 1:
-        given = [Lazy(lazy.shape, _uncast(lazy.node)) for lazy in given]
-    left, source = fusion.assembly.in_memory(given[0]), fusion.source(given[1])
+    left, source, group = _operands(fusion, value, dtype)
     right = source.leaf
     *batch, rows, columns = shape
     inner = left.window.shape[-1]
@@ -264,6 +260,16 @@ def multiply(fusion: Fusion, value: Value) -> Lazy:
     return PendingKernel(fusion, plain(shape), dtype, emit, steps, columns, shorter=shorter).lazy()
 
 
+def _operands(fusion: Fusion, value: Value, dtype: str) -> tuple[Leaf, Source, int]:
+    """Both operands in memory, and how many of their numbers a step multiplies: such ones are not converted before."""
+    given = [fusion.operand(value, index) for index in (0, 1)]
+    bare = [_uncast(lazy.node) for lazy in given]
+    group = group_of(bare[0].dtype, bare[1].dtype, dtype, fusion.assembly.target)
+    if group > 1:
+        given = [Lazy(lazy.shape, node) for lazy, node in zip(given, bare, strict=True)]
+    return fusion.assembly.in_memory(given[0]), fusion.source(given[1]), group
+
+
 def factors_of(
     fusion: Fusion, matrices: tuple[tuple[int, ...], Leaf, Source], sizes: tuple[int, int, int], *, once: bool
 ) -> Factors:
@@ -272,6 +278,9 @@ def factors_of(
     right, target = source.leaf, fusion.assembly.target
     if copies_left(sizes, matrix_of(left.window)):
         left = _row_by_row(fusion, left)
+    if left.dtype == "i32":  # of integers that are in memory as such; the order of a sum does not matter
+        schedule = choose_schedule(left.dtype, sizes, target, in_parts=False)
+        return Factors(batch, left, *right_operand(fusion, source, sizes, schedule), schedule, left.dtype)
     if (
         once
         and not _is_packed_weight(fusion, right)
@@ -316,11 +325,6 @@ def _grouped(
 def _shorter(dtype: str, element: str) -> str:
     """A type, unless it is that of the sums."""
     return "" if dtype == element else dtype
-
-
-def _cast_from(lazy: Lazy) -> str:
-    """The type that an expression is converted from, or its own."""
-    return _uncast(lazy.node).dtype
 
 
 def _uncast(node: Node) -> Node:
@@ -412,6 +416,8 @@ def _is_transposed(fusion: Fusion, value: Value, right: Leaf) -> bool:
     """Whether a right operand lies column by column, is read once, and is large beside the rows and the result."""
     rows, columns = tensor_type(value).shape[-2:]
     if right.source.pending is not None or len(tensor_type(value).shape) != 2 or len(right.window.shape) != 2:
+        return False
+    if dtype_of(value) == "i32":
         return False
     inner = right.window.shape[0]
     moved = rows * inner + 2 * rows * columns  # the result is transposed back, or read across

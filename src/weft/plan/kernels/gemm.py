@@ -350,11 +350,11 @@ def choose_schedule(
     )
 
 
-def group_of(left: str, right: str, target: Target) -> int:
-    """Count the numbers of a sum that a step multiplies, of operands of these types."""
-    if (left, right) == ("u8", "i8"):
+def group_of(left: str, right: str, element: str, target: Target) -> int:
+    """Count the numbers of a sum that a step multiplies, of operands of these types; the sum has its own."""
+    if (left, right, element) == ("u8", "i8", "i32"):
         return 4
-    return 2 if (left, right) == ("bf16", "bf16") and target.multiplies_pairs else 1
+    return 2 if (left, right, element) == ("bf16", "bf16", "f32") and target.multiplies_pairs else 1
 
 
 def choose_groups(element: str, sizes: tuple[int, int, int], group: int, target: Target) -> GemmSchedule:
