@@ -294,3 +294,16 @@ def test_tensors_of_one_size_that_lie_otherwise_are_read_as_they_lie():
             torch.testing.assert_close(
                 product(torch.ones(length, 4), w.t()), torch.ones(length, 4) @ w.t() + w.t().sum(0)
             )
+
+
+def test_a_constant_mask_beside_a_size_that_varies_is_read():
+    hidden = torch.ones(6, 6).tril().bool()
+
+    @weft.hybridize
+    def masked(x):
+        return torch.where(hidden, x, torch.zeros(()))
+
+    with torch.no_grad():
+        for rows in (2, 3, 4, 5):
+            x = torch.randn(rows, 6, 6)
+            torch.testing.assert_close(masked(x), torch.where(hidden, x, torch.zeros(())))
