@@ -20,11 +20,17 @@ WRITTEN_BY_HAND = {
 }
 INDEX = """# What is not a whole program
 
-Such code is run by Python at each call, as it is without Weft: `weft.explain(net)` tells which, with your line. With
-`weft.hybridize(net, whole=True)`, or `WEFT_WHOLE=on`, it is an `UnsupportedError` instead; so it is where a program is
-asked for: `weft.program`, `weft.save_program`, `weft.export`. A page for each kind:
+Code that looks at values runs as [paths](../hybridize.md#code-that-looks-at-values), programs that end where it
+decides; other such code is run by Python at each call, as it is without Weft: `weft.explain(net)` tells which, with
+your line. With `weft.hybridize(net, whole=True)`, or `WEFT_WHOLE=on`, both are an `UnsupportedError` instead; so they
+are where a program is asked for: `weft.program`, `weft.save_program`, `weft.export`. A page for each kind:
 
 """
+PATHS = frozenset({"branch", "number", "list"})
+RUN_IN_PATHS = (
+    "It runs as [paths](../hybridize.md#code-that-looks-at-values): programs that end where values decide. With "
+    "`whole=True` it is an `UnsupportedError`."
+)
 RUNS = "Python runs it at each call; `weft.explain` says so. With `whole=True` it is an `UnsupportedError`."
 
 
@@ -34,7 +40,10 @@ def file_name(kind: str) -> str:
 
 def page(kind: str) -> str:
     fact, why, fix = (part[0].upper() + part[1:] for part in REFUSALS[kind])
-    text = f"# {fact}\n\n**Why it is no whole program.** {why}.\n\n**What happens.** {RUNS}\n\n**What to do.** {fix}.\n"
+    happens = RUN_IN_PATHS if kind in PATHS else RUNS
+    text = (
+        f"# {fact}\n\n**Why it is no whole program.** {why}.\n\n**What happens.** {happens}\n\n**What to do.** {fix}.\n"
+    )
     if kind in EXAMPLES:
         wrong, right = EXAMPLES[kind]
         text += f"\nNo whole program:\n\n```python\n{wrong}\n```\n\nA whole program:\n\n```python\n{right}\n```\n"

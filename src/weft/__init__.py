@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, lazy, limit, on, ready, trace_to, wait, waitall
     from weft.api.explain import explain
     from weft.api.export import export
-    from weft.api.hybrid import hybridize, program
+    from weft.api.hybrid import hybridize
+    from weft.api.hybrids import program
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
     from weft.api.step import step
@@ -145,7 +146,7 @@ HOMES = {
     "models": "weft.train",
     "on": "weft.api.asynchronous",
     "predict": "weft.train.evaluate",
-    "program": "weft.api.hybrid",
+    "program": "weft.api.hybrids",
     "ready": "weft.api.asynchronous",
     "replicate": "weft.train.devices.collective",
     "save": "weft.train.checkpoints.checkpoint",

@@ -24,7 +24,7 @@ import weft
 from weft.api import hybrid as hybrid_module
 from weft.api.checks import first_value
 from weft.api.hybrid import Hybrid
-from weft.api.hybrid import checked as check_next_calls
+from weft.api.hybrids import checked as check_next_calls
 from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import overrides
@@ -198,8 +198,8 @@ def broken(change: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
     """Let programs do something else: `change(result, arguments)` gives the result."""
     right = Hybrid._by_program
 
-    def wrong(self, arguments, keywords, leaves, structure):
-        return change(right(self, arguments, keywords, leaves, structure), arguments)
+    def wrong(self, call):
+        return change(right(self, call), call.arguments)
 
     return mock.patch.object(Hybrid, "_by_program", wrong)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.api.hybrid import hybrid_of
+from weft.api.hybrids import hybrid_of
 from weft.errors import counted
 from weft.trace.signature import Key, leaf_text
 

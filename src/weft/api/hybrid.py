@@ -9,12 +9,12 @@ import inspect
 import logging
 import sys
 import warnings
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from threading import RLock
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any, NoReturn, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -22,17 +22,20 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Check, Work, call_and_undo
-from weft.api.hybrid_errors import refuse_active, refuse_wrong, show_less
+from weft.api.hybrid_errors import first_line, many_programs, refuse_active, refuse_wrong, show_less, too_many_paths
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
+from weft.api.next_paths import NextPaths
 from weft.api.numbers import FreeNumbers
+from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.api.refused_calls import RefusedCalls
 from weft.api.varying import Shapes, Sizes, VaryingProgram, VaryingPrograms
 from weft.compile.ahead import compile_ahead
+from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import trace
 from weft.compile.precision import FULL
 from weft.compile.type_cache import trace_name
-from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, memory_told, source_line
+from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, memory_told
 from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
@@ -40,6 +43,7 @@ from weft.ir.graph import Graph
 from weft.programs.description import Example
 from weft.programs.program import Program
 from weft.runtime.compiled_graph import RefusedError
+from weft.runtime.path_graph import OtherOutcome
 from weft.runtime.process_memory import without_collection
 from weft.trace.encoder import as_eager_computes, traced_form
 from weft.trace.interception.capture import TreeSpec, traced_elsewhere, tree_unflatten
@@ -56,7 +60,16 @@ from weft.trace.python_state.containers import Touched, attributes
 from weft.trace.python_state.facts import OF_INFERENCE
 from weft.trace.python_state.given_objects import FlatArguments, aliases_of
 from weft.trace.python_state.reachable import PythonState, find_state, waits_for_sizes
-from weft.trace.signature import Key, key_change, key_distance, leaf_key, modes_key, same_tensors, without_sizes
+from weft.trace.signature import (
+    Key,
+    key_change,
+    key_distance,
+    leaf_key,
+    modes_key,
+    names_of_leaves,
+    same_tensors,
+    without_sizes,
+)
 from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
@@ -64,6 +77,8 @@ from weft.trace.varying import trace_varying
 from weft.underway import underway
 
 logger = logging.getLogger("weft")
+MOST_PATHS = 16  # of one signature
+PATHS_AT_ONCE = 8  # that get a program when they come first
 PLAIN_LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 
@@ -94,6 +109,7 @@ class Hybrid:
     """Stands in the place of a function, or of a module's forward, and runs its programs."""
 
     sizes_vary = True  # a program may run for a range of sizes
+    decides = True  # values may decide between paths
     keeps_gradients = True  # tensors that the function leaves in attributes of modules carry them
     draws = True  # it may draw from generators that other threads draw from; not where it is traced beside such threads
 
@@ -112,6 +128,7 @@ class Hybrid:
         # a backward (see weft.compile.pipeline).
         self.lock = RLock()
         self.rare = RareCalls()
+        self.python_runs = PythonRuns(self.lock)
         self._touched = Touched()
         self._numbers = FreeNumbers()
         self.apart: dict[int, Any] = {}  # objects that stay whole among arguments: the function has them itself
@@ -119,6 +136,8 @@ class Hybrid:
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self.varying = VaryingPrograms()
         self._watched: set[Key] = set()  # kinds of calls that have come
+        self.segments = CompiledSegments()  # of paths
+        self._next_paths = NextPaths()
         self._known_calls = KnownCalls()
         self._entry: Entry = refuse_all  # of the latest kind of calls
 
@@ -126,18 +145,23 @@ class Hybrid:
         """Run the program of this signature; trace one if there is none."""
         if torch.compiler.is_dynamo_compiling():
             return self.function(*arguments, **keywords)  # torch.compile and torch.export see what it is made of
-        result = self._entry(*arguments, **keywords) if keywords else self._entry(*arguments)
-        if result is not MISSED:
-            return result
-        result = self._known_calls.run(arguments, keywords)
-        if result is MISSED and self.refused.is_next():
-            return self.function(*arguments, **keywords)
-        if result is MISSED:
-            try:
+        other: OtherOutcome | None = None
+        try:
+            result = self._entry(*arguments, **keywords) if keywords else self._entry(*arguments)
+            if result is not MISSED:
+                return result
+            result = self._known_calls.run(arguments, keywords)
+            if result is MISSED and self.refused.is_next():
+                return self._by_python(arguments, keywords)
+            if result is MISSED:
                 result = self._call(arguments, keywords)
-            except WeftError as error:
-                show_less(error)
-                raise
+        except OtherOutcome as met:
+            other = met
+        except WeftError as error:
+            show_less(error)
+            raise
+        if other is not None:
+            result = self._next_paths.go_on(self, other, arguments, keywords)
         self._entry = self._known_calls.entry
         return result
 
@@ -174,10 +198,14 @@ class Hybrid:
             return self.function(*arguments, **keywords)
         found = self._find(key, leaves)
         if found is not None:
-            return self._run(found, arguments, keywords, leaves)
+            return (
+                self._run(found, arguments, keywords, leaves)
+                if not found.outcomes
+                else self._next_paths.run(self, found, call, key)
+            )
         if self.refused.error(key) is not None:
             self.refused.came_again(alone=not self.programs and (self.check is None or not self.check.left))
-            return self.function(*arguments, **keywords)
+            return self._by_python(arguments, keywords)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is not None:
             return self._run_varying(varying, call, key)
@@ -188,9 +216,17 @@ class Hybrid:
         if found is not None:
             return self._run(found, arguments, keywords, leaves)
         if self.imperative is not None or self.refused.error(key) is not None:
-            return self.function(*arguments, **keywords)
+            return self._by_python(arguments, keywords)
         with self.rare.running(key):
+            return self._by_python(arguments, keywords)
+
+    def _by_python(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Run a call as Python says."""
+        self.python_runs.begin()
+        try:
             return self.function(*arguments, **keywords)
+        finally:
+            self.python_runs.end()
 
     def _is_watched(self, key: Key, call: FlatCall) -> bool:
         """Whether Python runs a call, as the next one shows whether tensors in an object grow: a cache does.
@@ -211,9 +247,13 @@ class Hybrid:
         self, found: Guarded[Program], arguments: tuple[Any, ...], keywords: dict[str, Any], leaves: list[Any]
     ) -> Any:
         """Run a program, which an entry leads the next call to."""
-        if self.check is None or not self.check.left:
+        if (self.check is None or not self.check.left) and self._next_paths.is_steady(found):
             self._known_calls.add(found, arguments, keywords)
-        return found.run(found.inputs(leaves), arguments, keywords)
+        if not found.outcomes:
+            return found.run(found.inputs(leaves), arguments, keywords)
+        with self.lock:  # another thread may trace another path, and have stand-ins in places that this one reads
+            inputs = found.inputs(leaves)
+        return found.run(inputs, arguments, keywords)
 
     def _materialise(self, call: FlatCall) -> Any:
         """Run a call as Python says, as it makes parameters of lazy modules; of several threads the first one does."""
@@ -232,7 +272,11 @@ class Hybrid:
         arguments, keywords = call.arguments, call.keywords
 
         def ours() -> Any:
-            return self._by_program(call)
+            try:
+                return self._by_program(call)
+            except OtherOutcome as met:
+                other = met
+            return self._next_paths.go_on(self, other, arguments, keywords)
 
         def program() -> tuple[Graph, list[Any]] | None:
             found = None if self.imperative is not None else self._find(self._key_of(call), call.leaves)
@@ -244,7 +288,7 @@ class Hybrid:
         off = "until it is mended, weft.hybridize(thing, False) or the function itself runs by eager PyTorch"
         eager = partial(self.function, *arguments, **keywords)
         roots = {**given, **rest, self.name: self.root}
-        return Work(self.name, eager, ours, roots, program, off, _first_line(self.function))
+        return Work(self.name, eager, ours, roots, program, off, first_line(self.function))
 
     def check_next(self, calls: int) -> None:
         """Make the next calls by eager PyTorch too: no short way that earlier calls found leads past that."""
@@ -266,11 +310,7 @@ class Hybrid:
         found = None
         if self.imperative is None:
             call = self.flat_call(arguments, keywords)
-            key = self._key_of(call)
-            found = self._find(key, call.leaves) or self._trace(call, always=True)
-            error = self.refused.error(key)
-            if found is None and error is not None:
-                raise error.with_traceback(None)
+            found = self._trace(call, always=True, whole=True)
         if found is None:
             raise UnsupportedError(f"{self.name} runs imperatively and has no program", why=self.imperative)
         return found.program.made_for(Example(self.function, arguments, keywords, found.slots, self.apart))
@@ -280,36 +320,53 @@ class Hybrid:
         return (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
 
     def _find(self, key: Key, leaves: list[Any]) -> Guarded[Program] | None:
-        for guarded in self.programs.get(key, ()):
-            if guarded.holds(leaves):
-                with contextlib.suppress(KeyError):  # another thread may have dropped it just now
+        with self.lock:  # a thread that traces has stand-ins in places that are compared
+            for guarded in self.programs.get(key, ()):
+                if guarded.holds(leaves):
                     self.programs.move_to_end(key)
-                return guarded
+                    return guarded
         return None
 
-    def _trace(self, call: FlatCall, *, always: bool) -> Guarded[Program] | None:
-        """The program of a call, made if need be; None where it runs imperatively."""
+    def _trace(
+        self, call: FlatCall, *, always: bool, is_new: bool = False, whole: bool = False
+    ) -> Guarded[Program] | None:
+        """The program of a call, made if need be; None where it runs imperatively.
+
+        `is_new` makes another path; with `whole` only a whole program counts, and where there can be none is an error.
+        """
         # Other threads that need a program wait here; the one that traces runs user code and waits for none of them.
         with self.lock:
             key = self._key_of(call)
-            found = self._find(key, call.leaves)
-            if found is not None:
+            found = None if is_new else self._find(key, call.leaves)
+            if found is not None and not (whole and found.outcomes):
                 return found
-            if self.refused.error(key) is not None or not (always or self.rare.deserves(key)):
+            if is_new and len(self.programs.get(key, ())) >= MOST_PATHS:
+                self._refuse(key, too_many_paths(self.name))
+                self.programs.pop(key, None)
+            if not (whole or (self.refused.error(key) is None and (always or self._is_worth_it(key, is_new)))):
                 return None
-            self._note_miss(key, call.leaves)
+            self._note_miss(key, call.leaves, is_path=is_new)
             try:
-                with without_collection(), memory_told(self.name), self.rare.making(key):
-                    found = self._traced(call, runs=not always)
+                with without_collection(), memory_told(self.name), self.rare.making(key, is_path=is_new):
+                    found = self._traced(call, runs=not always, whole=whole)
             except _ReachedError:
-                return self._trace(self.flat_call(call.arguments, call.keywords), always=always)
+                again = self.flat_call(call.arguments, call.keywords)
+                return self._trace(again, always=always, is_new=is_new, whole=whole)
             except (UnsupportedError, InternalError) as error:
+                if whole:
+                    raise
                 self._refuse(key, error)
                 return None
             key = self._key_of(call)
             self.programs.setdefault(key, []).append(found)
             self._drop_oldest()
             return found
+
+    def _is_worth_it(self, key: Key, is_new: bool) -> bool:
+        """Whether a program is to be made now: beside a call that Python runs in another thread, none can be."""
+        if self.python_runs.others():
+            return False
+        return (is_new and len(self.programs.get(key, ())) < PATHS_AT_ONCE) or self.rare.deserves(key)
 
     def _find_varying(self, key: Key, call: FlatCall) -> VaryingProgram | None:
         """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
@@ -414,7 +471,7 @@ class Hybrid:
             walk=self._state,
         )
 
-    def _traced(self, call: FlatCall, *, runs: bool) -> Guarded[Program]:
+    def _traced(self, call: FlatCall, *, runs: bool, whole: bool = False) -> Guarded[Program]:
         underway(f"tracing {self.name}")
         compile_ahead()
         roots = self._roots(call)
@@ -426,6 +483,8 @@ class Hybrid:
         reached = (tensor for slot in state.slots.values() if not unmaterialised(tensor := slot.get()))
         name = trace_name(self.name, call.leaves, reached)
         request = self._request(call, state)
+        decides = self.decides and self.options.decides() and not whole
+        request = replace(request, decides=decides, prints_each_time=self.options.python == "run")
         around = request.around
         failure: Exception | None = None
         try:
@@ -449,7 +508,7 @@ class Hybrid:
         return self._guarded(traced, program, self._state(*roots))
 
     def _compiled(self, traced: Traced) -> Program:
-        return Program(replace(traced, precision=self.options.precision), self.lock)
+        return Program(replace(traced, precision=self.options.precision), self.lock, kept=self.segments)
 
     def _state(self, *roots: Any) -> PythonState:
         """Where the tensors live that the function may reach."""
@@ -461,8 +520,11 @@ class Hybrid:
         call_and_undo(partial(self.function, *call.arguments, **call.keywords), roots)
         raise trace_failure(self.name, error) from error
 
-    def _note_miss(self, key: Key, leaves: list[Any]) -> None:
+    def _note_miss(self, key: Key, leaves: list[Any], *, is_path: bool = False) -> None:
         if not self.programs:
+            return
+        if is_path:
+            self.misses.append("values decided otherwise than in the calls before")
             return
         if rivals := self.programs.get(key):
             sentence = rivals[-1].miss(leaves) or "nothing that a guard holds"
@@ -476,15 +538,7 @@ class Hybrid:
 
     def leaf_names(self, structure: TreeSpec) -> list[str]:
         """What the arguments of a call are called, nested ones by their place."""
-        positional, by_keyword = structure.children()[0].children(), structure.children()[1]
-        names = self._positional_names(len(positional))
-        found: list[str] = []
-        for index, child in enumerate(positional):
-            name = names[index] if index < len(names) else str(index)
-            found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
-        for name, child in zip(by_keyword.context or (), by_keyword.children(), strict=False):
-            found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
-        return found
+        return names_of_leaves(structure, self._positional_names(structure.children()[0].num_children))
 
     def _positional_names(self, count: int) -> list[str]:
         """What the first `count` arguments of a call are called, as far as that is known."""
@@ -499,13 +553,7 @@ class Hybrid:
             return
         if not self._warned:
             self._warned = True
-            reasons = Counter(sentence.partition(" was ")[0] for sentence in self.misses)
-            listed = ", ".join(f"{reason} ({times} times)" for reason, times in reasons.most_common(5))
-            warnings.warn(
-                f"weft: {self.name} has more than {MOST_PROGRAMS} programs; the oldest go. What changed: {listed}. "
-                "Pad to a few sizes, or see weft.explain",
-                stacklevel=user_stack_level(),
-            )
+            warnings.warn(many_programs(self.name, MOST_PROGRAMS, self.misses), stacklevel=user_stack_level())
         key, oldest = next(iter(self.programs.items()))
         if len(oldest) > 1:
             oldest.pop(0)
@@ -582,11 +630,6 @@ class HybridFunction(Hybrid):
         return name if found is self else (HybridFunction, (self.function, self.options))
 
 
-def _first_line(function: Callable[..., Any]) -> str | None:
-    code = getattr(function, "__code__", None)
-    return source_line(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else None
-
-
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 
 
@@ -596,6 +639,7 @@ def hybridize(
     active: bool = True,
     *,
     whole: bool | None = None,
+    python: str = "once",
     fallback: str | None = None,
     check: int = 0,
     precision: str = FULL,
@@ -608,6 +652,7 @@ def hybridize(
     active: bool = True,
     *,
     whole: bool | None = None,
+    python: str = "once",
     fallback: str | None = None,
     check: int = 0,
     precision: str = FULL,
@@ -620,9 +665,11 @@ def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
     A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
     `active=False` restores what was there before. Code that no program can be made of, as it looks at values, say, is
     run by Python at each call, and `weft.explain` says why; with `whole=True` it raises UnsupportedError, and with
-    `fallback="eager"` it warns once. The first `check` calls are made by eager PyTorch too, and compared in all that
-    they give and change; MismatchError tells what differs. Calls without gradients compute products with weights,
-    convolutions and attentions of float32 in another `precision`, where one is given: "bfloat16", "float16" or "int8".
+    `fallback="eager"` it warns once. What whole programs print they print once, when they are made; with `python="run"`
+    code that prints or logs is run by Python too. The first `check` calls are made by eager PyTorch too, and compared
+    in all that they give and change; MismatchError tells what differs. Calls without gradients compute products with
+    weights, convolutions and attentions of float32 in another `precision`, where one is given: "bfloat16", "float16" or
+    "int8".
     """
     if not isinstance(active, bool):
         refuse_active(active)
@@ -650,34 +697,3 @@ def _hybridize_module(module: nn.Module, active: bool, options: HybridOptions) -
     if active:
         module.forward = ModuleForward(module, options)
     return module
-
-
-def hybrid_of(thing: Any) -> Hybrid:
-    """What runs the programs of a module or function; made for the occasion if it is not hybridized."""
-    if isinstance(thing, Hybrid):
-        return thing
-    if isinstance(thing, nn.Module):
-        found = thing.__dict__.get("forward")
-        return found if isinstance(found, ModuleForward) else ModuleForward(thing)
-    if not callable(thing):
-        raise UsageError(f"{thing!r} is neither a module nor a function")
-    return HybridFunction(thing)
-
-
-def checked(thing: Any, calls: int) -> Hybrid:
-    """What runs a module's or function's programs, and makes its next calls by eager PyTorch too.
-
-    It has programs of its own, but for a step, whose state there is once.
-    """
-    if isinstance(thing, nn.Module):
-        return ModuleForward(thing, HybridOptions(check=calls))
-    if isinstance(thing, (HybridFunction, FunctionType)):
-        return HybridFunction(getattr(thing, "function", thing), HybridOptions(check=calls))
-    found = hybrid_of(thing)
-    found.check_next(calls)
-    return found
-
-
-def program(thing: Callable[..., Any], *arguments: Any, **keywords: Any) -> Program:
-    """The program that a module or function runs for these arguments; traced if it has not been yet."""
-    return hybrid_of(thing).program(arguments, keywords)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, NoReturn
 
 from weft.config import config
-from weft.errors import InternalError, UsageError, WeftError
+from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, source_line
 from weft.owners import show_users_frames
 
 
@@ -38,6 +41,31 @@ def refuse_wrong(thing: Any) -> None:
         )
     if not callable(thing):
         raise UsageError(f"{thing!r} cannot be hybridized", why="it is neither a module nor a function")
+
+
+def too_many_paths(name: str) -> UnsupportedError:
+    """The error for code that values lead through in ever other ways."""
+    return UnsupportedError(
+        f"values decide in ever other ways what {name} does",
+        why="each way is a program of its own",
+        fix="keep such values in tensors, or hybridize the parts around it",
+    )
+
+
+def many_programs(name: str, most: int, misses: Sequence[str]) -> str:
+    """Say that an object has so many programs that the oldest go, and why."""
+    reasons = Counter(sentence.partition(" was ")[0] for sentence in misses)
+    listed = ", ".join(f"{reason} ({times} times)" for reason, times in reasons.most_common(5))
+    return (
+        f"weft: {name} has more than {most} programs; the oldest go. What changed: {listed}. "
+        "Pad to a few sizes, or see weft.explain"
+    )
+
+
+def first_line(function: Callable[..., Any]) -> str | None:
+    """Give the line where a function's code begins."""
+    code = getattr(function, "__code__", None)
+    return source_line(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else None
 
 
 def show_less(error: WeftError) -> None:

@@ -14,11 +14,13 @@ from weft.errors import UsageError
 class HybridOptions:
     """The options of `weft.hybridize`.
 
-    `whole`: code that no program can be made of is an error. `fallback`: a warning says that it runs imperatively.
-    `check`: how many of the first calls are made by eager PyTorch too. `precision`: in what products are computed.
+    `whole`: code that no program can be made of is an error. `python`: whether what code prints is printed once, when
+    its program is made, or at each run. `fallback`: a warning says that code runs imperatively. `check`: how many of
+    the first calls are made by eager PyTorch too. `precision`: in what products are computed.
     """
 
     whole: bool | None = None
+    python: str = "once"
     fallback: str | None = None
     check: int = 0
     precision: str = FULL
@@ -38,19 +40,28 @@ class HybridOptions:
             )
         if self.whole is not None and not isinstance(self.whole, bool):
             raise UsageError(f"whole is {self.whole!r}", why="it is True or False", fix="use True or leave it out")
-        if self.whole and self.fallback is not None:
+        if self.python not in PYTHON:
             raise UsageError(
-                "whole=True beside a fallback",
+                f"python is {self.python!r}", why="code prints once or at each run", fix='use "once" or "run"'
+            )
+        if self.whole and (self.fallback is not None or self.python == "run"):
+            raise UsageError(
+                "whole=True beside another way to run what is no program",
                 why="with whole=True, what no program can be made of is an error",
                 fix="leave out one of both",
             )
         refuse_check(self.check)
 
+    def decides(self) -> bool:
+        """Whether values may decide between paths."""
+        return self.fallback is None and not self.refuses()
+
     def refuses(self) -> bool:
         """Whether code that no program can be made of is an error: where nothing else is said, the environment says."""
-        if self.whole is not None or self.fallback is not None:
+        if self.whole is not None or self.fallback is not None or self.python == "run":
             return bool(self.whole)
         return config().whole == "on"
 
 
+PYTHON = ("once", "run")
 DEFAULTS = HybridOptions()

@@ -48,14 +48,17 @@ class RareCalls:
         return self._seconds.get(key, 0.0) > OFTEN * self._cost
 
     @contextmanager
-    def making(self, key: Key) -> Iterator[None]:
-        """Time how a program is made; the fastest tells what one costs, as others may have been disturbed."""
+    def making(self, key: Key, *, is_path: bool = False) -> Iterator[None]:
+        """Time how a program is made; the fastest tells what one costs, as others may have been disturbed.
+
+        Another path of a signature that has one does not count among the first programs.
+        """
         begin = perf_counter()
         yield
         seconds = perf_counter() - begin
         with self._lock:
             self._cost = min(self._cost, seconds) if self._programs else seconds
-            self._programs[without_sizes(key)] += 1
+            self._programs[without_sizes(key)] += not is_path
             self._seconds.pop(key, None)
 
     @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from weft.errors import WeftError
 from weft.trace.signature import Key, without_sizes
 
-MOST_UNSEEN = 64  # calls between two that are looked at
+MOST_UNSEEN = 256  # calls between two that are looked at
 MOST_REFUSED = 64  # signatures
 
 

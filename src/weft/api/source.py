@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from weft.api.hybrid import hybridize, program
+from weft.api.hybrid import hybridize
+from weft.api.hybrids import program
 from weft.errors import LONGEST_CODE, UsageError
 from weft.ir.graph import Graph
 from weft.trace.source.stages import Optimised, optimise

@@ -86,6 +86,7 @@ class _Round:
 class Step(Hybrid):
     """Trains a module by whole programs; made by `weft.step`."""
 
+    decides = False
     keeps_gradients = False  # the backward is part of the program: after it, no graph leads further
 
     def __init__(self, task: TrainingTask, optimizer: torch.optim.Optimizer, options: HybridOptions = DEFAULTS) -> None:
@@ -335,9 +336,9 @@ class Step(Hybrid):
         given = (*arguments, *current.numbers.values(), current.form)
         return self.flat_call(given, keywords)
 
-    def _traced(self, call: FlatCall, *, runs: bool) -> Guarded[Program]:
+    def _traced(self, call: FlatCall, *, runs: bool, whole: bool = False) -> Guarded[Program]:
         try:
-            found = super()._traced(call, runs=runs)
+            found = super()._traced(call, runs=runs, whole=whole)
         except UnsupportedError as error:
             raise _with_loop(error) from error
         self._updated[found] = self._gradients_there

@@ -12,6 +12,7 @@ from threading import RLock
 from typing import Any
 
 from weft.compile.ahead import KernelsAhead
+from weft.compile.paths import CompiledSegments, compile_path
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.precision import FULL, lowered
 from weft.compile.type_cache import keep_types, known_types
@@ -32,6 +33,7 @@ from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inpu
 from weft.runtime.differentiable import DifferentiableExecutable, Forward
 from weft.runtime.differentiable_backward import BackwardAgain, BackwardGraph, Keep, Tangents
 from weft.runtime.machine import machine_model
+from weft.runtime.path_graph import PathGraph
 from weft.runtime.process_memory import keep_freed_memory
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides, loose_in
 from weft.runtime.varying_gradients import VaryingDifferentiable
@@ -60,26 +62,31 @@ class Compiled:
     """A traced program in machine code: its simplified graph, and what runs it on the graph's inputs."""
 
     graph: Graph
-    run: CompiledGraph | DifferentiableExecutable | VaryingExecutable
+    run: CompiledGraph | PathGraph | DifferentiableExecutable | VaryingExecutable
 
 
 Keeper = Callable[[Sequence[Any]], Keep]
 
 
-def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results: int = 0) -> Compiled:
+def compile_traced(
+    traced: Traced, lock: RLock, keeper: Keeper, forward_results: int = 0, kept: CompiledSegments | None = None
+) -> Compiled:
     """Compile a forward, and its backwards when they are asked for.
 
     `forward_results`: that many returned tensors end the forward of a step that shall take little memory. `keeper`
-    gives what puts tensors of a backward where Python code keeps them.
+    gives what puts tensors of a backward where Python code keeps them. `kept` are the segments of other paths.
     """
     if traced.sizes:
         return _compile_varying(traced, lock, forward_results)
-    graph = run_pipeline(traced.graph)
+    # A path is cut where its values were recorded, and its segments are simplified.
+    simplified = run_pipeline if not traced.decisions else lambda graph: graph
+    graph = simplified(traced.graph)
+    compile_forward = _compile_forward(traced, kept)
     if traced.gradient is None:
-        if traced.precision != FULL:
+        if traced.precision != FULL and not traced.decisions:
             graph = run_pipeline(lowered(lift(graph), rarely_changing(traced), traced.precision, host_target()))
         forward = _first_values(graph, traced, forward_results)
-        return Compiled(graph, compile_graph(graph, rarely_changing(traced), forward=forward))
+        return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward))
     gradient = traced.gradient
 
     def backward_of(tangents: Tangents) -> BackwardGraph:
@@ -94,8 +101,8 @@ def compile_traced(traced: Traced, lock: RLock, keeper: Keeper, forward_results:
         with lock:  # as above
             return _again(gradient.derivatives, tangents, asking, lock, keeper)
 
-    whole = _forward(traced, gradient, run_pipeline(gradient.graph))
-    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_graph, again_of))
+    whole = _forward(traced, gradient, simplified(gradient.graph))
+    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_forward, again_of))
 
 
 def _again(
@@ -125,6 +132,26 @@ def _again(
         backward_of,
         again_of,
     )
+
+
+def _compile_forward(traced: Traced, kept: CompiledSegments | None) -> Callable[..., Any]:
+    """Give what compiles the graphs of a program: of a path, the forward in segments."""
+    if not traced.decisions:
+        return compile_graph
+    segments = CompiledSegments() if kept is None else kept
+    precision = traced.precision if traced.gradient is None else FULL
+
+    def compile_segment(graph: Graph, weights: frozenset[Value], *, trusted: bool) -> CompiledGraph:
+        if precision != FULL:
+            graph = run_pipeline(lowered(lift(graph), weights, precision, host_target()))
+        return compile_graph(graph, weights, trusted=trusted)
+
+    def compile_(graph: Graph, weights: frozenset[Value], *, trusted: bool = True, **rest: Any) -> Any:
+        if not trusted:
+            return compile_graph(graph, weights, trusted=False, **rest)  # a backward
+        return compile_path(graph, traced.decisions, weights, segments.of(precision), compile_segment)
+
+    return compile_
 
 
 def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compiled:

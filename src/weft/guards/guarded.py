@@ -72,6 +72,7 @@ class Guarded(Generic[Runs]):
         captured = [entry.tensor for entry in traced.inputs if entry.argument is None]
         touched = touched.of_program(traced.touched)
         self.program = program
+        self.outcomes = tuple(decision.outcome for decision in traced.decisions)  # of a path
         self.apart = NONE_APART  # objects among the arguments that stay whole
         self.arguments = tuple(entry.argument for entry in traced.inputs if entry.argument is not None)
         self.numbers = tuple(entry.argument for entry in traced.numbers if entry.argument is not None)

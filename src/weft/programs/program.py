@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import compile_traced
 from weft.document.html import notebook
 from weft.errors import UsageError, counted
@@ -31,6 +32,7 @@ from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable import Connect, DifferentiableExecutable, Replay
 from weft.runtime.lane_choice import LaneChoice
+from weft.runtime.path_graph import PathGraph
 from weft.runtime.varying_gradients import VaryingDifferentiable
 from weft.runtime.varying_sizes import VaryingExecutable
 from weft.trace.python_state.trees import TensorLeaf
@@ -42,13 +44,18 @@ from weft.trace.tracer import TracedInput, TracedNumber
 class Program:
     """One program: what to compute (`graph`), how (`plan`), when (`timeline`), and the machinery of a call."""
 
-    def __init__(self, traced: Traced, lock: RLock, forward_results: int = 0) -> None:
-        """`forward_results`: that many returned tensors end the forward of a step that shall take little memory."""
+    def __init__(
+        self, traced: Traced, lock: RLock, forward_results: int = 0, kept: CompiledSegments | None = None
+    ) -> None:
+        """`forward_results`: that many returned tensors end the forward of a step that shall take little memory.
+
+        `kept` are the segments of paths of the same object.
+        """
         self._traced = replace(traced, inputs=tuple(map(_without_tensor, traced.inputs)))
         self._example: Example | None = None
-        compiled = compile_traced(traced, lock, lambda kept: partial(keep, places(kept)), forward_results)
+        compiled = compile_traced(traced, lock, lambda found: partial(keep, places(found)), forward_results, kept)
         self.graph: Graph = compiled.graph
-        self._execute: CompiledGraph | DifferentiableExecutable | VaryingExecutable = compiled.run
+        self._execute: CompiledGraph | PathGraph | DifferentiableExecutable | VaryingExecutable = compiled.run
         shown = self._execute.graph if isinstance(self._execute, DifferentiableExecutable) else self.graph
         leaves = [*traced.leaves, *(leaf for entry in traced.kept for leaf in entry.leaves)]
         leaves += (leaf for inside, _ in traced.made for leaf in inside)
@@ -67,6 +74,7 @@ class Program:
         self._first_number = len(traced.inputs)
         at = {entry.argument: place for place, entry in enumerate(traced.inputs)}
         self._sizes = [(at[entry.argument], entry.dimension) for entry in traced.sizes]
+        self._reads = any(decision.read is not None for decision in traced.decisions)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
 
     def __str__(self) -> str:
@@ -83,6 +91,8 @@ class Program:
     def summary(self) -> str:
         """One line: how many values, how they are computed, what is written."""
         forward = self._forward()
+        if isinstance(forward, PathGraph):
+            return f"{forward.summary()}; {counted(len(self.graph.results), 'result')}"
         steps = forward.executable.plan.steps
         calls = counted(sum(step.value.op in ("library", "update") for step in steps), "call")
         values, results = counted(len(self.graph.values), "value"), counted(len(self.graph.results), "result")
@@ -133,6 +143,7 @@ class Program:
     def plan(self) -> ProgramPlan:
         """How the forward is computed: kernels, tiles, lanes, memory; `print` shows it."""
         forward = self._forward()
+        assert not isinstance(forward, PathGraph)  # nobody is given one
         return ProgramPlan(tuple(region.plan for region in forward.regions), forward.executable.plan)
 
     @property
@@ -156,8 +167,10 @@ class Program:
         copies = {value: index for index, value in enumerate(self.graph.inputs) if value in written}
         for index in copies.values():
             inputs[index] = inputs[index].detach().clone()
+        forward = self._forward()
+        assert not isinstance(forward, PathGraph)  # nobody is given one
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found = measure_timeline(self._forward(), inputs)
+            found = measure_timeline(forward, inputs)
         if path is not None:
             found.save(path)
         return found
@@ -183,9 +196,10 @@ class Program:
         execute = self._execute
         return execute.work_for(sizes) if isinstance(execute, (VaryingExecutable, VaryingDifferentiable)) else 1
 
-    def _forward(self) -> CompiledGraph:
+    def _forward(self) -> CompiledGraph | PathGraph:
         if isinstance(self._execute, DifferentiableExecutable):
-            return self._execute.forward_graph
+            forward: CompiledGraph | PathGraph = self._execute.forward_graph
+            return forward
         return self._execute.compiled if isinstance(self._execute, VaryingExecutable) else self._execute
 
     def _named(self) -> Graph:
@@ -204,6 +218,8 @@ class Program:
         """
         if self._bare and autocast_key() is None:
             return self._execute(inputs)[0]
+        if self._reads:
+            inputs = [*inputs]  # what is read from tensors is put there
         if self._flags is not None:
             self._flags.set_inputs(inputs)
         if self._modes:

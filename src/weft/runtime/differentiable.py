@@ -20,7 +20,6 @@ from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, Type
 from weft.runtime.binding import BoundProgram
-from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.differentiable_backward import (
     AUTOCAST,
     AgainOf,
@@ -133,9 +132,8 @@ class DifferentiableExecutable:
         self._result_of = tuple(whole.get(value) for value in fresh)
 
     @property
-    def forward_graph(self) -> CompiledGraph:
-        """What runs the forward in a training loop."""
-        assert isinstance(self._training, CompiledGraph)
+    def forward_graph(self) -> Any:
+        """What runs the forward in a training loop: its graph, or that of a path."""
         return self._training
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
@@ -149,6 +147,8 @@ class DifferentiableExecutable:
         if forward_levels():  # a tangent of any input is refused
             shown += given
         fresh = iter(_Node.apply(self, given, None, *shown))  # type: ignore[no-untyped-call]
+        if given is not inputs and isinstance(inputs, list):  # numbers that were read meanwhile
+            inputs[:] = [new if not isinstance(new, torch.Tensor) else old for old, new in zip(inputs, given)]  # noqa: B905
         return [inputs[source] if source >= 0 else next(fresh) for source in self.sources]
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from weft.errors import counted
-from weft.trace.interception.capture import PLAIN_TYPES
+from weft.trace.interception.capture import PLAIN_TYPES, TreeSpec
 from weft.trace.interception.modes import has_function_modes
 from weft.trace.interception.refusals import refuse
 
@@ -216,3 +216,15 @@ def leaf_text(key: Key) -> str:
 
 def _text(entry: Any) -> str:
     return str(tuple(entry)) if isinstance(entry, torch.Size) else str(entry)
+
+
+def names_of_leaves(structure: TreeSpec, names: Sequence[str]) -> list[str]:
+    """What the arguments of a call are called, nested ones by their place; `names` are those of positional ones."""
+    positional, by_keyword = structure.children()[0].children(), structure.children()[1]
+    found: list[str] = []
+    for index, child in enumerate(positional):
+        name = names[index] if index < len(names) else str(index)
+        found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
+    for name, child in zip(by_keyword.context or (), by_keyword.children(), strict=False):
+        found += [name] if child.num_leaves == 1 else [f"{name}[{item}]" for item in range(child.num_leaves)]
+    return found

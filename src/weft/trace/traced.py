@@ -17,8 +17,10 @@ from weft.ir.calls import Call, Operand
 from weft.ir.graph import Graph, Result, Value
 from weft.ir.same_graph import same_graph
 from weft.trace.backward import Backward, Derivatives, Differentiator, Tangents, Wanted
+from weft.trace.decisions import Decision, exact_number
 from weft.trace.gradient_flags import GradientFlags, changed_flags, made_leaves, refuse_results_of
 from weft.trace.interception.capture import TreeSpec
+from weft.trace.interception.printed import Printed
 from weft.trace.interception.refusals import refuse
 from weft.trace.outcome import TracedResult, outcome, written_inputs
 from weft.trace.python_state.containers import Touched, identity
@@ -75,6 +77,9 @@ class Traced:
     constants: tuple[KeptConstant, ...] = ()  # what is put in Python places once
     flags: GradientFlags = field(default_factory=GradientFlags)  # what is made to require a gradient, or not to
     data: tuple[tuple[int, TensorLeaf], ...] = ()  # inputs that are given other memory: that of a result
+    decisions: tuple[Decision, ...] = ()  # by values: it is one path of several
+    printed: Printed = field(default_factory=Printed)
+    fixes_fractions: bool = False  # it holds for one value of a fraction that it read
     spent: frozenset[int] = frozenset()  # numbers of results that eager would keep with a graph that a step has used up
     precision: str = "float32"  # of products, see weft.compile.precision
 
@@ -175,16 +180,17 @@ def trace_program(request: Request) -> Traced:
     Numbers that may change are traced as such only if the program is the same for today's values as when they are
     written into it; those that decided something are written in (`Traced.fixed` names them).
     """
-    traced = _drawing_nothing(request) if request.draws else traced_with_numbers(request)
+    traced = _drawing_nothing(request) if request.draws else _with_reads(request)
     for constant in traced.constants:
         constant.put()
+    traced.printed.show()
     return traced
 
 
 def _drawing_nothing(request: Request) -> Traced:
     """Refuse programs that no other call could run: what they ask for, or count, is another thing each time."""
     state = request.state
-    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(traced_with_numbers, request)))
+    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_reads, request)))
     if traced.kept:
         numbers = [entry.number for entry in traced.numbers]
         effects = Effects(traced.kept, numbers, traced.constants)
@@ -196,6 +202,26 @@ def _next(request: Request) -> Effects:
     """What a call would leave in Python now, where everything is as it would be then."""
     found = traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
     return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
+
+
+def _with_reads(request: Request) -> Traced:
+    """Trace a program; numbers that it reads from tensors flow on, where that makes no other program of it."""
+    fixed = traced_with_numbers(request)
+    if fixed.decisions and fixed.flags.inputs:
+        refuse("gradient flag", None)  # a path that is left for another one must have changed nothing
+    if not any(decision.ask is exact_number for decision in fixed.decisions):
+        return fixed
+    free: Traced | None = None
+    try:
+        free = traced_with_numbers(replace(request, reads=True, state=request.walk(*request.state.roots)))
+    except (InternalError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001 - code that wants a real number; the trace with numbers written in stands
+        free = None
+    found = free if free is not None and _is_same(free, fixed) else fixed
+    if found.fixes_fractions:
+        refuse("number", next((decision.place for decision in fixed.decisions if decision.ask is exact_number), None))
+    return found
 
 
 def traced_with_numbers(request: Request) -> Traced:
@@ -373,7 +399,10 @@ def traced_once(request: Request) -> Traced:
         tuple(constants),
         flags,
         tuple((number, leaf) for (number, _), leaf in zip(replaced, leaves[first_replaced:], strict=True)),
-        _spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
+        decisions=() if tracer.reads is None else tracer.reads.decisions(),
+        printed=tracer.printed,
+        fixes_fractions=tracer.reads is not None and tracer.reads.fixes_fractions(),
+        spent=_spent(request, leaves[len(trace.leaves) :], everything[len(trace.leaves) :]),
     )
     tracer.let_go(entirely=gradient is None)
     return traced

@@ -16,6 +16,7 @@ from weft.ir.library import is_random, name_of
 from weft.ir.types import NOTHING, NumberType, contiguous
 from weft.trace.answers import TraceConstants, find_answer
 from weft.trace.counted_index import CountedIndex
+from weft.trace.decisions import NumberRead
 from weft.trace.gradient_sums import SUM, GradientSums
 from weft.trace.interception.builtin_names import builtin_names
 from weft.trace.interception.capture import (
@@ -49,11 +50,12 @@ from weft.trace.interception.functions import (
     stays,
     with_check,
 )
+from weft.trace.interception.printed import Printed, printing
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
 from weft.trace.interception.user_lines import user_place
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
-from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in
+from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in, plain_number
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
@@ -71,6 +73,7 @@ from weft.trace.python_state.tensor_facts import (
 )
 from weft.trace.python_state.trees import TakenApart
 from weft.trace.random_state import NoDraws, OwnGenerators, RandomLedger
+from weft.trace.read_values import ReadValues
 from weft.trace.recorder import CallBuilder, Recorder
 from weft.trace.replaced_memory import ReplacedMemory
 from weft.trace.replacements import REPLACEMENTS, taken_whole, with_lengths_in_tensors
@@ -130,6 +133,9 @@ class Request:
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
     varying: Mapping[int, frozenset[int]] = field(default_factory=dict)  # of arguments: dimensions that are symbols
     ties: Mapping[SizeSpot, SizeTie] = field(default_factory=dict)  # of these, what is made of others
+    prints_each_time: bool = False  # so that code that prints is no program
+    reads: bool = False  # numbers that are read from tensors flow on, where values decide
+    decides: bool = False  # by the values that tensors have in this call; else code that asks for them is refused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,7 +152,7 @@ class TracedNumber:
     stand_in: Any
     argument: int | None = None
     slot: Location | None = None
-    later: NumberLeaf | Draw | None = None
+    later: NumberLeaf | Draw | NumberRead | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +174,7 @@ class Tracer:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.recorder = Recorder(self._adopt, self._place, self._results)
+        self.recorder = Recorder(self._adopt, self.place, self._results)
         self.recorder.derive = self._derive
         self.interception = Interception(self, alike=bool(request.varying))
         self.trace = Trace()
@@ -194,6 +200,8 @@ class Tracer:
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
         self.memory = ReplacedMemory(self.recorder)
         self._known_sizes = SizesOfConstants(self._elements, self._constant, self.on_operator)
+        self.printed = Printed(request.decides, has_decided=request.prints_each_time)
+        self.reads = ReadValues(self, request.reads) if request.decides else None
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -214,7 +222,7 @@ class Tracer:
         try:
             self._drawn.put()
             names = builtin_names(self.request.state.namespaces.values())
-            with self.interception, names, checkpoints_as_autograd_sees():
+            with self.interception, printing(self.printed), names, checkpoints_as_autograd_sees():
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
             self._drawn.finish()
@@ -338,10 +346,16 @@ class Tracer:
         return stand_in
 
     def _add_draw(self, draw: Draw, number: float) -> Any:
-        stand_in, symbol = self.interception.symbol(number, f"draw{len(self.trace.numbers)}")
-        value = Value("input", (), NumberType(type(number).__name__), name=draw.method)
+        return self.add_later(draw, number, draw.method)
+
+    def add_later(self, later: Draw | NumberRead, number: float, name: str, expression: Any = None) -> Any:
+        """Add a number that is there just before a run, or in it; with an `expression`, it is computed of others."""
+        stand_in, symbol = None, expression
+        if expression is None:
+            stand_in, symbol = self.interception.symbol(number, f"later{len(self.trace.numbers)}")
+        value = Value("input", (), NumberType(type(number).__name__), name=name)
         self.recorder.numbers[symbol] = value
-        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, later=draw))
+        self.trace.numbers.append(TracedNumber(number, value, symbol, stand_in, later=later))
         return stand_in
 
     def _check_draws(self) -> None:
@@ -362,7 +376,7 @@ class Tracer:
         return frozenset(self._counted.found)
 
     def _is_counted(self, thing: Any) -> bool:
-        return isinstance(thing, torch.SymInt) and self._of_places(thing.node.expr) is not None
+        return isinstance(thing, torch.SymInt) and self.of_places(thing.node.expr) is not None
 
     def check(self, leaves: Iterable[Any]) -> None:
         """Refuse a program that leaves, as these, what no run could leave."""
@@ -383,9 +397,11 @@ class Tracer:
 
     def _derive(self, number: torch.SymInt | torch.SymFloat) -> Value | None:
         """An input for what Python computes of numbers in places, beyond what the program itself does."""
-        leaf = None if self._in_backward else self._of_places(number.node.expr)
+        leaf = None if self._in_backward else self.of_places(number.node.expr)
         if leaf is None:
-            return None
+            if self.reads is not None and not self._in_backward:
+                self.reads.compute(number.node.expr)
+            return self.recorder.numbers.get(number.node.expr)
         found = leaf.value([entry.number for entry in self.trace.numbers])
         value = Value(
             "input", (), NumberType("float" if isinstance(number, torch.SymFloat) else "int"), name="computed"
@@ -412,18 +428,19 @@ class Tracer:
 
     def conditions(self) -> tuple[Condition, ...]:
         """What must hold of the numbers in places."""
-        found = ((expression, self._of_places(expression)) for expression in self.interception.conditions())
+        found = ((expression, self.of_places(expression)) for expression in self.interception.conditions())
         return tuple(Condition(leaf, str(expression)) for expression, leaf in found if leaf is not None)
 
     def number_leaf(self, leaf: Any, *, of_arguments: bool = True) -> Any:
         """A number that is left somewhere: what each run computes of its numbers, where that is possible."""
         if isinstance(leaf, (torch.SymInt, torch.SymFloat)):
-            found = self._of_places(leaf.node.expr, of_arguments=of_arguments, of_sizes=True)
+            found = self.of_places(leaf.node.expr, of_arguments=of_arguments, of_sizes=True)
+            found = self.reads.leaf(leaf.node.expr) if found is None and self.reads is not None else found
             if found is not None:
                 return found
         return plain_number(leaf)
 
-    def _of_places(self, expression: Any, *, of_arguments: bool = False, of_sizes: bool = False) -> NumberLeaf | None:
+    def of_places(self, expression: Any, *, of_arguments: bool = False, of_sizes: bool = False) -> NumberLeaf | None:
         """An expression of nothing but numbers that go in: from places, and from arguments and sizes if these count."""
         known = {
             entry.symbol: place
@@ -444,7 +461,7 @@ class Tracer:
         """
         if id(tensor) not in self._captured:
             if self._in_backward:
-                refuse("late capture", self._place())
+                refuse("late capture", self.place())
             self._add_input(tensor, None)
         return self._captured[id(tensor)]
 
@@ -507,7 +524,9 @@ class Tracer:
         if kind is not None and not (
             kind in FROM_VALUES and (find_answer() or self._elements(arguments[0]) is not None)
         ):
-            refuse(kind, user_place())
+            if self._in_backward or self.reads is None or not self.reads.may_ask(function, arguments):
+                refuse(kind, user_place())
+            return self.reads.ask, (function, *arguments), keywords
         arguments, keywords = with_lengths_in_tensors(function, arguments, keywords)
         arguments, keywords = self._stand_ins(arguments), self._stand_ins(keywords)
         of_packed = self._packed.taken(function, arguments, keywords)
@@ -520,6 +539,11 @@ class Tracer:
         if counted is not None:
             return counted, arguments, keywords
         return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
+
+    def real_inputs(self) -> Mapping[Value, Any]:
+        """What goes in, as this call has it."""
+        tensors = {entry.value: resolved(entry.tensor) for entry in self.trace.inputs}
+        return tensors | {entry.value: entry.number for entry in self.trace.numbers}
 
     def _elements(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The elements of a tensor that are the same at every run."""
@@ -554,7 +578,7 @@ class Tracer:
         """Record an operator."""
         operator = REPLACEMENTS.get(name_of(operator), operator)
         target = name_of(operator)
-        place = self._place()
+        place = self.place()
         if target in VALUE_OPERATORS:
             return self._read_value(operator, arguments)
         if target == "aten.lift_fresh.default" and not is_stand_in(arguments[0]):
@@ -606,8 +630,10 @@ class Tracer:
             if all(known is not None for known in elements):
                 return operator(*elements)
         found = find_answer()
+        if found is None and self.reads is not None and not self._in_backward:
+            return self.reads.ask_by_operator(operator, values)
         if found is None:
-            refuse(VALUE_OPERATORS[name_of(operator)], self._place(), detail=str(operator))
+            refuse(VALUE_OPERATORS[name_of(operator)], self.place(), detail=str(operator))
         answer, frame = found
         with self.interception.plainly():
             check = answer.check_of(frame)
@@ -664,18 +690,11 @@ class Tracer:
         self.recorder.add_result(stand_in, fresh)
         return stand_in
 
-    def _place(self) -> Place | None:
-        number = running_autograd_number()
-        if number is not None:
+    def place(self) -> Place | None:
+        """The user's line that runs, or in a backward the one that its operators come from."""
+        if (number := running_autograd_number()) is not None:
             return self._places.get(number)
         place = user_place()
         if place is not None:
             self._places[next_autograd_number() - 1] = place
         return place
-
-
-def plain_number(leaf: Any) -> Any:
-    """A number that is handed out is a Python number; that it is handed out ties the program to its value."""
-    if isinstance(leaf, (torch.SymInt, torch.SymBool)):
-        return int(leaf) if isinstance(leaf, torch.SymInt) else bool(leaf)
-    return float(leaf) if isinstance(leaf, torch.SymFloat) else leaf

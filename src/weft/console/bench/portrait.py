@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from weft.api.hybrid import program
+from weft.api.hybrids import program
 from weft.console.bench.comparison import compare, settings_text
 from weft.console.bench.result import BenchComparison, BenchSettings
 from weft.console.outcome import CLAIM_FAILED, OK, UNSUPPORTED, Outcome

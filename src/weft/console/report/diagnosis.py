@@ -21,7 +21,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from weft.api.hybrid import checked, hybridize, program
+from weft.api.hybrid import hybridize
+from weft.api.hybrids import checked, program
 from weft.api.step import Step
 from weft.compile.pipeline import compile_graph
 from weft.config import config

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from weft.api.export import export
-from weft.api.hybrid import program
+from weft.api.hybrids import program
 from weft.codegen.objects.compiler import assembly, optimized_text
 from weft.codegen.plan_module import emit_plan
 from weft.console.arguments import did_you_mean

@@ -1,9 +1,10 @@
 """Let traced code find, under the name of a builtin, one that knows of stand-ins.
 
-`type(x)` and `id(x)` ask nobody: of a stand-in they tell of the stand-in itself. In the modules of traced functions
-that mention such a name, another object stands under it while they are traced: of what is no stand-in it says what the
-builtin says, so that other threads that run the same module do not notice. So it is with `float(x)` where PyTorch's
-batch norm divides by the count of batches, whose share of an average is a tensor then.
+`type(x)` and `id(x)` ask nobody: of a stand-in they tell of the stand-in itself. What `print` says is put off. In the
+modules of traced functions that mention such a name, another object stands under it while they are traced: of what is
+no stand-in it says what the builtin says, so that other threads that run the same module do not notice.
+So it is with `float(x)` where PyTorch's batch norm divides by the count of batches, whose share of an average is a
+tensor then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from weft.trace.interception.capture import is_stand_in, real_stand_in
+from weft.trace.interception.printed import print_later
 
 CLASSES: Mapping[type, type] = MappingProxyType({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
@@ -95,14 +97,14 @@ def number_of(thing: Any) -> Any:
 
 
 OF_BATCH_NORM: Mapping[str, Any] = MappingProxyType({"float": number_of})
-NAMES: Mapping[str, Any] = MappingProxyType({"type": ClassOf(), "id": identity_of})
+NAMES: Mapping[str, Any] = MappingProxyType({"type": ClassOf(), "id": identity_of, "print": print_later})
 _lock = Lock()
 _in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
 
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    return type(thing) is ClassOf or thing is identity_of or thing is number_of
+    return type(thing) is ClassOf or thing is identity_of or thing is number_of or thing is print_later
 
 
 @contextmanager

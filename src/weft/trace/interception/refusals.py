@@ -67,6 +67,11 @@ REFUSALS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
             "print after the call, or print the tensor without a format: that shows its type and sizes, once; or "
             + KEEP_EAGER,
         ),
+        "print": (
+            "the program prints a tensor, or prints or logs where values decide what it does",
+            "a program prints once, when it is made, and each call has something else to say",
+            "print after the call; or " + KEEP_EAGER,
+        ),
         "identity": (
             "the program keeps the identity of a tensor",
             "each call is given, or makes, other tensors, and while Python is traced there are none yet",

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+import torch
+
 from weft.trace.python_state.containers import MISSING, put
 from weft.trace.python_state.effects import REFILLED, Rebound
 from weft.trace.python_state.reachable import Location
@@ -93,3 +95,10 @@ def number_at(slot: Location) -> Any:
     """The number that is in a place now; MISSING if there is none that a program may take."""
     found = slot.get()
     return found if is_countable(found) else MISSING
+
+
+def plain_number(leaf: Any) -> Any:
+    """A number that is handed out is a Python number; that it is handed out ties the program to its value."""
+    if isinstance(leaf, (torch.SymInt, torch.SymBool)):
+        return int(leaf) if isinstance(leaf, torch.SymInt) else bool(leaf)
+    return float(leaf) if isinstance(leaf, torch.SymFloat) else leaf

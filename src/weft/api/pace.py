@@ -1,0 +1,98 @@
+"""Settle by the clock whether calls that values decide in run by paths or by Python: both are timed on such calls.
+
+A path has to be entered and left at each decision. On a few numbers that takes longer than the operators that it saves.
+So some of the calls that come are timed: a few by paths, as many by Python, of which the better half counts. Where
+paths are slower Python runs the calls from then on, until ever more of them have gone by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from time import perf_counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from weft.trace.signature import Key
+
+SAMPLES = 8  # of each way
+WARM = 8  # calls by paths, before any is timed: what is traced and bound meanwhile
+SLOWER = 1.0  # times as long as Python a path may take
+WITH_GRADIENTS = 1.6  # the same where a backward follows, which is one program
+FEWEST_BY_PYTHON = 2_000  # calls, until both are timed again; each time that Python was right ten times as many
+MOST_BY_PYTHON = 2_000_000
+
+
+class Pace:
+    """The pace of the calls of one signature; any thread may call."""
+
+    def __init__(self, *, with_gradients: bool) -> None:
+        self._limit = WITH_GRADIENTS if with_gradients else SLOWER
+        self._lock = Lock()  # nothing is called while it is held
+        self._next_by_python = FEWEST_BY_PYTHON
+        self.by_python = 0  # calls that Python still runs without a look at the clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._warm = WARM
+        self._paths: list[float] = []
+        self._python: list[float] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether paths have turned out to be faster."""
+        return len(self._python) >= SAMPLES and not self.by_python
+
+    def is_for_python(self) -> bool:
+        """Whether Python is to run this call: as it is faster, or to time it."""
+        if self.by_python > 0:
+            self.by_python -= 1
+            if self.by_python == 0:
+                self._begin()
+            return True
+        return not self._warm and len(self._python) < len(self._paths) and len(self._python) < SAMPLES
+
+    @contextmanager
+    def timed(self, *, by_python: bool) -> Iterator[None]:
+        """Time a call that one of both runs."""
+        begin = perf_counter()
+        yield
+        seconds = perf_counter() - begin
+        with self._lock:
+            if self.by_python > 0 or self.is_settled:
+                return
+            if by_python:
+                self._python.append(seconds)
+            elif self._warm:
+                self._warm -= 1
+            elif len(self._paths) < SAMPLES:
+                self._paths.append(seconds)
+            if len(self._python) >= SAMPLES and len(self._paths) >= SAMPLES:
+                self._settle()
+
+    def _settle(self) -> None:
+        paths, python = (sum(sorted(times)[: SAMPLES // 2]) for times in (self._paths, self._python))
+        if paths > self._limit * python:
+            self.by_python = self._next_by_python
+            self._next_by_python = min(10 * self._next_by_python, MOST_BY_PYTHON)
+
+
+class Paces:
+    """The pace of each signature whose calls values decide in."""
+
+    def __init__(self) -> None:
+        self._of_key: dict[Key, Pace] = {}
+        self._of_path: WeakKeyDictionary[Any, Pace] = WeakKeyDictionary()
+
+    def of(self, key: Key, path: Any) -> Pace:
+        """The pace of a signature, one of whose paths this is."""
+        pace = self._of_path.get(path)
+        if pace is None:
+            pace = self._of_key.setdefault(key, Pace(with_gradients=bool(key[2][0])))
+            self._of_path[path] = pace
+        return pace
+
+    def get(self, path: Any) -> Pace | None:
+        """The pace of the signature of a path, where it has one."""
+        return self._of_path.get(path)

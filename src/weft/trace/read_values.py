@@ -1,0 +1,127 @@
+"""Answer code that reads values while it is traced, with those of this call, and say what it decided by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from weft.ir.graph import Place, Value
+from weft.ir.library import name_of
+from weft.trace.decisions import (
+    ASKED,
+    MOST_ELEMENTS,
+    OPERATOR_ASKS,
+    Computed,
+    Decision,
+    Decisions,
+    NumberRead,
+    exact_number,
+    is_of_fractions,
+    settled,
+)
+from weft.trace.interception.capture import Interception, Operator, outside_tracing
+from weft.trace.interception.printed import Printed
+from weft.trace.python_state.counters import Condition, NumberLeaf
+from weft.trace.recorder import Recorder
+
+
+class TracesValues(Protocol):
+    """What traces."""
+
+    recorder: Recorder
+    interception: Interception
+    printed: Printed
+
+    @property
+    def request(self) -> Any:
+        """What is traced."""
+
+    @property
+    def trace(self) -> Any:
+        """What it has shown so far."""
+
+    def real_inputs(self) -> Mapping[Value, Any]:
+        """What goes in, as this call has it."""
+
+    def of_places(self, expression: Any, *, of_arguments: bool = False) -> NumberLeaf | None:
+        """An expression of nothing but numbers that go in."""
+
+    def add_later(self, later: NumberRead, number: float, name: str, expression: Any = None) -> Any:
+        """Add a number that is there in a run."""
+
+    def place(self) -> Place | None:
+        """The user's line."""
+
+
+class ReadValues:
+    """What one trace reads of its call's values; with `flow`, numbers that it reads flow on."""
+
+    def __init__(self, tracer: TracesValues, flow: bool) -> None:
+        self._tracer = tracer
+        self._flow = flow
+        self._decisions = Decisions(tracer.recorder.values, tracer.real_inputs, tracer.request.name)
+
+    def may_ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+        """Whether the values of this call may decide what a function gives."""
+        return function in ASKED and (function is not torch.Tensor.tolist or arguments[0].numel() <= MOST_ELEMENTS)
+
+    def ask(self, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        """Give what a function gives of the tensor that this call has."""
+        asks, gives = ASKED[function]
+        value, place = self._tracer.recorder.value_of(tensor), self._tracer.place()
+        self._tracer.printed.decided()
+        with outside_tracing():
+            if self._flow and asks is exact_number and tensor.dtype is not torch.bool:
+                return self._decisions.read(value, gives, self._add, place)
+            return gives(*self._decisions.note([value], asks, place))
+
+    def ask_by_operator(self, operator: Operator, values: Sequence[Value]) -> Any:
+        """Give what an operator gives of the tensors that this call has."""
+        self._tracer.printed.decided()
+        with outside_tracing():
+            return operator(*self._decisions.note(values, OPERATOR_ASKS[name_of(operator)], self._tracer.place()))
+
+    def _add(self, number: float, read: NumberRead) -> Any:
+        read.number = len(self._tracer.trace.numbers)
+        stand_in = self._tracer.add_later(read, number, "read")
+        read.symbol = self._tracer.trace.numbers[-1].symbol
+        return stand_in
+
+    def leaf(self, expression: Any) -> NumberLeaf | None:
+        """An expression of numbers some of which were read; nothing if it is of others."""
+        found = self._of(expression)
+        return None if found is None else found[0]
+
+    def _of(self, expression: Any) -> tuple[NumberLeaf, NumberRead] | None:
+        read = self._decisions.last_of(expression.free_symbols)
+        leaf = None if read is None else self._tracer.of_places(expression, of_arguments=True)
+        return None if read is None or leaf is None else (leaf, read)
+
+    def compute(self, expression: Any) -> None:
+        """Let Python compute an expression of numbers that were read as soon as a run has read them."""
+        found = self._of(expression)
+        if found is None:
+            return
+        leaf, read = found
+        numbers = self._tracer.trace.numbers
+        number = leaf.value([entry.number for entry in numbers])
+        read.computed.append(Computed(len(numbers), leaf))
+        self._tracer.add_later(NumberRead(len(numbers), type(number)), number, "computed", expression)
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """What was decided by values, with what must hold of the numbers that were read."""
+        for read in self._decisions.reads():
+            read.conditions = ()
+        for expression in self._tracer.interception.conditions() if self._decisions.reads() else ():
+            found = self._of(expression)
+            if found is not None:
+                found[1].conditions += (Condition(found[0], str(expression)),)
+        return tuple(map(settled, self._decisions.made))
+
+    def fixes_fractions(self) -> bool:
+        """Whether it holds for one value of a fraction that was read, which hardly ever comes again."""
+        read = [one for one in self._decisions.reads() if one.kind is float]
+        fixed = any(self._tracer.interception.has_one_value(one.symbol) for one in read)
+        return fixed or any(map(is_of_fractions, self._decisions.made))
