@@ -67,3 +67,18 @@ def test_the_backend_makes_a_hybrid_function_that_falls_back() -> None:
     assert isinstance(made, HybridFunction)
     assert made.options.fallback == "eager"
     assert torch.equal(made(torch.tensor([-1.0, 1.0])), torch.tensor([0.0, 1.0]))
+
+
+def test_a_gradient_that_needs_other_operators_for_other_sizes_has_exact_programs() -> None:
+    net = nn.Sequential(nn.Linear(1, 4), nn.SiLU(), nn.Linear(4, 1))
+
+    def energy(positions: torch.Tensor) -> torch.Tensor:
+        steps, apart = positions[:, None] - positions[None], 1 - torch.eye(len(positions))
+        distances = (steps.square().sum(-1) + torch.eye(len(positions))).sqrt().unsqueeze(-1)
+        return (net(distances).squeeze(-1) * apart).sum()  # type: ignore[no-any-return]
+
+    compiled = torch.compile(energy, backend="weft")
+    for atoms in (4, 4, 5, 4, 6):
+        positions = torch.randn(atoms, 3, requires_grad=True)
+        found = torch.autograd.grad(compiled(positions), positions)
+        torch.testing.assert_close(found, torch.autograd.grad(energy(positions), positions))

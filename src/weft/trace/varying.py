@@ -157,8 +157,11 @@ class VaryingGradient(Gradient):
         return (*self._varying.saved_positions(backward), *range(first, len(self.saved)))
 
 
-class _OtherOperatorsError(Exception):
+class _OtherOperatorsError(UnsupportedError):
     """PyTorch runs other operators where sizes are symbols."""
+
+    def __init__(self) -> None:
+        super().__init__("sizes of a program do not vary", why="PyTorch runs other operators for other sizes")
 
 
 def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
