@@ -21,7 +21,8 @@ from weft.runtime.watch import Changes
 from weft.runtime.weights import Packing, address_of, current_forms, packed_weight, weight_of
 
 PackingOf = tuple[Packing, Sequence[torch.Tensor]]
-RegionCall = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor], int], bool | None]
+RegionCall = Callable[..., bool | None]
+"""Takes inputs, outputs, the address of a frame, and that of moves, if there are some."""
 
 
 @dataclass(frozen=True, slots=True)

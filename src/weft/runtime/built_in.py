@@ -76,6 +76,8 @@ def python_words() -> dict[CallWord, int]:
         CallWord.TENSOR_TYPE: id(torch.Tensor),
         CallWord.PARAMETER_TYPE: id(torch.nn.Parameter),
         CallWord.NEW_LIST: python_address("PyList_New"),
+        CallWord.COPY: python_address("memcpy"),
+        CallWord.FILL: python_address("memset"),
         CallWord.DICTIONARY_SIZE: python_address("PyDict_Size"),
         CallWord.DICTIONARY_NEXT: python_address("PyDict_Next"),
         CallWord.VECTORCALL: python_address("PyObject_Vectorcall"),
@@ -83,7 +85,7 @@ def python_words() -> dict[CallWord, int]:
 
 
 def python_address(name: str) -> int:
-    """Give the address of a function of Python's."""
+    """Give the address of a function of Python's, or of the C library that it is linked with."""
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 

@@ -101,6 +101,10 @@ class NativeRegion:
         copied = {index for index, _ in self._checked}  # perhaps
         self._execute.pack_ahead({index: tensor for index, tensor in known.items() if index not in copied})
 
+    def movable(self) -> tuple[NativeExecutable, tuple[OutputType, ...]] | None:
+        """Give what runs it, and what it gives, if that makes new tensors of inputs that are taken as they are."""
+        return None if self._checked or self._writes else (self._execute, self._outputs)
+
     def clocked(self) -> ClockedRegion:
         """Give the same region with a clock."""
         return ClockedRegion(self)
@@ -177,6 +181,11 @@ class CompiledGraph:
     def capture(self) -> str:
         """Say whether the graph runs in a CUDA graph, and if not why; nothing of graphs on the CPU."""
         return "" if self._captured is None else self._captured.describe()
+
+    @property
+    def alone(self) -> tuple[NativeRegion, tuple[int, ...]] | None:
+        """Where all of it is one region: that, and which inputs are the region's."""
+        return None if self._alone is None else (self.regions[0], self._alone)
 
     @property
     def is_one_region(self) -> bool:

@@ -30,7 +30,7 @@ from weft.errors import InternalError
 from weft.plan.form.dependencies import lanes_of
 from weft.plan.form.plan import Lane, Plan, Run, Wait
 from weft.plan.plan_text import describe
-from weft.runtime.arena import ArenaBlock, block_pool
+from weft.runtime.arena import ArenaBlock, BlockPool, block_pool
 from weft.runtime.binding import Binding, BoundProgram, NativeCode, PackingOf
 from weft.runtime.lane_choice import LaneChoice, LaneTrialWords
 from weft.runtime.lanes import crew_address, crew_row, dispatch_address, ensure_crew, run_lanes
@@ -92,7 +92,8 @@ class NativeExecutable:
             target,
             None if begun is None else begun.compilation,
         )
-        self._pool = block_pool(frame_of(plan, self.lasting).bytes)
+        self.frame_bytes = frame_of(plan, self.lasting).bytes
+        self._pool = block_pool(self.frame_bytes)
         chains = packing_chains(plan)
         self._chains = [_Chain(plan, chain, self._library, number) for number, chain in enumerate(chains)]
         written = [plan.buffers[buffer].index for chain in chains for buffer in chain.packed]
@@ -134,6 +135,30 @@ class NativeExecutable:
     def lane_choice(self) -> LaneChoice | None:
         """What the clock has decided of lanes and one lane."""
         return None if self._trial is None else self._trial.choice
+
+    def run_moved(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], pool: BlockPool, moves: int
+    ) -> bool:
+        """Run a program made for larger tensors, which moves put into memory behind the frame, and take out of it.
+
+        Tells whether it did. It does not where lasting inputs are not as they were: who runs it otherwise binds them.
+        """
+        self._start_workers()
+        binding = self._binding
+        if binding is None:
+            return False
+        block = pool.take()
+        done = binding.call(inputs, outputs, block.address, moves) is None
+        pool.give_back(block)
+        return done
+
+    def input_slot(self, index: int) -> int | None:
+        """Give the place of an input in the frame's table; None of one that lasts."""
+        return None if index in self.lasting else self._changing.index(index)
+
+    def output_slot(self, index: int) -> int:
+        """Give the place of an output there."""
+        return len(self._changing) + index
 
     def pack_ahead(self, known: Mapping[int, torch.Tensor]) -> None:
         """Let another core begin to pack weights for a call that comes soon, as far as its inputs are known."""

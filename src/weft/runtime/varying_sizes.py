@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from weft.passes.growing import grown_type
 from weft.passes.within import Within
 from weft.plan.library_plan import plan_library
 from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.moves import LargePlace, MovedCode, Step, extent_bytes
+from weft.runtime.new_tensors import NewTensors, OutputType
 
 ONE = Polynomial.constant(1)
 MOST_SIZES = 1024  # of which it is remembered how answers lie
@@ -44,6 +46,24 @@ class VaryingInput:
         self.part = None if within is None else ResultPart(kind, within)
         self._kind = TensorType(kind.dtype, tuple(map(today, kind.shape)), tuple(map(today, kind.strides)), kind.device)
         self._free: list[torch.Tensor] = []
+        self._sizes = tuple(size.expression if isinstance(size, Extent) else size for size in kind.shape)
+        self.item = kind.dtype.itemsize
+        self.is_float = kind.dtype.is_floating_point
+        self.bytes = extent_bytes(self.largest)
+
+    @property
+    def largest(self) -> OutputType:
+        """How the memory for the largest sizes looks."""
+        return OutputType(self._kind.shape, self._kind.strides, self._kind.dtype)
+
+    def steps(self, numbers: dict[Value, int]) -> list[Step]:
+        """How a tensor of a call's sizes lies in the larger memory, and by itself."""
+        if self.part is not None:
+            return self.part.steps(self.largest, numbers)
+        shape = tuple(size if isinstance(size, int) else _value(size, numbers) for size in self._sizes)
+        large = (step * self.item for step in self._kind.strides)
+        own = (step * self.item for step in row_major(shape))
+        return list(zip(shape, large, own, strict=True))
 
     def take(self, tensor: torch.Tensor, taker: Taker | None) -> torch.Tensor:
         """Put a tensor at the beginning of memory that nobody else uses; what is behind it is anything finite."""
@@ -113,6 +133,10 @@ class ResultPart:
         varying = [place for place, size in enumerate(kind.shape) if isinstance(size, Extent)]
         self._row_major = strides == row_major(largest)
         self._order = tuple(_order(kind))
+        self._within = tuple(
+            factors if any(factor.size is not None for factor in factors) else _single(size)
+            for factors, size in zip(within, kind.shape, strict=True)
+        )
         merged = any(len(within[place]) > 1 and any(f.size is not None for f in within[place]) for place in varying)
         self._factors = None
         if merged:
@@ -139,6 +163,21 @@ class ResultPart:
             return shape, strides, tuple(slice(size) for size in shape)
         parts = tuple(slice(largest if size is None else _value(size, numbers)) for largest, size in self._factors)
         return shape, strides, (tuple(largest for largest, _ in self._factors), parts)
+
+
+    def steps(self, kind: OutputType, numbers: dict[Value, int]) -> list[Step]:
+        """How the part lies in the largest form, and by itself: of each factor of each dimension."""
+        shape, strides, _ = self.taker(numbers)
+        item, found = kind.dtype.itemsize, []
+        for place, factors in enumerate(self._within):
+            large, own = kind.strides[place] * item, strides[place] * item
+            for factor in reversed(factors):
+                count = factor.largest if factor.size is None else _value(factor.size, numbers)
+                found.append((count, large, own))
+                large, own = large * factor.largest, own * count
+            if not factors and shape[place] != 1:
+                found.append((shape[place], large, own))
+        return found
 
 
 def is_dense(kind: Any) -> bool:
@@ -175,12 +214,18 @@ def _value(size: Polynomial, numbers: dict[Value, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SizedCall:
-    """What calls of the same sizes share: these, numbers made of them, and how answers lie in their largest form."""
+    """What calls of the same sizes share: these, numbers made of them, and how answers lie in their largest form.
+
+    Where native code takes answers out, `answers` makes the tensors for them, and `moves` is where that reads how.
+    """
 
     numbers: tuple[int, ...]
     scalars: tuple[torch.Tensor, ...]
     takers: tuple[Taker | None, ...]
     places: tuple[Taker | None, ...]
+    answers: NewTensors | None = None
+    moves: int = 0
+    tables: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,13 +284,38 @@ class VaryingExecutable:
         self.order = None
         self._scalars = LibraryExecutable(plan_library(largest.sized.of_sizes))
         self._known: dict[tuple[int, ...], SizedCall] = {}
+        self._moved: list[tuple[VaryingInput, LargePlace]] = []
+        self._taken: dict[int, tuple[ResultPart, LargePlace]] = {}  # by the place of an output
+        self._code = self._native()
+        self._in_order = self._order == tuple(range(len(self.compiled.roots)))
+
+    def _native(self) -> MovedCode | None:
+        """What makes all of a call natively, where that is one region which writes new tensors alone."""
+        alone = self.compiled.alone
+        movable = None if alone is None else alone[0].movable()
+        plain = not self._writes and len({*self._order}) == len(self._order) == len(self.compiled.roots)
+        if alone is None or movable is None or not plain or any(source is not None for source in self._sources):
+            return None
+        (executable, kinds), order = movable, alone[1]
+        if any(isinstance(one, GrowingInput) for one in self._inputs):
+            return None  # Python knows how much of its memory is in use
+        parts = {place: part for place, part in zip(self._order, self._parts, strict=True) if part is not None}
+        read = {order.index(one.index): one for one in self._inputs if one.index in order}
+        cleared = frozenset(index for index, one in read.items() if not one.is_float)
+        code = MovedCode(executable, order, kinds)
+        places = code.place({index: one.bytes for index, one in read.items()}, cleared, sorted(parts))
+        if places is None:
+            return None
+        self._moved = [(one, places[0][index]) for index, one in read.items()]
+        self._taken = {place: (part, places[1][place]) for place, part in parts.items()}
+        return code
 
     def work_for(self, numbers: Sequence[int]) -> int:
         """How much there is to compute for these sizes, compared with others."""
         sizes = {place.value: number for place, number in zip(self.sizes, numbers, strict=True)}
         return max(_value(self.work, sizes), 1)
 
-    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Run the graph."""
         numbers = tuple(
             [
@@ -254,8 +324,16 @@ class VaryingExecutable:
             ]
         )
         call = self._known.get(numbers) or self._learn(numbers)
+        if call.answers is not None and self._code is not None:
+            outputs = call.answers()
+            given = [*inputs, *call.scalars] if self._are_given else [*inputs, *numbers, *call.scalars]
+            if self._code.run(given, outputs, call.moves):
+                return outputs if self._in_order else [outputs[place] for place in self._order]
+        return self._run_by_python(inputs, call)
+
+    def _run_by_python(self, inputs: Sequence[Any], call: SizedCall) -> list[Any]:
         with torch.no_grad():
-            own = inputs if self._are_given else [*inputs, *numbers]
+            own = inputs if self._are_given else [*inputs, *call.numbers]
             given = [*own, *call.scalars]
             memories = [
                 (one, one.take(inputs[one.index], part)) for one, part in zip(self._inputs, call.places, strict=True)
@@ -290,8 +368,24 @@ class VaryingExecutable:
         with torch.inference_mode(False), torch.no_grad():  # calls in other modes have them too
             scalars = tuple(self._scalars(numbers))
         places = tuple(None if one.part is None else one.part.taker(sizes) for one in self._inputs)
-        found = self._known[numbers] = SizedCall(numbers, scalars, takers, places)
+        found = self._sized(SizedCall(numbers, scalars, takers, places), sizes)
+        self._known[numbers] = found
         return found
+
+    def _sized(self, call: SizedCall, sizes: dict[Value, int]) -> SizedCall:
+        """Add what native code needs to calls of some sizes."""
+        code = self._code
+        if code is None:
+            return call
+        before = [place.move(one.steps(sizes), one.item) for one, place in self._moved]
+        behind, kinds = [], list(code.kinds)
+        for place, (part, large) in self._taken.items():
+            kind = code.kinds[place]
+            shape, strides, _ = part.taker(sizes)
+            kinds[place] = OutputType(shape, strides, kind.dtype)
+            behind.append(large.move(part.steps(kind, sizes), kind.dtype.itemsize))
+        moves = code.moves(before, behind)
+        return call if moves is None else replace(call, answers=NewTensors(kinds), moves=moves[0], tables=moves[1])
 
 
 def _memories(graph: Graph, largest: Largest) -> Iterator[VaryingInput]:

@@ -32,6 +32,8 @@ class CallWord(IntEnum):
     TENSOR_TYPE = auto()
     PARAMETER_TYPE = auto()
     NEW_LIST = auto()
+    COPY = auto()  # memcpy
+    FILL = auto()  # memset
     # How a program runs while it is bound to lasting inputs.
     RUN = auto()
     PROGRAM = auto()

@@ -4,9 +4,16 @@
 a bytes object with the words of a state. It compares what must not have changed, writes the addresses of the other
 tensors into the frame, runs the program without the interpreter's lock, and gives None; where anything is not as
 expected it has done nothing and gives False.
+
+A fourth argument is the address of moves, for a program that is made for larger tensors: of how many come before the
+program and how many behind it, then the words of each (MoveWord). A move copies a tensor to the beginning of larger
+memory behind the frame, where the program finds it, or out of such memory, where the program has put it.
 """
 
-from weft.codegen.calls.native_call import SIZE_OFFSET, CallWord, NativeCall, ObjectLayout
+from contextlib import ExitStack
+from enum import IntEnum
+
+from weft.codegen.calls.native_call import NULL, SIZE_OFFSET, CallWord, NativeCall, ObjectLayout
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.codegen.threads.layout import TABLE_OFFSET
@@ -14,23 +21,42 @@ from weft.codegen.threads.layout import TABLE_OFFSET
 
 def write_region_call(module: Module, layout: ObjectLayout) -> str:
     """Write what does it into a module; gives the text of the function that Python calls, to come behind that."""
-    _RegionCall(module.function("region_call.body", ["ptr", "ptr", "ptr"]), layout).write()
+    _RegionCall(module.function("region_call.body", ["ptr", "ptr", "ptr", "i64"]), layout).write()
     return f"""
 define ptr @region_call(ptr %self, ptr %args, i64 %count) nounwind {{
   %result = alloca ptr
   %state = getelementptr i8, ptr %self, i64 {layout.content}
-  call void @region_call.body(ptr %state, ptr %args, ptr %result)
+  call void @region_call.body(ptr %state, ptr %args, ptr %result, i64 %count)
   %given = load ptr, ptr %result
   ret ptr %given
 }}
 """
 
 
+MOVED_DIMENSIONS = 4
+LINE = 64  # bytes before the larger memory of a tensor: there its own address waits
+
+
+class MoveWord(IntEnum):
+    """The words of a move."""
+
+    SLOT = 0  # in the frame's table
+    OFFSET = 1  # of the larger memory, in bytes from the frame's start
+    CLEARED = 2  # bytes of it that become 0 before: code reads places from there
+    BYTES = 3  # that lie side by side in both
+    COUNTS = 4  # of the dimensions around these, the outermost first
+    LARGE_STEPS = 4 + MOVED_DIMENSIONS  # bytes
+    OWN_STEPS = 4 + 2 * MOVED_DIMENSIONS
+
+
+MOVE_WORDS = 4 + 3 * MOVED_DIMENSIONS
+
+
 class _RegionCall(NativeCall):
-    """Writes `void call(state*, arguments*, result*)`."""
+    """Writes `void call(state*, arguments*, result*, count)`."""
 
     def __init__(self, f: FunctionWriter, layout: ObjectLayout) -> None:
-        state, self._arguments, self._result = f.parameters
+        state, self._arguments, self._result, self._count = f.parameters
         super().__init__(f, layout, state, f.label("refused"))
 
     def write(self) -> None:
@@ -50,14 +76,75 @@ class _RegionCall(NativeCall):
         given = self.word("i64", CallWord.OUTPUT_COUNT)
         self.fetch(outputs, CallWord.OUTPUTS, given, table)
         self.copy_lasting(f.offset(table, "ptr", given))
+        moves, before, behind = self._moves()
+        first = f.offset(frame, "i8", TABLE_OFFSET)
+        with f.loop(0, before) as loop:
+            self._move(frame, first, f.offset(moves, "i64", f.multiply(loop.index, MOVE_WORDS)), inwards=True)
+        moves = f.offset(moves, "i64", f.multiply(before, MOVE_WORDS))
+        with f.loop(0, behind) as loop:
+            self._redirect(frame, first, f.offset(moves, "i64", f.multiply(loop.index, MOVE_WORDS)))
         self.require(self.passes_checks(frame))
         self.run(frame)
+        with f.loop(0, behind) as loop:
+            self._move(frame, first, f.offset(moves, "i64", f.multiply(loop.index, MOVE_WORDS)), inwards=False)
         f.store(self.constant_object(CallWord.NONE), self._result)
         f.branch(end)
         f.begin_block(self.refused)
         f.store(self.constant_object(CallWord.FALSE), self._result)
         f.branch(end)
         f.begin_block(end)
+
+    def _moves(self) -> tuple[Register, Register, Register]:
+        """Give where moves are, and how many come before the program and behind it."""
+        f, none = self.f, self.f.integer(0)
+
+        def given() -> tuple[Register, ...]:
+            number = f.load("ptr", f.offset(self._arguments, "ptr", 3))
+            table = f.emit("ptr", f"call ptr {self.word('ptr', CallWord.AS_ADDRESS).name}({number})")
+            before, behind = (f.load("i64", f.offset(table, "i64", place)) for place in (0, 1))
+            return f.offset(table, "i64", 2), before, behind
+
+        moves, before, behind = f.either(
+            f.compare("icmp sgt", self._count, f.integer(3)), given, lambda: (NULL, none, none)
+        )
+        return moves, before, behind
+
+    def _redirect(self, frame: Register, table: Register, move: Register) -> tuple[Register, Register]:
+        """Let the program find larger memory in the place of a tensor; gives both."""
+        # SAFETY: whoever gives moves gives a frame with so much memory behind it, which is this call's alone.
+        f = self.f
+        slot, offset = (f.load("i64", f.offset(move, "i64", int(word))) for word in (MoveWord.SLOT, MoveWord.OFFSET))
+        place, large = f.offset(table, "ptr", slot), f.offset(frame, "i8", offset)
+        own = f.load("ptr", place)
+        f.store(own, f.offset(large, "i8", -LINE))
+        f.store(large, place)
+        return own, large
+
+    def _move(self, frame: Register, table: Register, move: Register, *, inwards: bool) -> None:
+        """Copy a tensor into larger memory, or out of it."""
+        f = self.f
+
+        def word(number: int) -> Register:
+            return f.load("i64", f.offset(move, "i64", number))
+
+        if inwards:
+            own, large = self._redirect(frame, table, move)
+            cleared = word(MoveWord.CLEARED)
+            with f.only_if(f.compare("icmp ne", cleared, f.integer(0))):
+                f.emit_void(f"call ptr {self.word('ptr', CallWord.FILL).name}({large}, i32 0, {cleared})")
+        else:
+            large = f.offset(frame, "i8", word(MoveWord.OFFSET))
+            own = f.load("ptr", f.offset(large, "i8", -LINE))
+        with ExitStack() as loops:
+            for dimension in range(MOVED_DIMENSIONS):
+                loop = loops.enter_context(f.loop(0, word(MoveWord.COUNTS + dimension)))
+                steps = (word(first + dimension) for first in (MoveWord.LARGE_STEPS, MoveWord.OWN_STEPS))
+                large, own = (
+                    f.offset(pointer, "i8", f.binary("mul", loop.index, step))
+                    for pointer, step in zip((large, own), steps, strict=True)
+                )
+            to, source = (large, own) if inwards else (own, large)
+            f.emit_void(f"call ptr {self.word('ptr', CallWord.COPY).name}({to}, {source}, {word(MoveWord.BYTES)})")
 
     def _items(self, sequence: Register, count: CallWord) -> Register:
         """Give where the items of a list or tuple of a length are."""

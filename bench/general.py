@@ -1,0 +1,214 @@
+"""Time programs for a range of sizes beside exact ones: `python -m bench.general [name ...]`.
+
+Both run the same call in turn, in one process; the least time of each counts. Answers are compared with eager's first.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import exp, log
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import weft
+from weft.api.rare_calls import RareCalls
+from weft.api.varying import VaryingProgram
+
+ROUNDS = 15
+LEAST_SECONDS = 0.002  # of a round of one contestant
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A module or function, what makes its arguments, the sizes that make its program, and those that are measured."""
+
+    make: Callable[[], Callable[..., Any]]
+    arguments: Callable[..., tuple[Any, ...]]
+    first: tuple[tuple[int, ...], ...]
+    sizes: tuple[tuple[int, ...], ...]
+
+
+class Block(nn.Module):
+    """A transformer's layer with rows of texts side by side, causal or not."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.inside, self.outside = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend, then transform each position."""
+        batch, length, width = x.shape
+        parts = self.inside(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        found = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        x = x + self.outside(found.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Texts(nn.Module):
+    """Words, positions, layers, and the mean of what comes out."""
+
+    def __init__(self, width: int, layers: int, *, causal: bool = False) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(1000, width), nn.Embedding(512, width)
+        self.layers = nn.Sequential(*(Block(width, width // 64, causal=causal) for _ in range(layers)))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Encode texts."""
+        x = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
+        return self.layers(x)
+
+
+def images() -> nn.Module:
+    """A small network of convolutions."""
+
+    def layer(given: int, out: int, step: int) -> list[nn.Module]:
+        return [nn.Conv2d(given, out, 3, step, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
+
+    return nn.Sequential(
+        *layer(3, 32, 2), *layer(32, 64, 1), *layer(64, 64, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    )
+
+
+def mlp(*widths: int) -> nn.Module:
+    """Linear layers with activations between them."""
+    pairs = zip(widths, widths[1:], strict=False)
+    return nn.Sequential(*(part for one, other in pairs for part in (nn.Linear(one, other), nn.ReLU())))
+
+
+def rows(width: int) -> Callable[[int], tuple[Any, ...]]:
+    """Arguments of so many rows."""
+    return lambda count: (torch.randn(count, width),)
+
+
+def words(batch: int, length: int) -> tuple[Any, ...]:
+    """Texts of words."""
+    return (torch.randint(0, 1000, (batch, length)),)
+
+
+def texts(width: int) -> Callable[[int, int], tuple[Any, ...]]:
+    """Texts of vectors."""
+    return lambda batch, length: (torch.randn(batch, length, width),)
+
+
+def pictures(side: int) -> Callable[[int], tuple[Any, ...]]:
+    """A batch of images."""
+    return lambda count: (torch.randn(count, 3, side, side),)
+
+
+ROWS = tuple((count,) for count in (2, 7, 13, 16, 31, 33, 61, 64, 65, 97, 113, 127, 128))
+LENGTHS = tuple((1, length) for length in (2, 7, 13, 16, 17, 31, 61, 64, 65, 97, 113, 127, 128))
+BATCHES = tuple((batch, length) for batch in (2, 5, 8) for length in (7, 16, 33, 61, 64))
+COUNTS = tuple((count,) for count in (2, 3, 5, 7, 8, 11, 13, 16))
+FIRST_ROWS, FIRST_LENGTHS, FIRST_BATCHES, FIRST_COUNTS = (((100,), (128,)), ((1, 100), (1, 128)), ((7, 60), (8, 64)), ((15,), (16,)))
+
+SUBJECTS: dict[str, Subject] = {
+    "tiny mlp": Subject(lambda: mlp(16, 32, 8), rows(16), ((15,), (16,)), COUNTS),
+    "mlp of rows": Subject(lambda: mlp(256, 512, 256), rows(256), FIRST_ROWS, ROWS),
+    "wide mlp": Subject(lambda: mlp(512, 2048, 512), rows(512), FIRST_ROWS, ROWS),
+    "layer norm": Subject(lambda: nn.LayerNorm(256), rows(256), FIRST_ROWS, ROWS),
+    "softmax of rows": Subject(lambda: lambda x: (x * 2).softmax(-1), rows(512), FIRST_ROWS, ROWS),
+    "softmax of columns": Subject(lambda: lambda x: (x * 2).softmax(0), rows(512), FIRST_ROWS, ROWS),
+    "mean of rows": Subject(lambda: lambda x: torch.tanh(x).mean(0), rows(512), FIRST_ROWS, ROWS),
+    "elementwise": Subject(lambda: lambda x: torch.tanh(x) * x.sigmoid(), rows(512), FIRST_ROWS, ROWS),
+    "products of rows": Subject(lambda: lambda x: x @ x.T, rows(256), FIRST_ROWS, ROWS),
+    "products of columns": Subject(lambda: lambda x: x.T @ x, rows(256), FIRST_ROWS, ROWS),
+    "layer of one text": Subject(lambda: Block(256, 4), texts(256), FIRST_LENGTHS, LENGTHS),
+    "causal layer of one text": Subject(lambda: Block(256, 4, causal=True), texts(256), FIRST_LENGTHS, LENGTHS),
+    "encoder of one text": Subject(lambda: Texts(256, 2), words, FIRST_LENGTHS, LENGTHS),
+    "layer of texts": Subject(lambda: Block(128, 2), texts(128), FIRST_BATCHES, BATCHES),
+    "encoder of texts": Subject(lambda: Texts(128, 2), words, FIRST_BATCHES, BATCHES),
+    "torch's encoder layer": Subject(
+        lambda: nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0), texts(128), FIRST_BATCHES, BATCHES
+    ),
+    "embedding": Subject(lambda: nn.EmbeddingBag(1000, 64), words, FIRST_BATCHES, BATCHES),
+    "images": Subject(images, pictures(64), FIRST_COUNTS, COUNTS),
+    "convolution of rows": Subject(
+        lambda: nn.Sequential(nn.Conv1d(64, 64, 5, padding=2), nn.ReLU()),
+        lambda length: (torch.randn(2, 64, length),),
+        FIRST_ROWS,
+        ROWS,
+    ),
+    "pooling": Subject(lambda: nn.MaxPool2d(2), pictures(64), FIRST_COUNTS, COUNTS),
+}
+
+
+@contextmanager
+def general_alone() -> Iterator[None]:
+    """Let programs for a range of sizes run all calls."""
+    usual = RareCalls.is_often, VaryingProgram.is_worth_less, VaryingProgram.is_too_large
+    RareCalls.is_often = VaryingProgram.is_worth_less = VaryingProgram.is_too_large = lambda *_: False  # type: ignore
+    yield
+    RareCalls.is_often, VaryingProgram.is_worth_less, VaryingProgram.is_too_large = usual  # type: ignore
+
+
+def measure(subject: Subject) -> list[tuple[tuple[int, ...], float, float]]:
+    """For each sizes the least seconds of a general program and of an exact one."""
+    torch.manual_seed(0)
+    eager = subject.make()
+    if isinstance(eager, nn.Module):
+        eager.eval()
+    run = eager.forward if isinstance(eager, nn.Module) else eager
+    general: Any = weft.hybridize(run)
+    found = []
+    for sizes in subject.first:
+        general(*subject.arguments(*sizes))
+    for sizes in subject.sizes:
+        arguments = subject.arguments(*sizes)
+        exact = weft.hybridize(run)
+        for one in (general, exact):
+            for _ in range(3):
+                torch.testing.assert_close(one(*arguments), run(*arguments), rtol=1e-3, atol=1e-4)
+        found.append((sizes, *least(lambda: general(*arguments), lambda: exact(*arguments))))
+    if general.traces != len(subject.first):
+        print(f"  {general.traces} programs: {general.varying.refusals}")
+    return found
+
+
+def least(*contestants: Callable[[], Any]) -> tuple[float, ...]:
+    """The least seconds of a call of each, in turn."""
+    begin = perf_counter()
+    contestants[-1]()
+    count = max(1, int(LEAST_SECONDS / (perf_counter() - begin)))
+    best = [float("inf")] * len(contestants)
+    for _ in range(ROUNDS):
+        for place, contestant in enumerate(contestants):
+            begin = perf_counter()
+            for _ in range(count):
+                contestant()
+            best[place] = min(best[place], (perf_counter() - begin) / count)
+    return tuple(best)
+
+
+def main(names: list[str]) -> None:
+    """Print a row for each subject."""
+    total: list[float] = []
+    with torch.no_grad(), general_alone():
+        for name in names or SUBJECTS:
+            rows_found = measure(SUBJECTS[name])
+            ratios = [exact / general for _, general, exact in rows_found]
+            total += ratios
+            print(f"{name:<26} {mean(ratios):.2f} of exact, least {min(ratios):.2f}", flush=True)
+            print(
+                "   " + ", ".join(f"{'x'.join(map(str, sizes))}: {1e6 * general:.1f}/{1e6 * exact:.1f}" for sizes, general, exact in rows_found)
+            )
+    print(f"all: {mean(total):.3f}, least {min(total):.2f}")
+
+
+def mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return exp(sum(map(log, ratios)) / len(ratios))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,123 @@
+"""Say how tensors go to the beginning of larger memory behind a frame, and come out of it, as native code reads it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from weft.codegen.calls.region_call import LINE, MOVED_DIMENSIONS
+from weft.runtime.arena import block_pool
+from weft.runtime.built_in import table_of
+from weft.runtime.executable import NativeExecutable
+from weft.runtime.new_tensors import TYPE_NUMBERS, OutputType
+
+Step = tuple[int, int, int]  # of a dimension: how often, bytes from one to the next in larger memory, and in a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LargePlace:
+    """Where larger memory for a tensor is: the tensor's place in the frame's table, bytes from the frame's start.
+
+    `cleared` bytes of it become 0 before: whole numbers there may be places that code reads at.
+    """
+
+    slot: int
+    offset: int
+    cleared: int = 0
+
+    def move(self, steps: Sequence[Step], item: int) -> tuple[int, ...] | None:
+        """The words of a move; None where a tensor has too many dimensions that lie apart."""
+        whole, kept = joined(steps, item)
+        if len(kept) > MOVED_DIMENSIONS:
+            return None
+        padded = [*[(1, 0, 0)] * (MOVED_DIMENSIONS - len(kept)), *kept]
+        counts, large, own = zip(*padded, strict=True)
+        return (self.slot, self.offset, self.cleared, whole, *counts, *large, *own)
+
+
+def joined(steps: Sequence[Step], item: int) -> tuple[int, list[Step]]:
+    """The bytes that lie side by side in both, and the dimensions around these, the outermost first."""
+    if any(count == 0 for count, _, _ in steps):
+        return 0, [(0, 0, 0)]
+    kept: list[Step] = []
+    for count, large, own in sorted((step for step in steps if step[0] != 1), key=lambda step: -step[2]):
+        if kept and kept[-1][1:] == (count * large, count * own):
+            kept[-1] = (kept[-1][0] * count, large, own)
+        else:
+            kept.append((count, large, own))
+    whole = item
+    if kept and kept[-1][1:] == (item, item):
+        whole *= kept.pop()[0]
+    return whole, kept
+
+
+def extent_bytes(kind: OutputType) -> int:
+    """The bytes from the first to the last element."""
+    if 0 in kind.shape:
+        return 0
+    reach = sum((size - 1) * step for size, step in zip(kind.shape, kind.strides, strict=True))
+    return (reach + 1) * kind.dtype.itemsize
+
+
+def places_behind(frame_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where larger memory of so many bytes is, one behind the other, with room before each; and where all ends."""
+    found, end = [], frame_bytes
+    for size in sizes:
+        end = -(-end // LINE) * LINE + LINE
+        found.append(end)
+        end += size
+    return found, end
+
+
+def table_of_moves(before: Sequence[tuple[int, ...]], behind: Sequence[tuple[int, ...]]) -> ctypes.Array[Any]:
+    """Put moves in memory: how many there are, then their words."""
+    return table_of([(len(before), len(behind)), *before, *behind])
+
+
+class MovedCode:
+    """A program that is one region in machine code, and memory behind its frames for tensors of the largest sizes."""
+
+    def __init__(self, executable: NativeExecutable, order: Sequence[int], kinds: Sequence[OutputType]) -> None:
+        """`order` says which of the inputs given are the region's; `kinds` is what it gives."""
+        self._executable = executable
+        self._pick = itemgetter(*order) if len(order) > 1 else lambda given: [given[place] for place in order]
+        self.kinds = tuple(kinds)
+        self._pool = block_pool(executable.frame_bytes)
+
+    def place(
+        self, inputs: Mapping[int, int], cleared: Collection[int], outputs: Sequence[int]
+    ) -> tuple[dict[int, LargePlace], dict[int, LargePlace]] | None:
+        """Give places to the largest forms of some inputs, with their bytes, and of some outputs.
+
+        None where native code cannot make what the region gives, or where an input is one that lasts.
+        """
+        slots = [self._executable.input_slot(index) for index in inputs]
+        if None in slots or any(kind.dtype not in TYPE_NUMBERS for kind in self.kinds):
+            return None
+        sizes = [*inputs.values(), *(extent_bytes(self.kinds[index]) for index in outputs)]
+        offsets, end = places_behind(self._executable.frame_bytes, sizes)
+        self._pool = block_pool(end)
+        before = {
+            index: LargePlace(slot or 0, offset, size if index in cleared else 0)
+            for (index, size), slot, offset in zip(inputs.items(), slots, offsets, strict=False)
+        }
+        rest = zip(outputs, offsets[len(inputs) :], strict=True)
+        return before, {index: LargePlace(self._executable.output_slot(index), offset) for index, offset in rest}
+
+    def moves(
+        self, before: Sequence[tuple[int, ...] | None], behind: Sequence[tuple[int, ...] | None]
+    ) -> tuple[int, object] | None:
+        """Put moves where native code reads them, at an address in what is to be kept; None where one has no words."""
+        if None in before or None in behind:
+            return None
+        table = table_of_moves([move for move in before if move], [move for move in behind if move])
+        return ctypes.addressof(table), table
+
+    def run(self, given: Sequence[Any], outputs: Sequence[torch.Tensor], moves: int) -> bool:
+        """Run it, if what lasts is as it was."""
+        return self._executable.run_moved(self._pick(given), outputs, self._pool, moves)
