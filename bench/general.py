@@ -5,13 +5,16 @@ Both run the same call in turn, in one process; the least time of each counts. A
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -82,7 +85,7 @@ def images() -> nn.Module:
 
 def mlp(*widths: int) -> nn.Module:
     """Linear layers with activations between them."""
-    pairs = zip(widths, widths[1:], strict=False)
+    pairs = itertools.pairwise(widths)
     return nn.Sequential(*(part for one, other in pairs for part in (nn.Linear(one, other), nn.ReLU())))
 
 
@@ -110,7 +113,8 @@ ROWS = tuple((count,) for count in (2, 7, 13, 16, 31, 33, 61, 64, 65, 97, 113, 1
 LENGTHS = tuple((1, length) for length in (2, 7, 13, 16, 17, 31, 61, 64, 65, 97, 113, 127, 128))
 BATCHES = tuple((batch, length) for batch in (2, 5, 8) for length in (7, 16, 33, 61, 64))
 COUNTS = tuple((count,) for count in (2, 3, 5, 7, 8, 11, 13, 16))
-FIRST_ROWS, FIRST_LENGTHS, FIRST_BATCHES, FIRST_COUNTS = (((100,), (128,)), ((1, 100), (1, 128)), ((7, 60), (8, 64)), ((15,), (16,)))
+FIRST_ROWS, FIRST_LENGTHS = ((100,), (128,)), ((1, 100), (1, 128))
+FIRST_BATCHES, FIRST_COUNTS = ((5, 60), (8, 64)), ((13,), (16,))
 
 SUBJECTS: dict[str, Subject] = {
     "tiny mlp": Subject(lambda: mlp(16, 32, 8), rows(16), ((15,), (16,)), COUNTS),
@@ -129,7 +133,10 @@ SUBJECTS: dict[str, Subject] = {
     "layer of texts": Subject(lambda: Block(128, 2), texts(128), FIRST_BATCHES, BATCHES),
     "encoder of texts": Subject(lambda: Texts(128, 2), words, FIRST_BATCHES, BATCHES),
     "torch's encoder layer": Subject(
-        lambda: nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0), texts(128), FIRST_BATCHES, BATCHES
+        lambda: nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0),
+        texts(128),
+        FIRST_BATCHES,
+        BATCHES,
     ),
     "embedding": Subject(lambda: nn.EmbeddingBag(1000, 64), words, FIRST_BATCHES, BATCHES),
     "images": Subject(images, pictures(64), FIRST_COUNTS, COUNTS),
@@ -143,13 +150,20 @@ SUBJECTS: dict[str, Subject] = {
 }
 
 
+def never(*_: object) -> bool:
+    """Say no."""
+    return False
+
+
 @contextmanager
 def general_alone() -> Iterator[None]:
     """Let programs for a range of sizes run all calls."""
-    usual = RareCalls.is_often, VaryingProgram.is_worth_less, VaryingProgram.is_too_large
-    RareCalls.is_often = VaryingProgram.is_worth_less = VaryingProgram.is_too_large = lambda *_: False  # type: ignore
-    yield
-    RareCalls.is_often, VaryingProgram.is_worth_less, VaryingProgram.is_too_large = usual  # type: ignore
+    with (
+        mock.patch.object(RareCalls, "is_often", never),
+        mock.patch.object(VaryingProgram, "is_worth_less", never),
+        mock.patch.object(VaryingProgram, "is_too_large", never),
+    ):
+        yield
 
 
 def measure(subject: Subject) -> list[tuple[tuple[int, ...], float, float]]:
@@ -169,7 +183,7 @@ def measure(subject: Subject) -> list[tuple[tuple[int, ...], float, float]]:
         for one in (general, exact):
             for _ in range(3):
                 torch.testing.assert_close(one(*arguments), run(*arguments), rtol=1e-3, atol=1e-4)
-        found.append((sizes, *least(lambda: general(*arguments), lambda: exact(*arguments))))
+        found.append((sizes, *least(partial(general, *arguments), partial(exact, *arguments))))
     if general.traces != len(subject.first):
         print(f"  {general.traces} programs: {general.varying.refusals}")
     return found
@@ -200,9 +214,15 @@ def main(names: list[str]) -> None:
             total += ratios
             print(f"{name:<26} {mean(ratios):.2f} of exact, least {min(ratios):.2f}", flush=True)
             print(
-                "   " + ", ".join(f"{'x'.join(map(str, sizes))}: {1e6 * general:.1f}/{1e6 * exact:.1f}" for sizes, general, exact in rows_found)
+                "   "
+                + ", ".join(f"{by(sizes)}: {1e6 * ours:.1f}/{1e6 * exact:.1f}" for sizes, ours, exact in rows_found)
             )
     print(f"all: {mean(total):.3f}, least {min(total):.2f}")
+
+
+def by(sizes: tuple[int, ...]) -> str:
+    """Spell sizes."""
+    return "x".join(map(str, sizes))
 
 
 def mean(ratios: list[float]) -> float:
