@@ -28,17 +28,18 @@ from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.blocks import cut
 from weft.plan.kernels.conv import ConvKernel
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of
-from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, GemmKernel, Matrix, PackedMatrix
-from weft.plan.kernels.kernel import ByteBox, Kernel
+from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, GemmKernel, Matrix, PackedMatrix, packed_size
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
 from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.pool import PoolKernel
 from weft.plan.kernels.reduce import RowKernel, RowPass
 
 LEAST_LINE = 12  # rows: of shorter ones each would be a block of its own, which costs more than is left out
 MOST_UNITS = 256  # ranges of tiles of a call that are told apart
-ATTENTION_ROWS = 16  # of a tile
-FAR_BYTES = 1 << 20  # of a right operand that is not in a near cache when the next rows come: tiles have more of these
-LOOP_TILE, ROW_TILE = 1024, 1024  # elements of a tile of a loop, or of rows: small, for a few rows to be left out
+LEAST_ROWS, LEAST_BLOCK = 32, 4  # rows of a product whose blocks decide for all, and of these
+FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these
+LOOP_TILE, ROW_TILE = 512, 512  # elements of a tile of a loop, or of rows: small, for a few rows to be left out
 NEVER = np.iinfo(np.int32).max
 Axes = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
 """The counts of a kernel's dimensions, and how many bytes each argument steps for them; None of one read anywhere."""
@@ -57,9 +58,9 @@ class Part:
         """Which dimension it is of, and by which size."""
         return (self.stride, len(self.least), self.size)
 
-    def of(self, box: ByteBox) -> int:
+    def of(self, found: ByteBox) -> int:
         """The least size, less one, for which something of a box is needed."""
-        first, last = positions_of(box, self.stride, len(self.least))
+        first, last = positions_of(found, self.stride, len(self.least))
         return int(self.least[first : last + 1].min())
 
 
@@ -88,13 +89,13 @@ def parts_of(strides: Sequence[int], within: Within) -> Parts:
     return found
 
 
-def positions_of(box: ByteBox, stride: int, count: int) -> tuple[int, int]:
+def positions_of(found: ByteBox, stride: int, count: int) -> tuple[int, int]:
     """Give the first and the last position that bytes of a box have in rows of so many, `stride` bytes apart."""
-    period, high = stride * count, box.low + box.item
-    for step, times in box.steps:
+    period, high = stride * count, found.low + found.item
+    for step, times in found.steps:
         if step % period:
             high += step * (times - 1)
-    first, last = box.low // stride, (high - 1) // stride
+    first, last = found.low // stride, (high - 1) // stride
     return (first % count, last % count) if first // count == last // count else (0, count - 1)
 
 
@@ -118,6 +119,14 @@ class _Needs:
         self.plan = plan
         self.sizes = sizes
         self.ramps = ramps
+        # Of all kernels alike, and a power of two as most lines are: where tiles of one end inside of another's, ever
+        # more rows are needed from call to call.
+        heights = [
+            call.kernel.schedule.block_rows
+            for call in plan.calls
+            if isinstance(call.kernel, GemmKernel) and call.kernel.rows >= LEAST_ROWS
+        ]
+        self.block = max(LEAST_BLOCK, 1 << (min(heights, default=LEAST_BLOCK).bit_length() - 1))
         self.holders = {size: buffer for buffer, size in sizes.items()}
         self.needed: dict[int, Parts] = {
             number: dict(wanted.get(buffer.index, {})) for number, buffer in plan.of_kind("output")
@@ -137,7 +146,7 @@ class _Needs:
         if not common:
             self._read(call, None, {})
             return call
-        finer = replace(call, kernel=finer_tiles(call.kernel, self._line(call, written)))
+        finer = replace(call, kernel=finer_tiles(call.kernel, self._line(call, written), self.block))
         units = _Units(finer, MOST_UNITS)
         least = {size: units.least(written, size) for size in common}
         self._read(finer, units, least)
@@ -212,11 +221,9 @@ class _Units:
 
     def __init__(self, call: KernelCall, most: int) -> None:
         kernel = call.kernel
-        count = kernel.tile_count
-        sizes = kernel.tile_sizes
-        width = len(sizes[1]) if sizes is not None and most > 1 else 1
-        rows = -(-count // width)
-        step = width * -(-rows // most)
+        count, sizes = kernel.tile_count, kernel.tile_sizes
+        width = 1 if sizes is None or len(sizes[1]) > most else len(sizes[1])
+        step = 1 if count <= most else width * -(-count // (width * most))
         self.starts = [*range(0, count, step)]
         self.count = count
         ends = [*self.starts[1:], count]
@@ -224,7 +231,7 @@ class _Units:
         self.boxes = [
             [
                 None if one is None else one.moved(place.offset)
-                for one, place in zip(kernel.boxes(begin, end), call.arguments, strict=True)
+                for one, place in zip(boxes_of(kernel, begin, end), call.arguments, strict=True)
             ]
             for begin, end in zip(self.starts, ends, strict=True)
         ]
@@ -235,8 +242,8 @@ class _Units:
         for number, parts in written.items():
             those = [part for part in parts.values() if part.size == size]
             for unit, boxes in enumerate(self.boxes):
-                box = boxes[number]
-                own = -1 if box is None else max(part.of(box) for part in those)
+                one = boxes[number]
+                own = -1 if one is None else max(part.of(one) for part in those)
                 found[unit] = min(found[unit], own)
         return found
 
@@ -244,8 +251,8 @@ class _Units:
         """For each position of a dimension of an argument the least size, less one, for which a range reads it."""
         found = np.full(count, NEVER, np.int32)
         for unit, boxes in enumerate(self.boxes):
-            box = boxes[self.writes + read]
-            first, last = (0, count - 1) if box is None else positions_of(box, stride, count)
+            one = boxes[self.writes + read]
+            first, last = (0, count - 1) if one is None else positions_of(one, stride, count)
             np.minimum(found[first : last + 1], least[unit], out=found[first : last + 1])
         return found
 
@@ -266,7 +273,49 @@ class _Units:
         )
 
 
-# How arguments of kernels step along their dimensions.
+# What tiles touch, and how arguments of kernels step along their dimensions.
+
+
+def boxes_of(kernel: Kernel, begin: int, end: int) -> Boxes:
+    """Give what tiles touch, of packed operands too: of these the matrices that the tiles are of."""
+    if isinstance(kernel, PackKernel) and not (kernel.casts or kernel.group > 1):
+        return _boxes_of_packing(kernel, begin, end)
+    found = kernel.boxes(begin, end)
+    if not isinstance(kernel, AttentionKernel):
+        return found
+    first = 1 + 2 * kernel.keeps_numbers
+    operands = zip((kernel.key, kernel.value), (kernel.scores(1), kernel.values(1, kernel.sizes.keys)), strict=True)
+    packed = []
+    for place, (operand, product) in enumerate(operands, first + 1):
+        one = found[place]
+        if isinstance(operand, PackedMatrix):
+            blocks = kernel.row_blocks.count
+            matrices = (begin // blocks, (end - 1) // blocks + 1)
+            elements = packed_size(product.columns, product.inner, product.schedule)
+            one = _matrices(kernel.sizes.batch, operand.batch, matrices, (elements, DTYPE_BYTES[kernel.sizes.element]))
+        packed.append(one)
+    return (*found[: first + 1], *packed, *found[first + 3 :])
+
+
+def _boxes_of_packing(kernel: PackKernel, begin: int, end: int) -> Boxes:
+    item, panels = DTYPE_BYTES[kernel.element], kernel.panels
+    matrices = (begin // panels.count, (end - 1) // panels.count + 1)
+    elements = panels.total * kernel.lanes * kernel.depth
+    source = kernel.source
+    offset, steps = cut_range(kernel.batch, source.batch, *matrices) if kernel.batch else (0, [])
+    sides = [*((stride, size) for size, stride in kernel.outer), (source.row, kernel.inner)]
+    read = box(offset + kernel.offset, [*steps, *sides, (source.column, kernel.columns)], item)
+    written = _matrices(kernel.batch, kernel.packed_batch, matrices, (elements, item))
+    return (written, read, *((None,) if kernel.scale_batch is not None else ()))
+
+
+def _matrices(
+    batch: tuple[int, ...], strides: tuple[int, ...], matrices: tuple[int, int], sizes: tuple[int, int]
+) -> ByteBox | None:
+    """The box of some packed matrices of so many elements, each of so many bytes."""
+    elements, item = sizes
+    offset, steps = cut_range(batch, strides, *matrices) if batch else (0, [])
+    return box(offset, [*steps, (1, elements)], item)
 
 
 def axes_of(kernel: Kernel) -> Axes | None:
@@ -278,6 +327,11 @@ def axes_of(kernel: Kernel) -> Axes | None:
         expression = kernel.expression
         views = [*expression.outputs, *expression.inputs]
         return (*expression.rows, *expression.columns), tuple(map(_steps, views))
+    if isinstance(kernel, PackKernel):
+        item = DTYPE_BYTES[kernel.element]
+        steps = (kernel.packed_batch, kernel.source.batch)
+        others = () if kernel.scale_batch is None else (None,)
+        return kernel.batch, (*(tuple(step * item for step in row) for row in steps), *others)
     if isinstance(kernel, GemmKernel):
         return _axes_of_product(kernel)
     if isinstance(kernel, AttentionKernel):
@@ -465,10 +519,10 @@ class _Hidden:
         found = []
         for axis, size in some:
             step, count = 0 if here is None else here[axis], counts[axis]
-            if here is None or step <= 0 or begin % (step * count):
+            if here is None or step <= 0 or begin // step % count:
                 continue
             others = [(here[place], times) for place, times in enumerate(counts) if place != axis and here[place]]
-            inner = item + sum((times - 1) * other for other, times in others if 0 < other < step)
+            inner = begin % step + item + sum((times - 1) * other for other, times in others if 0 < other < step)
             if inner <= step and all(
                 0 < other < step or (other > 0 and not other % (step * count)) for other, _ in others
             ):
@@ -485,32 +539,37 @@ def _inputs_of(kernel: Kernel) -> tuple[View, ...]:
 # Tiles of a few rows, so that a call leaves out most of what it can.
 
 
-def finer_tiles(kernel: Kernel, line: int) -> Kernel:
-    """Give the same kernel in smaller tiles, none of which is of two lines of so many rows; 0 is one line."""
+def finer_tiles(kernel: Kernel, line: int, block: int) -> Kernel:
+    """Give the same kernel in smaller tiles, none of which is of two lines of so many rows; 0 is one line.
+
+    Products and attentions have blocks of so many rows.
+    """
     if isinstance(kernel, LoopKernel) and kernel.rows == 1:
         step, before = kernel.schedule.lanes * kernel.schedule.unroll, kernel.schedule.column_tile
         steps = _rows(LOOP_TILE // step, before // step, line // step if line % step == 0 else 0)
         return replace(kernel, schedule=replace(kernel.schedule, column_tile=min(before, steps * step)))
     if isinstance(kernel, LoopKernel) and not kernel.schedule.transposed:
         rows = LOOP_TILE // max(kernel.schedule.column_tile, 1)
-        return replace(kernel, schedule=replace(kernel.schedule, row_tile=_rows(rows, kernel.schedule.row_tile, line)))
+        return replace(
+            kernel, schedule=replace(kernel.schedule, row_tile=_rows(rows, kernel.schedule.row_tile, line, block))
+        )
     if isinstance(kernel, RowKernel) and not kernel.schedule.along_rows:
         rows = ROW_TILE // max(prod(kernel.expression.columns), 1)
-        return replace(kernel, schedule=replace(kernel.schedule, row_tile=_rows(rows, kernel.schedule.row_tile, line)))
-    if isinstance(kernel, AttentionKernel):
         return replace(
-            kernel, schedule=replace(kernel.schedule, row_block=min(ATTENTION_ROWS, kernel.schedule.row_block))
+            kernel, schedule=replace(kernel.schedule, row_tile=_rows(rows, kernel.schedule.row_tile, line, block))
         )
-    return _finer_product(kernel, line) if isinstance(kernel, GemmKernel) else kernel
+    if isinstance(kernel, AttentionKernel):
+        return replace(kernel, schedule=replace(kernel.schedule, row_block=min(block, kernel.schedule.row_block)))
+    return _finer_product(kernel, line, block) if isinstance(kernel, GemmKernel) else kernel
 
 
-def _rows(wanted: int, before: int, line: int) -> int:
-    """So many rows for a tile, or a few less, that lines are whole tiles."""
+def _rows(wanted: int, before: int, line: int, block: int = 0) -> int:
+    """So many rows for a tile, or a few less, so that lines, and blocks of products, are whole tiles."""
     most = max(1, min(wanted, before))
-    return most if not line else next(rows for rows in range(min(most, line), 0, -1) if line % rows == 0)
+    return next(rows for rows in range(most, 0, -1) if not (line % rows or block % rows))
 
 
-def _finer_product(kernel: GemmKernel, line: int) -> GemmKernel:
+def _finer_product(kernel: GemmKernel, line: int, block: int) -> GemmKernel:
     if line and not kernel.batch and kernel.rows > line and not kernel.rows % line:
         kernel = replace(
             kernel,
@@ -522,10 +581,12 @@ def _finer_product(kernel: GemmKernel, line: int) -> GemmKernel:
             epilogue=_in_lines(kernel.epilogue, line),
         )
     schedule, panels = kernel.schedule, kernel.walk.panels.count
-    far = kernel.inner * kernel.columns * DTYPE_BYTES[kernel.element] > FAR_BYTES
-    down = max(1, schedule.tile_row_blocks // 4) if far else 1
-    across = cut(panels, max(1, min(panels, schedule.tile_panels * (schedule.tile_row_blocks // down)))).size
-    return replace(kernel, schedule=replace(schedule, tile_row_blocks=down, tile_panels=across))
+    if kernel.inner * kernel.columns * DTYPE_BYTES[kernel.element] > FAR_BYTES:
+        down = min(schedule.tile_row_blocks, -(-FAR_ROWS // schedule.block_rows))
+        return replace(kernel, schedule=replace(schedule, tile_row_blocks=down))
+    across = cut(panels, max(1, min(panels, schedule.tile_panels * schedule.tile_row_blocks))).size
+    rows = min(block, schedule.block_rows)
+    return replace(kernel, schedule=replace(schedule, block_rows=rows, tile_row_blocks=1, tile_panels=across))
 
 
 def _in_lines(epilogue: Epilogue, line: int) -> Epilogue:

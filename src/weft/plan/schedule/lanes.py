@@ -37,6 +37,7 @@ MOST_WORK = 2200  # calls times lanes, after which no further way is tried
 # Where a lane would wait for the most urgent call so many times longer than a wait costs, it first does another one
 # that fits before it; so many of the calls that could start are looked at.
 LEAST_IDLE, MOST_LOOKED_AT = 8, 6
+TURNS = 4  # parts for each lane of a call of which not all tiles are always needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class _Scheduler:
                 work += self.costs.whole[number]
             number, shares = self._filling(ready) or (heappop(ready)[1], [])
             work -= self.costs.whole[number]
-            self.table.put(number, shares or self._shares(number, work))
+            self.table.put(number, self._mixed(number, shares or self._shares(number, work)))
             done[number] = True
             while first < len(done) and done[first]:
                 first += 1
@@ -221,6 +222,15 @@ class _Scheduler:
                 if waiting[follower] == 0:
                     heappush(later, follower)
         return self.table
+
+    def _mixed(self, call: int, shares: list[Share]) -> list[Share]:
+        """Give lanes several parts of a call in turn where calls of small sizes need its first tiles alone."""
+        plan = self.table.footprints.plan
+        if len(shares) < 2 or plan.calls[call].needed is None:
+            return shares
+        lanes = [lane for lane, _, _ in shares]
+        turns = min(TURNS, self.costs.tiles[call] // len(lanes))
+        return self._cut(call, lanes * turns, [1 / (len(lanes) * turns)] * (len(lanes) * turns))
 
     def _filling(self, ready: list[tuple[float, int]]) -> tuple[int, list[Share]] | None:
         """Take a call for the time in which a lane would wait for the most urgent one; None if nothing fits."""
