@@ -164,7 +164,6 @@ class ResultPart:
         parts = tuple(slice(largest if size is None else _value(size, numbers)) for largest, size in self._factors)
         return shape, strides, (tuple(largest for largest, _ in self._factors), parts)
 
-
     def steps(self, kind: OutputType, numbers: dict[Value, int]) -> list[Step]:
         """How the part lies in the largest form, and by itself: of each factor of each dimension."""
         shape, strides, _ = self.taker(numbers)
