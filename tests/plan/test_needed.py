@@ -18,7 +18,7 @@ from weft.ir.types import NumberType, TensorType, contiguous
 from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.within import Factor
-from weft.plan.draft import Planner
+from weft.plan.draft import Planner, is_ramp
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import box
@@ -160,3 +160,18 @@ def test_factors_of_a_merged_dimension_have_parts_of_their_own() -> None:
     found = parts_of([step * 4 for step in kind.strides], [(Factor(3, batch), Factor(4, length)), (Factor(5),)])
     assert {(part.stride, len(part.least)): part.size for part in found.values()} == {(80, 3): batch, (20, 4): length}
     assert all(np.array_equal(part.least, np.arange(len(part.least))) for part in found.values())
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (torch.arange(5), True),
+        (torch.arange(5, dtype=torch.int32), True),
+        (torch.arange(6).reshape(2, 3), True),
+        (torch.arange(1, 5), False),
+        (torch.arange(5.0), False),
+        (torch.tensor([False, True]), False),
+    ],
+)
+def test_positions_are_whole_numbers_from_0_on(tensor: torch.Tensor, expected: bool) -> None:
+    assert is_ramp(tensor) is expected

@@ -60,8 +60,9 @@ def _varying_buffers(
 
 def is_ramp(tensor: torch.Tensor) -> bool:
     """Tell whether a tensor has the numbers 0, 1, 2 and so on."""
-    numbers = tensor.flatten()
-    return not tensor.is_floating_point() and torch.equal(numbers, torch.arange(len(numbers), dtype=tensor.dtype))
+    if tensor.dtype not in (torch.int32, torch.int64):
+        return False
+    return torch.equal(tensor.flatten(), torch.arange(tensor.numel(), dtype=tensor.dtype))
 
 
 def laid_out(value: Value, strides: tuple[int, ...]) -> TensorType:
