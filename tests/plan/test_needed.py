@@ -175,3 +175,10 @@ def test_factors_of_a_merged_dimension_have_parts_of_their_own() -> None:
 )
 def test_positions_are_whole_numbers_from_0_on(tensor: torch.Tensor, expected: bool) -> None:
     assert is_ramp(tensor) is expected
+
+
+def test_whole_numbers_that_are_handed_out_are_computed_beyond_too() -> None:
+    x = rows_of(128, 64)
+    values = (first := build("add", x, x), build("cast", first, dtype=torch.int64))
+    plan = planned(Graph("places", (x, SIZE), values, (Result(values[-1]),)))
+    assert all(call.needed is None for call in plan.calls)

@@ -51,7 +51,9 @@ def _varying_buffers(
     }
     inside, wanted = {*region.values}, {}
     for index, (value, strides) in enumerate(zip(region.outputs, fused.strides, strict=True)):
-        if value in varying.within and inside.issuperset(users[value]):
+        # Whole numbers are computed also beyond: a backward may read at such places.
+        is_place = not tensor_type(value).dtype.is_floating_point
+        if value in varying.within and not is_place and inside.issuperset(users[value]):
             item = tensor_type(value).dtype.itemsize
             wanted[index] = parts_of([step * item for step in strides], varying.within[value])
     ramps = frozenset(number for number, buffer in kinds["constant"].items() if is_ramp(fused.constants[buffer.index]))

@@ -183,9 +183,11 @@ class CompiledGraph:
         return "" if self._captured is None else self._captured.describe()
 
     @property
-    def alone(self) -> tuple[NativeRegion, tuple[int, ...]] | None:
-        """Where all of it is one region: that, and which inputs are the region's."""
-        return None if self._alone is None else (self.regions[0], self._alone)
+    def alone(self) -> tuple[NativeRegion, tuple[int, ...], tuple[int, ...]] | None:
+        """Where all of it is one region: that, which inputs are the region's, which of its outputs each root is."""
+        if self._alone is None:
+            return None
+        return self.regions[0], self._alone, self._order or tuple(range(len(self.roots)))
 
     @property
     def is_one_region(self) -> bool:

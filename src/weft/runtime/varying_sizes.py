@@ -285,8 +285,9 @@ class VaryingExecutable:
         self._known: dict[tuple[int, ...], SizedCall] = {}
         self._moved: list[tuple[VaryingInput, LargePlace]] = []
         self._taken: dict[int, tuple[ResultPart, LargePlace]] = {}  # by the place of an output
+        self._outputs = self._order  # which outputs of native code the roots are
         self._code = self._native()
-        self._in_order = self._order == tuple(range(len(self.compiled.roots)))
+        self._in_order = self._outputs == tuple(range(len(self.compiled.roots)))
 
     def _native(self) -> MovedCode | None:
         """What makes all of a call natively, where that is one region which writes new tensors alone."""
@@ -296,9 +297,10 @@ class VaryingExecutable:
         if alone is None or movable is None or not plain or any(source is not None for source in self._sources):
             return None
         (executable, kinds), order = movable, alone[1]
+        self._outputs = tuple(alone[2][place] for place in self._order)
         if any(isinstance(one, GrowingInput) for one in self._inputs):
             return None  # Python knows how much of its memory is in use
-        parts = {place: part for place, part in zip(self._order, self._parts, strict=True) if part is not None}
+        parts = {place: part for place, part in zip(self._outputs, self._parts, strict=True) if part is not None}
         read = {order.index(one.index): one for one in self._inputs if one.index in order}
         cleared = frozenset(index for index, one in read.items() if not one.is_float)
         code = MovedCode(executable, order, kinds)
@@ -327,7 +329,7 @@ class VaryingExecutable:
             outputs = call.answers()
             given = [*inputs, *call.scalars] if self._are_given else [*inputs, *numbers, *call.scalars]
             if self._code.run(given, outputs, call.moves):
-                return outputs if self._in_order else [outputs[place] for place in self._order]
+                return outputs if self._in_order else [outputs[place] for place in self._outputs]
         return self._run_by_python(inputs, call)
 
     def _run_by_python(self, inputs: Sequence[Any], call: SizedCall) -> list[Any]:
