@@ -77,7 +77,8 @@ def _like_dense(kind: TensorType, before: TensorType) -> TensorType:
 def calls_of_lost_sizes(lifted: LiftedGraph, other: LiftedGraph) -> set[Value]:
     """The calls whose small ops depend on the largest sizes, and are not known to: their rules have lost them."""
     pairs = zip(lifted.values_of.items(), other.values_of.values(), strict=True)
-    return {call for (call, ours), theirs in pairs if _meanings(ours) != _meanings(theirs)}
+    lost = [value for (value, ours), theirs in pairs if _meanings(ours) != _meanings(theirs)]
+    return {value.operands[0] if value.op == "item" else value for value in lost}
 
 
 def _meanings(values: tuple[Value, ...]) -> list[Any]:

@@ -88,6 +88,7 @@ class TensorTable:
         self.place = place
         self.memories: dict[int, TracedMemory] = {}
         self.numbers: dict[Any, Value] = {}
+        self.varies = False  # whether sizes are symbols
         self.derive: Callable[[Any], Value | None] = _nothing  # makes an input of what Python computed of numbers
         self.depends_on_offsets = False
         self.states: dict[int, TensorState] = {}

@@ -28,6 +28,21 @@ from weft.trace.memory import PathEntry, TensorState, TensorTable, TracedMemory,
 LITERALS = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
+SIZE_OPERATORS: Mapping[str, tuple[str, type]] = MappingProxyType(
+    {
+        "ToFloat": ("float", float),
+        "FloatTrueDiv": ("truediv", float),
+        "IntTrueDiv": ("truediv", float),
+        "FloatPow": ("pow", float),
+        "TruncToInt": ("int", int),
+        "FloorDiv": ("floordiv", int),
+        "PythonMod": ("mod", int),
+        "Mod": ("mod", int),
+    }
+)
+"""Operators on numbers by PyTorch's names for them, as a Graph knows them, and what they give."""
+
+
 class CallBuilder:
     """Turns an operator's arguments into call arguments, collecting operands and written places."""
 
@@ -88,7 +103,7 @@ class CallBuilder:
         if expression in self.table.numbers:
             return self.table.numbers[expression]
         if not (expression.is_Add or expression.is_Mul):
-            return None
+            return self._applied(expression) if self.table.varies else None
         constants = [kind(part) for part in expression.args if part.is_number]
         values = [self._written(part, kind) for part in expression.args if not part.is_number]
         found = [value for value in values if value is not None]
@@ -98,6 +113,20 @@ class CallBuilder:
         for other in (*found[1:], *constants):
             result = self._combined("add" if expression.is_Add else "mul", result, other, NumberType(kind.__name__))
         return result
+
+    def _applied(self, expression: Any) -> Value | None:
+        """What an operator of Python gives of numbers that are made of sizes."""
+        operator, kind = SIZE_OPERATORS.get(expression.func.__name__, ("", int))
+        parts: list[Any] = [part if part.is_number else self._written(part, kind) for part in expression.args]
+        if not operator or any(part is None for part in parts):
+            return None
+        values = tuple(part for part in parts if isinstance(part, Value))
+        places = iter(range(len(values)))
+        arguments = tuple(
+            Operand(next(places)) if isinstance(part, Value) else (int if part.is_integer else float)(part)
+            for part in parts
+        )
+        return self.table.emit("number", values, NumberType(kind.__name__), operator=operator, arguments=arguments)
 
     def _combined(self, operator: str, first: Value, second: Value | float, kind: NumberType) -> Value:
         operands, argument = ((first, second), Operand(1)) if isinstance(second, Value) else ((first,), second)
@@ -210,7 +239,6 @@ class Recorder(TensorTable):
     def __init__(self, adopt: Adopt, place: Callable[[], Place | None], results: Results) -> None:
         super().__init__(adopt, place)
         self.results = results
-        self.varies = False  # whether sizes are symbols
 
     def record(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], run: Any) -> Any:
         """Record one operator; `run(arguments, keywords)` gives its result on stand-ins."""

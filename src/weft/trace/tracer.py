@@ -80,7 +80,7 @@ from weft.trace.replacements import REPLACEMENTS, taken_whole, with_lengths_in_t
 from weft.trace.results.corrections import CORRECTIONS, correct_strides
 from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsized_types
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
-from weft.trace.results.result_rules import row_by_rule
+from weft.trace.results.result_rules import result_by_symbols, row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
 from weft.trace.size_symbols import SizeSymbols, TracedSize, VaryingSizes
 from weft.trace.size_ties import SizeSpot, SizeTie
@@ -652,6 +652,10 @@ class Tracer:
     def _runner(self, operator: Operator, target: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         def run(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             if self.recorder.varies and has_symbols((arguments, keywords)):
+                with self.interception.plainly():
+                    found = result_by_symbols(target, arguments)
+                if found is not None:
+                    return found
                 return self._by_rule(operator, target, arguments, keywords)  # kernels are asked in the trace beside
             with self.interception.plainly():
                 row = row_by_rule(target, arguments, keywords)

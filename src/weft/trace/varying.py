@@ -20,6 +20,9 @@ from weft.trace.tracer import Request
 NO_TIES: Mapping[SizeSpot, SizeTie] = MappingProxyType({})
 
 
+WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default")
+
+
 def trace_varying(
     request: Request, varying: Mapping[int, frozenset[int]], ties: Mapping[SizeSpot, SizeTie] = NO_TIES
 ) -> Traced:
@@ -195,8 +198,8 @@ def _are_alike(one: Type, other: Type) -> bool:
 
 
 def _is_whole(value: Value) -> bool:
-    """Whether a value is a slice of all there is."""
-    return _operator(value) == "aten.slice.Tensor" and value.type == value.operands[0].type
+    """Whether a value is a slice of all there is, or the gradient of one."""
+    return _operator(value) in WHOLE_SLICES and value.type == value.operands[0].type
 
 
 def _with_strides(kind: Type, plain: Type) -> Type:

@@ -246,6 +246,15 @@ def _enlarged_nothing(arguments: tuple[Any, ...]) -> Types:
     return contiguous(values.dtype, (*values.shape[:2], *sizes), values.device)
 
 
+def result_by_symbols(target: str, arguments: tuple[Any, ...]) -> torch.Tensor | None:
+    """Give the result of an operator that takes symbols for sizes and whose rule does not: a gradient of images."""
+    if "upsample_" not in target or "_backward." not in target:
+        return None
+    gradient, _, sizes, *_ = arguments
+    found: torch.Tensor = gradient.new_empty(sizes)
+    return found
+
+
 def _grouped_product(arguments: tuple[Any, ...]) -> Types:
     """Products with a matrix for each group of rows, as layers of experts compute them; the rule knows bf16 alone."""
     first, second, *rest = arguments
