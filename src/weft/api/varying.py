@@ -377,11 +377,12 @@ def _tops(
 ) -> Shapes:
     """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
 
-    Sizes that vary apart have different ones: equal ones would be taken for one size.
+    Sizes that vary apart have different ones: equal ones would be taken for one size. Smaller sizes have smaller ones,
+    as operators ask for that: places are no more than there are elements, a kernel is no larger than an image.
     """
     tops: dict[SizeSpot, int] = {}
     groups, ties = related
-    for group in groups:
+    for group in sorted(groups, key=lambda group: max(shapes[place][at] for place, at in group)):
         top = ahead.get(group) or top_of(max(shapes[place][at] for place, at in group))
         while top in tops.values():
             top += LEAST_TOP // 2

@@ -32,6 +32,11 @@ from weft.passes.within import (
     varies,
 )
 
+
+class UnforeseenSizesError(ExecutionError):
+    """An operator has given a tensor of other sizes than PyTorch's rule for them says."""
+
+
 CUT = "weft.cut_to_sizes.default"
 PUT = "weft.put_in_largest.default"
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
@@ -62,7 +67,9 @@ def _cut(
 def _put(x: torch.Tensor, sizes: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
     """A tensor at the beginning of larger memory; what is behind it is anything."""
     if tuple(x.shape) != tuple(sizes):
-        raise ExecutionError(f"an operator gave a tensor of sizes {list(x.shape)}, where it was to have {list(sizes)}")
+        raise UnforeseenSizesError(
+            f"an operator gave a tensor of sizes {list(x.shape)}, where it was to have {list(sizes)}"
+        )
     memory = torch.empty_strided(list(shape), list(strides), dtype=x.dtype, device=x.device)
     part = memory
     for dimension, size in enumerate(sizes):

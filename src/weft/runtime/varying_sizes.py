@@ -14,9 +14,10 @@ from weft.ir.graph import Graph, Value
 from weft.ir.types import TensorType, row_major
 from weft.passes.by_sizes import SizedGraph
 from weft.passes.growing import grown_type
+from weft.passes.true_sizes import UnforeseenSizesError
 from weft.passes.within import Within
 from weft.plan.library_plan import plan_library
-from weft.runtime.compiled_graph import CompiledGraph
+from weft.runtime.compiled_graph import CompiledGraph, RefusedError
 from weft.runtime.moves import LargePlace, MovedCode, Step, extent_bytes
 from weft.runtime.new_tensors import NewTensors, OutputType
 
@@ -341,7 +342,10 @@ class VaryingExecutable:
             ]
             for one, memory in memories:
                 given[one.index] = memory
-            outputs = self.compiled(given)
+            try:
+                outputs = self.compiled(given)
+            except UnforeseenSizesError as error:
+                raise RefusedError from error
             for place, source in self._writes:
                 if outputs[place] is not given[source]:
                     given[source].copy_(outputs[place])  # else machine code has written it in place
