@@ -20,6 +20,7 @@ from weft.trace.tracer import Request
 NO_TIES: Mapping[SizeSpot, SizeTie] = MappingProxyType({})
 
 
+SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of both it is, sizes may decide
 WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default")
 
 
@@ -189,7 +190,7 @@ def _kinds_beside(varying: Graph, plain: Graph) -> dict[Value, Type]:
 
 def _operator(value: Value) -> str:
     call = value.attributes.get("call")
-    return value.op if call is None else str(call.target)
+    return value.op if call is None else SAME_OPERATORS.get(call.target, str(call.target))
 
 
 def _are_alike(one: Type, other: Type) -> bool:
