@@ -157,11 +157,11 @@ def poisoned() -> Iterator[None]:
     """Let NaN lie behind every input, and numbers of no meaning behind those of whole numbers."""
     taken = VaryingInput.take
 
-    def take(self: VaryingInput, tensor: torch.Tensor) -> torch.Tensor:
-        memory = taken(self, tensor)
+    def take(self: VaryingInput, tensor: torch.Tensor, taker: Any) -> torch.Tensor:
+        memory = taken(self, tensor, taker)
         if memory.is_floating_point() or memory.is_complex():
             memory.fill_(float("nan"))
-            memory[tuple(map(slice, tensor.shape))].copy_(tensor)
+            self.put(memory, tensor, taker)
         return memory
 
     with mock.patch.object(VaryingInput, "take", take):
