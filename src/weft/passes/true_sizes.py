@@ -39,6 +39,8 @@ class UnforeseenSizesError(ExecutionError):
 
 CUT = "weft.cut_to_sizes.default"
 PUT = "weft.put_in_largest.default"
+LAZY = ("aten._conj.default", "aten._neg_view.default")
+"""Views whose numbers are not those in memory: what is put in larger memory would be plain."""
 LIBRARY = torch.library.Library("weft", "FRAGMENT")
 LIBRARY.define("cut_to_sizes(Tensor(a) x, int[] factors, int[] sizes, int[] shape, int[] order) -> Tensor(a)")
 LIBRARY.define("put_in_largest(Tensor x, int[] sizes, int[] shape, int[] strides) -> Tensor")
@@ -170,6 +172,8 @@ class TrueSizes:
         if value.op not in ("library", "update"):
             raise UnboundedError(f"{value.op} is no call of an operator")
         call: Call = value.attributes["call"]
+        if call.target in LAZY:
+            raise UnboundedError(f"{call.target} gives a tensor that is to be conjugated when it is read")
         if looks_elsewhere(call, value.operands):
             raise UnboundedError(f"{call.target} reads memory as such")
         now = self.bounder.lifted.now
