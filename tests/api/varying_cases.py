@@ -202,6 +202,7 @@ CASES: dict[str, Case] = {
     "tiled": of_text(lambda x: x.tile(2, 3, 1)),
     "repeated as often as there are": of_text(lambda x: x[:, 0].repeat(x.shape[1], 1)),
     "same padding": of_text(lambda x: SAME(x.transpose(1, 2))),
+    "a kernel of a size": of_text(lambda x: F.conv_transpose1d(x.mT, x[:1].mT.transpose(0, 1) + 0, stride=2)),
     "bags": of_places(lambda i: F.embedding_bag(i, TABLE)),
     "codes": of_places(lambda i: F.one_hot(i, 40).float().sum(1)),
     "means of classes": of_text(

@@ -420,11 +420,21 @@ def _only_images_vary(bounder: Bounder, *operands: Value) -> None:
             raise UnboundedError("the number of channels varies")
 
 
+WINDOWS = ("kernel_size", "stride", "padding", "dilation")
+
+
+def _refuse_varying_windows(bounder: Bounder, value: Value, weight: Value | None = None) -> None:
+    """Leave windows alone whose own sizes vary: at the largest ones they would reach over more than there is."""
+    if any(has_extents(value.attributes.get(name, ())) for name in WINDOWS):
+        raise UnboundedError(f"windows of a {value.op} vary in size")
+    if weight is not None and any(varies(bounder.mixed(weight, place)) for place in range(len(bounder.within[weight]))):
+        raise UnboundedError(f"the size of the weight of a {value.op} varies")
+
+
 def _convolution(bounder: Bounder, value: Value) -> Found:
     image, weight = value.operands
     _only_images_vary(bounder, image)
-    if any(map(varies, bounder.within[weight])):
-        raise UnboundedError("the size of a convolution's weight varies")
+    _refuse_varying_windows(bounder, value, weight)
     padded = [place for place in _spatial(image.type) if value.attributes["padding"][place - 2]]
     new = bounder.again(value, bounder.masked(image, padded, 0.0), bounder.now[weight])
     return new, _imaged(value, bounder.within[image][0])
@@ -433,18 +443,23 @@ def _convolution(bounder: Bounder, value: Value) -> Found:
 def _input_gradient(bounder: Bounder, value: Value) -> Found:
     gradient, weight = value.operands
     _only_images_vary(bounder, gradient)
+    _refuse_varying_windows(bounder, value, weight)
     new = bounder.again(value, bounder.masked(gradient, _spatial(gradient.type), 0.0), bounder.now[weight])
     return new, _imaged(value, bounder.within[gradient][0])
 
 
 def _weight_gradient(bounder: Bounder, value: Value) -> Found:
     _only_images_vary(bounder, *value.operands)
+    _refuse_varying_windows(bounder, value)
+    if has_extents(value.type):
+        raise UnboundedError("the size of a convolution's weight varies")
     masked = [bounder.masked(operand, (0, *_spatial(operand.type)), 0.0) for operand in value.operands]
     assert isinstance(value.type, TensorType)
     return bounder.again(value, *masked), tuple(map(whole, value.type.shape))
 
 
-def _refuse_partial_windows(value: Value, image: Value) -> None:
+def _refuse_partial_windows(bounder: Bounder, value: Value, image: Value) -> None:
+    _refuse_varying_windows(bounder, value)
     if value.attributes.get("ceil_mode") and has_extents(image.type):
         raise UnboundedError("windows of a pooling reach over a border that varies")
 
@@ -453,7 +468,7 @@ def _max_pool(bounder: Bounder, value: Value) -> Found:
     (image,) = value.operands
     assert isinstance(image.type, TensorType)
     _only_images_vary(bounder, image)
-    _refuse_partial_windows(value, image)
+    _refuse_partial_windows(bounder, value, image)
     if has_extents(image.type.shape[2:]):
         _note_places(bounder, value)
     lowest = _extreme(-math.inf, image.type.dtype)
@@ -473,6 +488,7 @@ def _note_places(bounder: Bounder, value: Value) -> None:
 def _max_pool_gradient(bounder: Bounder, value: Value) -> Found:
     gradient, image, places = value.operands
     assert isinstance(image.type, TensorType)
+    _refuse_varying_windows(bounder, value)
     if has_extents(image.type.shape[2:]) and places not in bounder.in_largest:
         raise UnboundedError("places are numbered in an image of its true size")
     masked = bounder.masked(gradient, _spatial(gradient.type), 0.0)
@@ -485,7 +501,7 @@ def _average_pool(bounder: Bounder, value: Value) -> Found:
     first = value.operands[0]
     given = value.attributes
     _only_images_vary(bounder, image)
-    _refuse_partial_windows(value, image)
+    _refuse_partial_windows(bounder, value, image)
     if has_extents(image.type) and any(given["padding"]) and not given["count_include_pad"]:
         raise UnboundedError("windows of an average are counted at a border that varies")
     masked = bounder.masked(first, _spatial(first.type), 0.0)
