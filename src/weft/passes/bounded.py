@@ -78,6 +78,8 @@ def _reshape(bounder: Bounder, value: Value) -> Found:
     assert isinstance(value.type, TensorType)
     if operand in bounder.moved_inputs:
         bounder.moved_inputs.add(value)
+    if 0 in map(today, value.type.shape):
+        raise UnboundedError("a reshape of no elements follows no dimensions")
     waiting = [factor for dimension in bounder.within[operand] for factor in dimension if factor.largest != 1]
     found: list[Dimension] = []
     for size in value.type.shape:

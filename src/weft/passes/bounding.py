@@ -139,6 +139,7 @@ class Bounder:
             self._masks = {key: value for key, value in self._masks.items() if value in kept}
             for value in values:
                 self.now.pop(value, None)
+            self.moved_inputs.difference_update(values)  # what runs in another way has anything behind it
             try:
                 self._last_resort.rewrite(call)
             except UnboundedError as other:

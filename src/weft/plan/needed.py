@@ -82,7 +82,7 @@ def parts_of(strides: Sequence[int], within: Within) -> Parts:
     for stride, factors in zip(strides, within, strict=True):
         inner = prod(factor.largest for factor in factors)
         for factor in factors:
-            inner //= factor.largest
+            inner //= max(factor.largest, 1)
             if factor.size is not None and stride > 0:
                 part = Part(stride * inner, factor.size, np.arange(factor.largest, dtype=np.int32))
                 found[part.key] = part
