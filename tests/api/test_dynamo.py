@@ -82,3 +82,18 @@ def test_a_gradient_that_needs_other_operators_for_other_sizes_has_exact_program
         positions = torch.randn(atoms, 3, requires_grad=True)
         found = torch.autograd.grad(compiled(positions), positions)
         torch.testing.assert_close(found, torch.autograd.grad(energy(positions), positions))
+
+
+def test_gradients_inside_of_what_dynamo_compiles_are_those_of_eager() -> None:
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def flow(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        return torch.stack([slope[:, 1], -slope[:, 0]], 1)
+
+    compiled = torch.compile(flow, backend="weft")
+    for _ in range(3):
+        x = torch.randn(5, 2)
+        found = gradients(compiled(x).square().sum(), [net[0].weight])
+        torch.testing.assert_close(found, gradients(flow(x).square().sum(), [net[0].weight]))

@@ -6,6 +6,7 @@ Beside `capture.py`, which intercepts operators, the one place in tracing that u
 from __future__ import annotations
 
 import functools
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -218,3 +219,12 @@ def without_error_log() -> Iterator[None]:
 
 def _nothing(_record: logging.LogRecord) -> bool:
     return False
+
+
+@functools.cache
+def hide_from_dynamo(packages: tuple[str, ...]) -> None:
+    """Let Dynamo leave the code of these packages alone, which also runs where code that it compiles calls backward."""
+    trace_rules = importlib.import_module("torch._dynamo.trace_rules")  # loads Dynamo, which few need
+
+    for package in packages:
+        trace_rules.add(package)
