@@ -24,6 +24,7 @@ from weft.runtime.memory_layout import (
     Images,
     Row,
     Rows,
+    class_rows,
     content_rows,
     dictionary_rows,
     grad_layout,
@@ -147,11 +148,12 @@ class Settled:
         self, facts: Sequence[Fact], slots: Sequence[Location], restless: frozenset[int], *, places: bool = False
     ) -> None:
         images: Images = {}
-        self._facts = tuple(facts)  # they hold what the rows are about
+        self._facts = tuple(facts)  # they hold what the rows are about, with what is in containers now
+        self._items: list[Any] = []
         self._fact_rows = {
             number: rows
             for number, fact in enumerate(facts)
-            if number not in restless and (rows := _rows_of(fact, images)) is not None
+            if number not in restless and (rows := _rows_of(fact, images, self._items)) is not None
         }
         self._loose = tuple(fact for number, fact in enumerate(facts) if number not in self._fact_rows)
         modules = [
@@ -195,17 +197,17 @@ class Settled:
         )
 
 
-def _rows_of(fact: Fact, images: Images) -> Rows | None:
-    """The words that tell whether a fact holds; None where memory cannot tell."""
+def _rows_of(fact: Fact, images: Images, kept: list[Any]) -> Rows | None:
+    """The words that tell whether a fact holds; None where memory cannot tell. What they name is put in `kept`."""
     if isinstance(fact, SettingFact):
         return None
     if isinstance(fact, NameFact):
         parts = [held_rows(fact.container, fact.key, fact.value, images)]
         inside = [fact.value] if fact.is_open else []
     else:
-        parts = [dictionary_rows(entry) for entry in _dictionaries(fact.module)]
+        parts = [class_rows(fact.module), *(dictionary_rows(entry) for entry in _dictionaries(fact.module))]
         inside = [fact.module.__dict__[name] for name in fact.containers]
-    parts += [content_rows(thing, can_change) for thing in inside]
+    parts += [content_rows(thing, can_change, kept=kept) for thing in inside]
     return None if None in parts else [row for part in parts for row in part or ()]
 
 

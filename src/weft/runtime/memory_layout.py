@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from weft.codegen.calls.native_call import ITEMS_OFFSET, SIZE_OFFSET, TYPE_OFFSET, ObjectLayout
-from weft.trace.python_state.containers import OfFunction
+from weft.trace.python_state.containers import AbsentNames, OfFunction, OfObject
 from weft.worker_threads import in_a_thread
 
 LONGEST_OBJECT = 64
@@ -357,8 +357,10 @@ def object_layout() -> ObjectLayout | None:
 # Byte offsets in CPython's objects.
 USED, VERSION, KEYS, VALUES = 16, 24, 32, 40  # of a dictionary; up to Python 3.13 its version counts every change of it
 FIRST_NODE, NEXT_NODE = 48, 16  # the order of an ordered dictionary: nodes, each with its key and the next node
+KEYS_COUNT = 24  # of a dictionary's keys: how many entries have been made
 KEYS_KIND, KIND_BITS = 8, 0xFFFFFF  # of a dictionary's keys: their size and kind
 CELL_CONTENTS = 16
+CLASS = 8
 LIST_SIZE, LIST_ITEMS = 16, 24
 FUNCTION_PLACES = (48, 56, 64) if sys.version_info >= (3, 11) else (16, 32, 40)
 FUNCTION_PARTS = dict(zip(("__code__", "__defaults__", "__kwdefaults__"), FUNCTION_PLACES, strict=True))
@@ -383,6 +385,10 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
         return []
     if kind is OfFunction and _functions_are_known():
         return [_row(id(container.thing) + FUNCTION_PARTS[key])]
+    if kind is OfObject and _functions_are_known():
+        return class_rows(container.thing)
+    if kind is AbsentNames:
+        return name_rows(container.thing)
     if kind is list and _lists_are_known():
         return _list_rows(container, range(key, key + 1))
     if kind is dict:
@@ -390,23 +396,48 @@ def held_rows(container: Any, key: Any, value: Any, images: Images) -> Rows | No
     return None
 
 
+def class_rows(thing: Any) -> Rows:
+    """Give the word that says of which class an object is."""
+    return [_row(id(thing) + CLASS)]
+
+
+def name_rows(container: dict[Any, Any]) -> Rows | None:
+    """Give the words that say that a dictionary has got no other keys; what is under those that it has may change."""
+    if not _names_are_known():
+        return dictionary_rows(container)
+    keys = word(id(container) + KEYS)
+    return [_row(id(container) + USED), (id(container) + KEYS, EVERY_BIT, keys), _row(keys + KEYS_COUNT)]
+
+
 def dictionary_rows(container: dict[Any, Any]) -> Rows | None:
     """Give the word that says that a dictionary was not changed at all."""
     return [_row(id(container) + VERSION)] if versions_count() else None
 
 
-def content_rows(thing: Any, can_change: Callable[[Any, int], bool], depth: int = 0) -> Rows | None:
-    """Give the words that say that a container holds what it held, and so does what it holds if that can change."""
+def content_rows(
+    thing: Any, can_change: Callable[[Any, int], bool], depth: int = 0, kept: list[Any] | None = None
+) -> Rows | None:
+    """Give the words that say that a container holds what it held, and so does what it holds if that can change.
+
+    Words name things by where they are: whoever compares them later keeps those in `kept`, so that no others get there.
+    """
     found = next((known for kind, known in _KINDS.items() if isinstance(thing, kind)), None)
     if found is None:
         return None
     rows_of, items = found
-    rows = rows_of(thing)
-    for item in list(items(thing)):  # another thread may change it meanwhile
-        inner = content_rows(item, can_change, depth + 1) if can_change(item, depth + 1) else []
-        if rows is None or inner is None:
-            return None
-        rows = rows + inner
+    inside = list(items(thing))  # another thread may change it meanwhile
+    if kept is not None:
+        kept.append(inside)
+    found_rows = rows_of(thing)
+    if found_rows is None:
+        return None
+    rows = [*found_rows]
+    for item in inside:
+        if can_change(item, depth + 1):
+            inner = content_rows(item, can_change, depth + 1, kept)
+            if inner is None:
+                return None
+            rows += inner
     return rows
 
 
@@ -542,6 +573,23 @@ def _entries_are_known() -> bool:
 
 
 @cache
+def _names_are_known() -> bool:
+    """Whether a dictionary counts its keys, and all that it has ever had, where that is expected."""
+    if not _entries_are_known():
+        return False
+
+    def state() -> tuple[int, int]:
+        return word(id(probe) + USED), word(word(id(probe) + KEYS) + KEYS_COUNT)
+
+    probe: dict[Any, Any] = dict.fromkeys(["first", "second", "third"], 0)
+    found = [state()]
+    for change in (lambda: probe.update(first=1), lambda: probe.pop("second"), lambda: probe.update(fourth=1)):
+        change()
+        found.append(state())
+    return found == [(3, 3), (3, 3), (2, 3), (3, 4)]
+
+
+@cache
 def _orders_are_known() -> bool:
     """Whether an ordered dictionary has its nodes where they are expected."""
     keys = [object() for _ in range(9)]
@@ -568,7 +616,7 @@ def _lists_are_known() -> bool:
 
 @cache
 def _functions_are_known() -> bool:
-    """Whether functions have their code and the defaults of their arguments where they are expected."""
+    """Whether functions have their code and the defaults of their arguments where they are expected, things a class."""
 
     def probe(first: object = WORD, *, second: object = EVERY_BIT) -> None:
         del first, second
@@ -580,7 +628,7 @@ def _functions_are_known() -> bool:
         parts = ((at, getattr(function, name)) for name, at in FUNCTION_PARTS.items())
         return all(word(id(function) + at) == (0 if part is None else id(part)) for at, part in parts)
 
-    before = agrees(probe) and agrees(bare)
+    before = agrees(probe) and agrees(bare) and word(id(probe) + CLASS) == id(type(probe))
     bare.__code__, probe.__defaults__, probe.__kwdefaults__ = (lambda: None).__code__, (KEYS,), {"second": VALUES}
     return before and agrees(probe) and agrees(bare)
 

@@ -255,7 +255,7 @@ class Tracer:
                     given[id(leaf)] = self._add_input(leaf, position)
                 leaves[position] = given[id(leaf)]
             elif isinstance(leaf, Iterator):
-                leaves[position] = Refusing()
+                leaves[position] = Refusing(leaf)
             elif isinstance(leaf, SOURCES):
                 leaves[position] = self._drawn.stand_in(leaf)
             elif position in self.request.varying:

@@ -213,7 +213,7 @@ def test_what_cannot_change_is_compared_by_who_it_is(number: int) -> None:
 
 
 def test_containers_are_looked_into_as_deep_and_as_far_as_the_bounds_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "LONGEST_CONTAINERS", (9, 8, 7, 6, 5))
+    monkeypatch.setattr(facts, "LONGEST_CONTAINERS", (9, 8, 7, 6, 5, 4, 3, 3, 3))
     for depth in range(DEEPEST_CONTAINER):
         for length in (facts.LONGEST_CONTAINERS[depth], facts.LONGEST_CONTAINERS[depth] + 1):
             one, other = nested(depth, [[]] * length), nested(depth, [[] for _ in range(length)])

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
 from functools import lru_cache
 from threading import local
 from types import CellType, MappingProxyType
@@ -129,6 +130,45 @@ class OfFunction(Slotted):
         return ["__code__", "__defaults__", "__kwdefaults__"]
 
 
+class OfPartial(Slotted):
+    """What a partial function is made of, which traced code finds other things in."""
+
+    def _names(self) -> list[str]:
+        return ["func", "args"]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        made_of = {"func": self.thing.func, "args": self.thing.args, name: value}
+        self.thing.__setstate__((made_of["func"], made_of["args"], self.thing.keywords, vars(self.thing)))
+
+
+class OfObject(Slotted):
+    """The class of an object, which others may replace."""
+
+    def _names(self) -> list[str]:
+        return ["__class__"]
+
+
+class AbsentNames(Slotted):
+    """Under a set of names those of them that an object has as attributes of its own."""
+
+    def _names(self) -> list[str]:
+        return []
+
+    def __getitem__(self, names: Any) -> Any:
+        own = self.thing
+        return () if own.keys().isdisjoint(names) else tuple(sorted(name for name in names if name in own))
+
+
+class Answered(Slotted):
+    """What an object gives when it is called without arguments: a weak reference what it is of."""
+
+    def _names(self) -> list[str]:
+        return []
+
+    def __getitem__(self, _: Any) -> Any:
+        return self.thing()
+
+
 def attributes(thing: Any) -> MutableMapping[str, Any]:
     """The attributes of an object of a Python class."""
     if isinstance(thing, local):
@@ -175,7 +215,10 @@ def behind(thing: Any) -> Any:
         return next(iter(gc.get_referents(thing)))
     if isinstance(thing, weakref.WeakSet):
         return vars(thing)["data"]
-    return None
+    if type(thing) in weakref.ProxyTypes:
+        with suppress(ReferenceError):
+            return thing.__reduce_ex__.__self__  # a method of what it is of
+    return thing.obj if isinstance(thing, memoryview) else None
 
 
 class Touched:

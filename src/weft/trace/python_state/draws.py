@@ -7,10 +7,12 @@ asked of a generator are refused: each run would need another program.
 
 from __future__ import annotations
 
+import copy
 import pickle
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,11 @@ class Draw:
 
     def value(self, _numbers: Sequence[Any] = ()) -> Any:
         """Draw it."""
-        return getattr(self.source, self.method)(*self.arguments, **self.keywords)
+        return self.drawn_from(self.source)
+
+    def drawn_from(self, source: Any) -> Any:
+        """The same from another generator."""
+        return getattr(source, self.method)(*self.arguments, **self.keywords)
 
 
 def state_of(source: Any) -> Any:
@@ -67,20 +73,28 @@ def set_state(source: Any, state: Any) -> None:
 
 
 class DrawnFrom:
-    """Stands for a generator while code is traced, for one that draws numbers; `drawn` makes inputs of them."""
+    """Stands for a generator while code is traced, for one that draws numbers; `drawn` makes inputs of them.
+
+    What it gives meanwhile a copy of the generator has drawn. Other threads are given what the generator itself gives.
+    """
 
     def __init__(self, source: Any, drawn: Callable[[Draw, Any], Any]) -> None:
         self._source = source
         self._drawn = drawn
         self._before = state_of(source)
         self._last = pickle.dumps(self._before)
+        self._copy = copy.deepcopy(source)
+        self._thread = get_ident()
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return type(self.__dict__["_source"])
 
     def __getattr__(self, name: str) -> Any:
-        if name not in NUMBERS or not hasattr(self.__dict__["_source"], name):
+        own = self.__dict__
+        if get_ident() != own["_thread"]:
+            return getattr(own["_source"], name)
+        if name not in NUMBERS or not hasattr(own["_source"], name):
             refuse("python draw", user_place(), detail=name)
 
         def draw(*arguments: Any, **keywords: Any) -> Any:
@@ -88,10 +102,9 @@ class DrawnFrom:
             self.check(place)
             named = dict(zip(keywords, _fixed(keywords.values()), strict=True))
             found = Draw(self._source, name, _fixed(arguments), named, place)
-            number = found.value()
+            number = found.drawn_from(self._copy)
             if type(number) not in (int, float):
                 refuse("python draw", place, detail=name)
-            self._last = pickle.dumps(state_of(self._source))
             return self._drawn(found, number)
 
         return draw

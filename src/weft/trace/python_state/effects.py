@@ -211,6 +211,8 @@ class Change:
         elif isinstance(self.slot.container, set) and has_stand_in(items):
             refuse("kept tensor", None, detail="a set")
         elif isinstance(self.slot.container, BUFFERS):
+            if isinstance(items[1], tuple) and has_stand_in(items[1]):
+                refuse("kept tensor", None, detail="an array")
             return Rebound(self.slot, None, (items,), LEAF, refills=True)
         leaves, structure = apart.flatten(items)
         return Rebound(self.slot, None, tuple(leaves), structure, refills=True)
@@ -237,7 +239,9 @@ def refill(container: Any, items: Any) -> None:
     """Put other items in a list, a queue, a set or, as pairs, in a dictionary; in an array a shape and bytes."""
     if isinstance(container, BUFFERS):
         _, content = items
-        if isinstance(container, np.ndarray):
+        if isinstance(container, np.ndarray) and container.dtype.hasobject:
+            container.flat[:] = content
+        elif isinstance(container, np.ndarray):
             container[...] = np.frombuffer(content, container.dtype).reshape(container.shape)
         elif isinstance(container, array):
             container[:] = array(container.typecode, content)

@@ -11,6 +11,7 @@ that was traced; what they tell is compared at each call of a program whose code
 from __future__ import annotations
 
 import hashlib
+import sys
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,8 +38,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 REGISTRIES = ("_parameters", "_buffers")
 # Entries of every module's __dict__ that are compared in another way, or that are about copies and saving.
 APART = frozenset({*vars(nn.Module()), "forward"} - {"training"})
-DEEPEST_CONTAINER = 5
-LONGEST_CONTAINERS = (1 << 16, 1 << 12, 256, 32, 32)  # from the outermost in
+DEEPEST_CONTAINER = 9
+LONGEST_CONTAINERS = (1 << 16, 1 << 12, 256, 32, 32, 8, 8, 8, 8)  # from the outermost in
 LONG = 256  # items of a container, or kilobytes of an array, that are compared though no code mentions where they are
 LARGEST_KEPT = 1 << 16  # bytes of an array; of a larger one a digest is compared
 UNTOUCHED = Touched()
@@ -63,7 +64,7 @@ def content(thing: Any, depth: int = 0, other: Callable[[Any], Any] | None = Non
             return (kind, _items_of(thing, base, touched))
         return (kind, _contents(thing, depth, other, touched))
     if isinstance(thing, BUFFERS):
-        return kind if touched.keys(thing) is None else (kind, getattr(thing, "dtype", None), _image_of(thing))
+        return kind if touched.keys(thing) is None else _content_of_buffer(thing, depth, other, touched)
     return Same(thing) if other is None else other(thing)
 
 
@@ -109,9 +110,17 @@ def _items_of(thing: Any, base: Any, touched: Touched) -> Items:
     return Items(sorted(found, key=id) if base in (set, frozenset) else found)
 
 
-def buffer_of(thing: Buffer) -> tuple[Any, bytes]:
-    """The shape and the bytes of an array of numbers."""
+def _content_of_buffer(thing: Buffer, depth: int, other: Callable[[Any], Any] | None, touched: Touched) -> Any:
+    if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
+        return (type(thing), thing.shape, content(list(thing.flat), depth + 1, other, touched))
+    return (type(thing), getattr(thing, "dtype", None), _image_of(thing))
+
+
+def buffer_of(thing: Buffer) -> tuple[Any, Any]:
+    """The shape and the bytes of an array of numbers; of an array of objects these."""
     shape = thing.shape if isinstance(thing, np.ndarray) else None
+    if isinstance(thing, np.ndarray) and thing.dtype.hasobject:
+        return shape, tuple(thing.flat)
     return shape, bytes(thing) if isinstance(thing, bytearray) else thing.tobytes()
 
 
@@ -429,7 +438,7 @@ def _agrees(before: Any, now: Any) -> bool:
 
 def structure(module: nn.Module) -> dict[str, Any]:
     """What is compared of a module's registries: who its submodules are, which tensors it has, its hooks."""
-    found: dict[str, Any] = {"submodules": dict(module._modules)}
+    found: dict[str, Any] = {"class": type(module), "submodules": dict(module._modules)}
     for registry in REGISTRIES:
         found[registry.strip("_")] = {name: tensor is not None for name, tensor in module.__dict__[registry].items()}
     for name in HOOKS:
@@ -481,6 +490,11 @@ def _backends() -> Any:
     return tuple((name, getattr(module, name, None)) for module in from_table for name in names)
 
 
+def _decimals() -> Any:
+    module: Any = sys.modules.get("decimal")
+    return None if module is None else repr(module.getcontext())
+
+
 # By the name that code mentions: what tells the setting.
 SETTINGS: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {
@@ -490,6 +504,8 @@ SETTINGS: Mapping[str, Callable[[], Any]] = MappingProxyType(
         "get_float32_matmul_precision": torch.get_float32_matmul_precision,
         "get_num_interop_threads": torch.get_num_interop_threads,
         "get_num_threads": torch.get_num_threads,
+        "Decimal": _decimals,
+        "getcontext": _decimals,
         "is_anomaly_enabled": torch.is_anomaly_enabled,
         "is_warn_always_enabled": torch.is_warn_always_enabled,
         "backends": _backends,

@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -32,7 +33,7 @@ from weft.owners import Owner, owner_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.draws import set_state, state_of
-from weft.trace.python_state.reachable import PythonState
+from weft.trace.python_state.reachable import TAKEN, Location, PythonState, standing_in
 
 Found = TypeVar("Found")
 
@@ -113,31 +114,50 @@ def _is_asked_by_user(frame: FrameType | None) -> bool:
 
 
 class Refusing:
-    """Stands for an iterator that was there before: what it gives next is another thing at each call."""
+    """Stands for an iterator that was there before: what it gives next is another thing at each call.
+
+    Other threads go on with the iterator itself.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self._thread = get_ident()
 
     def __iter__(self) -> Refusing:
         return self
 
     def __next__(self) -> Any:
-        refuse("iterator", user_place())
+        if get_ident() == self._thread:
+            refuse("iterator", user_place())
+        return next(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        refuse("iterator", user_place(), detail=name)
+        own = self.__dict__
+        if own and get_ident() != own["_thread"]:
+            return getattr(own["_iterator"], name)
+        if not name.startswith("__"):
+            refuse("iterator", user_place(), detail=name)
+        raise AttributeError(name)
+
+    def method(self, name: str) -> Callable[..., Any]:
+        """Stands for a method of the iterator."""
+
+        def refusing(*arguments: Any, **keywords: Any) -> Any:
+            if get_ident() == self._thread:
+                refuse("iterator", user_place(), detail=name)
+            return getattr(self._iterator, name)(*arguments, **keywords)
+
+        return refusing
 
 
 @contextmanager
 def _iterators_refused(state: PythonState) -> Iterator[None]:
     """While entered, iterators that code reaches refuse to go on; none of them does."""
-    places = [(slot, slot.get()) for slot in state.iterators if not isinstance(slot.container, tuple)]
-    for slot, _ in places:
-        slot.put(Refusing())
-    try:
+    found: list[tuple[Location, Any]] = [(slot, Refusing(slot.get())) for slot in state.iterators]
+    methods = [(slot, method) for slot, method in state.bound if isinstance(method.__self__, TAKEN)]
+    found += [(slot, Refusing(method.__self__).method(method.__name__)) for slot, method in methods]
+    with standing_in(found):
         yield
-    finally:
-        for slot, iterator in places:
-            slot.put(iterator)
 
 
 def without_draws(sources: Sequence[Any], trace: Callable[[], Found]) -> Found:

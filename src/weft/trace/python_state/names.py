@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dis
 import sys
 import types
@@ -10,13 +11,20 @@ from functools import cache, wraps
 from typing import Any, TypeVar
 
 from weft.owners import Owner, owner_of
-from weft.trace.python_state.containers import MISSING, look
+from weft.trace.python_state.containers import look
 
+# What asks for attributes by names that it is told, and what tells all there are.
+BY_NAME = frozenset({"getattr", "hasattr", "setattr", "delattr"})
+OF_ALL = frozenset(
+    {"vars", "dir", "__dict__", "__getattribute__", "attrgetter", "methodcaller", "getmembers", "asdict"}
+)
 LIBRARIES = frozenset({"torch", "weft", "numpy", "math", "functools", "builtins", "typing", "collections", "warnings"})
 NAMESPACES = frozenset({"globals", "vars", "eval", "exec", "locals"})
 # By instruction: how many low bits of its argument are flags, and not the number of the name.
 _READS_NAME = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
+_CALLS = frozenset({"CALL", "CALL_FUNCTION", "PRECALL"})
 _BINDS_NAME = {dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]}
+OF_BUILTINS = vars(builtins)
 MOST_CODE = 4096  # pieces of which answers are kept
 Place = tuple[Any, Any, str, Any]  # a container, a key in it, the path, what is there
 Answer = TypeVar("Answer")
@@ -47,10 +55,16 @@ def reached(function: types.FunctionType) -> Iterator[Place]:
             yield place, name, name, value
             if isinstance(value, types.ModuleType):
                 yield from _in_python_module(value, name, mentioned(code), {id(value)})
+        elif name in OF_BUILTINS and getattr(OF_BUILTINS[name], "__module__", None) != "builtins":
+            yield OF_BUILTINS, name, name, OF_BUILTINS[name]
+    for name in imported(code):
+        module = sys.modules.get(name)
+        if module is not None and not is_library(module):
+            yield sys.modules, name, name, module
+            yield from _in_python_module(module, name, mentioned(code), {id(module)})
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         value = look(cell, None)
-        if value is not MISSING:  # else: a name of the enclosing function that is not bound yet
-            yield cell, None, name, value
+        yield cell, None, name, value  # MISSING: a name of the enclosing function that is not bound yet
 
 
 def given(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Place]:
@@ -93,6 +107,44 @@ def compares_identity(code: types.CodeType) -> bool:
 
 
 @kept
+def imported(code: types.CodeType) -> frozenset[str]:
+    """The Python modules that a piece of code imports by itself, and all that they are in."""
+    inner = [imported(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    own = {found.argval for found in dis.get_instructions(code) if found.opname == "IMPORT_NAME"}
+    return frozenset(own).union(*inner)
+
+
+@kept
+def asks_by_computed_names(code: types.CodeType) -> bool:
+    """Whether a piece of code may ask for attributes whose names are not written in it."""
+    inner = any(asks_by_computed_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    if inner or not OF_ALL.isdisjoint(code.co_names):
+        return True
+    if BY_NAME.isdisjoint(code.co_names):
+        return False
+    steps = [*dis.get_instructions(code)]
+    return any(
+        step.argval in BY_NAME and not _is_told_a_constant(steps[place + 1 :])
+        for place, step in enumerate(steps)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    )
+
+
+def _is_told_a_constant(steps: list[dis.Instruction]) -> bool:
+    """Whether the second argument of the call whose arguments these instructions compute is written in the code."""
+    depth, is_constant = 0, False
+    for step in steps:
+        if step.opname in _CALLS and depth == step.argval:
+            return is_constant
+        if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
+            return False
+        before, depth = depth, depth + dis.stack_effect(step.opcode, step.arg)
+        if depth <= 2:
+            is_constant = before == 1 and depth == 2 and step.opname == "LOAD_CONST" and isinstance(step.argval, str)
+    return False
+
+
+@kept
 def global_names(code: types.CodeType) -> tuple[str, ...]:
     """The global names that a piece of code reads; all that it mentions, if it asks for the dictionary of them."""
     argument, extended, read = 0, 0, set[str]()
@@ -118,7 +170,7 @@ def is_library(thing: Callable[..., Any] | Any) -> bool:
     if isinstance(thing, types.ModuleType):
         name = thing.__name__
     elif isinstance(thing, (types.FunctionType, types.BuiltinFunctionType, type)):
-        name = thing.__module__ or ""
+        name = str(thing.__module__ or "")  # of some classes in C it is a descriptor
     else:
         return False
     package = name.partition(".")[0]
@@ -127,7 +179,9 @@ def is_library(thing: Callable[..., Any] | Any) -> bool:
 
 
 @cache
-def is_installed(name: str) -> bool:
+def is_installed(name: Any) -> bool:
     """Whether a Python module was installed, and is not what the user is working on."""
+    if not isinstance(name, str):
+        return True  # of a class in C
     file = getattr(sys.modules.get(name), "__file__", None)
     return name.partition(".")[0] in sys.stdlib_module_names or (file is not None and owner_of(file) is not Owner.USER)

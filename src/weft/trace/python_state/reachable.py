@@ -7,15 +7,20 @@ attributes of plain objects and of the user's classes that it mentions) is remem
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import random
 import types
-from collections import UserDict, UserList, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import ChainMap, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial, partialmethod
 from inspect import getattr_static
+from operator import attrgetter, methodcaller
+from queue import SimpleQueue
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
@@ -28,8 +33,12 @@ from weft.trace.interception.capture import is_stand_in
 from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.containers import (
     MISSING,
+    AbsentNames,
+    Answered,
     OfContext,
     OfFunction,
+    OfObject,
+    OfPartial,
     Touched,
     attributes,
     behind,
@@ -59,6 +68,7 @@ from weft.trace.python_state.facts import (
 )
 from weft.trace.python_state.names import (
     Place,
+    asks_by_computed_names,
     binds_globals,
     compares_identity,
     given,
@@ -77,13 +87,30 @@ UNMENTIONED = """
     iadd isub imul imatmul itruediv ifloordiv imod ipow iand ior ixor str repr format complex
 """
 # Containers that keep what is in them in an attribute.
-WRAPPED = (UserDict, UserList, WeakKeyDictionary, WeakValueDictionary)
+WRAPPED = (UserDict, UserList, WeakKeyDictionary, WeakValueDictionary, ChainMap)
 LISTED = (list, tuple, dict, deque)
 LONGEST_INSIDE = 256  # of a container inside of another one, what is still looked into
 # Methods that run without being mentioned.
-IMPLICIT = frozenset(f"__{name}__" for name in UNMENTIONED.split())
+IMPLICIT = frozenset({"forward", *(f"__{name}__" for name in UNMENTIONED.split())})
 SOURCES = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-OF_CONTAINERS = (types.BuiltinMethodType, types.MethodWrapperType)  # features.__setitem__, rows.append
+OF_PROCESS: tuple[Any, ...] = (random.random.__self__, np.random.rand.__self__)  # type: ignore[attr-defined]
+DIGESTS: tuple[Any, ...] = tuple({type(hashlib.new(name)) for name in hashlib.algorithms_guaranteed})
+TAKEN: tuple[Any, ...] = (
+    Iterator,
+    SimpleQueue,
+    np.random.SeedSequence,
+    *DIGESTS,
+)  # what gives something else each time
+OF_CYTHON = type(np.random.default_rng(0).normal)
+BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType, OF_CYTHON)
+CODE = (types.FunctionType, types.MethodType, types.ModuleType, partial, type, nn.Module)
+MOST_HOPS, MOST_UNMENTIONED = 2, 1 << 12
+NAMING = (attrgetter, methodcaller)
+OF_LOGGING = (logging.Filterer, logging.LoggerAdapter, logging.Manager)  # they know one another, handlers, streams
+OF_LOGGERS = frozenset({"level", "disabled", "parent", "manager", "logger", "_disable"})
+WITH_STATE = ("torch.distributions.", "torch.optim.")  # whose objects keep what others may replace
+# Of whose classes nothing is asked but what is mentioned.
+PLAIN_PACKAGES = frozenset({"builtins", "abc", "typing", "types", "enum", "argparse", "dataclasses", "contextlib"})
 CACHED = type(lru_cache(lambda: None))
 TELLS_APART = frozenset(
     {"parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "_parameters", "_buffers", "id"}
@@ -91,6 +118,7 @@ TELLS_APART = frozenset(
 ATTRIBUTE_QUESTIONS = frozenset({"getattr", "hasattr"})
 OF_ENVIRONMENT = frozenset({"environ", "getenv"})
 ENVIRONMENT = vars(os)["environ"]  # read by code that is traced, not by Weft
+ABSENCE_QUESTIONS = ATTRIBUTE_QUESTIONS | {"AttributeError", "Exception", "suppress"}
 HOOKED = torch.nn.modules.module
 GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
@@ -149,6 +177,20 @@ class Location:
             return self
         return replace(self, container=None, parent=self.parent.let_go(touched))
 
+    def outermost(self) -> Location | None:
+        """The place that others can be put in: this one, or what holds its tuple; None if there is none."""
+        if not isinstance(self.container, tuple):
+            return self
+        return None if self.parent is None else self.parent.outermost()
+
+    def put_inside(self, thing: Any) -> None:
+        """Put something there, where need be with another tuple around it, if there is a place for that."""
+        if not isinstance(self.container, tuple):
+            self.put(thing)
+        elif self.parent is not None and isinstance(held := self.parent.get(), tuple):
+            items = [*held[: self.key], thing, *held[self.key + 1 :]]
+            self.parent.put_inside(tuple.__new__(type(held), items))
+
     def put(self, thing: Any) -> None:
         """Put something where the walk found this place; MISSING is nothing."""
         if self.owner is None:
@@ -172,12 +214,18 @@ class PythonState:
     generators: list[torch.Generator] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)  # of random numbers that Python or NumPy draw
     iterators: list[Location] = field(default_factory=list)
+    unbound: dict[int, tuple[dict[str, Any], set[str]]] = field(default_factory=dict)  # global names that are not there
+    bound: list[tuple[Location, Any]] = field(default_factory=list)  # methods of generators and iterators
     stand_ins: list[Location] = field(default_factory=list)
     caches: list[Any] = field(default_factory=list)  # functions that remember their results
     containers: dict[int, Any] = field(default_factory=dict)
     mentioned: set[str] = field(default_factory=set)
+    asks_all: bool = False  # code may ask for any attribute of an object
     asks_identity: bool = False  # code compares things by `is`, which may be a tensor that it is given and its own
     objects: list[tuple[Any, str, Location | None]] = field(default_factory=list)
+    hops: dict[int, int] = field(default_factory=dict)  # of objects: how many foreign ones away from what is mentioned
+    hops_now: int = 0
+    unmentioned: int = 0
     classes: dict[type, None] = field(default_factory=dict)
     namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)  # global names of code that asks for classes
     visited: dict[int, Any] = field(default_factory=dict)
@@ -191,7 +239,8 @@ class PythonState:
             places = [place for places in self.places.values() for place in places if place.registered]
             modules[0] = replace(modules[0], ties=TensorTies.of([place.get for place in places]))
         names = (fact for fact in self.names.values() if fact.key not in (touched.keys(fact.container) or ()))
-        given = (fact.without(touched) for fact in (*names, *self._of_given(touched)))
+        beside = (_beside(fact, touched) for fact in names)
+        given = (fact.without(touched) for fact in (*beside, *self._of_given(touched)) if fact is not None)
         return [*modules, *given, *setting_facts(self.mentioned)]
 
     def tells_tensors_apart(self) -> bool:
@@ -253,6 +302,22 @@ class PythonState:
         return id(tensor) in self.slots
 
 
+@contextmanager
+def standing_in(things: Iterable[tuple[Location, Any]]) -> Iterator[None]:
+    """While entered, other things are in these places, with other tuples around them where need be."""
+    before: list[tuple[Location, Any]] = []
+    try:
+        for slot, thing in things:
+            outer = slot.outermost()
+            if outer is not None and (held := outer.get()) is not MISSING:
+                before.append((outer, held))
+                slot.put_inside(thing)
+        yield
+    finally:
+        for outer, held in reversed(before):
+            outer.put(held)
+
+
 def find_state(*roots: Any) -> PythonState:
     """Walk what modules, functions and objects can reach by attribute, closure and global name."""
     state = PythonState(roots)
@@ -267,20 +332,76 @@ def find_state(*roots: Any) -> PythonState:
     seen = -1
     while seen != (seen := len(state.mentioned) + len(state.objects) + len(state.classes)):
         for thing, path, slot in list(state.objects):
-            own = attributes(thing)
-            for name in sorted(state.mentioned.intersection(own)):
-                place = Location(own, name, join(path, name), parent=slot, is_attribute=True)
-                _visit_name(state, place, own[name], 1)
+            _visit_attributes(state, thing, path, slot)
         for kind in list(state.classes):
             _visit_class(state, kind)
         if state.modules:
             _visit_settings(state)
+    for thing, path, _ in state.objects:
+        own = attributes(thing)
+        if not isinstance(thing, types.ModuleType) and type(own) is dict:
+            _visit_absent(state, own, type(thing), path or "an object")
+    for kind in state.classes:
+        _visit_absent(state, class_dictionary(kind), kind, kind.__name__)
+    for space, names in state.unbound.values():
+        name = f"a global name ({', '.join(sorted(names)[:3])})"
+        place = (AbsentNames(space), frozenset(names), name, ())
+        state.names.setdefault((identity(place[0]), place[1]), name_fact(place))
     _visit_tensor_attributes(state)
     if not OF_ENVIRONMENT.isdisjoint(state.mentioned):
         held = vars(ENVIRONMENT)
         known = (held, "_data", "the environment of the process", held["_data"])
         state.names.setdefault((id(held), "_data"), name_fact(known))
     return state
+
+
+def _visit_attributes(state: PythonState, thing: Any, path: str, slot: Location | None) -> None:
+    """Visit what code mentions of an object's attributes; all of them where library code, or a computed name, may."""
+    own, hops = attributes(thing), state.hops.get(id(thing), 0)
+    is_foreign = not isinstance(thing, types.ModuleType) and _is_foreign(type(thing))
+    names = [name for name in own if type(name) is str and name in state.mentioned]
+    _visit_some(state, (own, names, path, slot), hops)
+    if isinstance(thing, OF_LOGGING):
+        _visit_some(state, (own, OF_LOGGERS & own.keys(), path, slot), hops)
+    elif hops < MOST_HOPS and (is_foreign or (state.asks_all and not isinstance(thing, types.ModuleType))):
+        others = [name for name in own if type(name) is str and name not in state.mentioned]
+        _visit_some(state, (own, others, path, slot), hops + is_foreign)
+
+
+def _visit_some(state: PythonState, found: tuple[Any, Iterable[str], str, Location | None], hops: int) -> None:
+    """Visit attributes of an object, so many foreign ones away from what code mentions: there, no more code."""
+    own, names, path, slot = found
+    before, state.hops_now = state.hops_now, hops
+    for name in names:
+        if hops and (identity(own), name) not in state.names:
+            state.unmentioned += 1
+        if not hops or state.unmentioned <= MOST_UNMENTIONED:
+            _visit_name(state, Location(own, name, join(path, name), parent=slot, is_attribute=True), own[name], 1)
+    state.hops_now = before
+
+
+def _beside(fact: NameFact, touched: Touched) -> NameFact | None:
+    """A fact on absent names without those that code itself puts there."""
+    if not isinstance(fact.container, AbsentNames):
+        return fact
+    own = fact.container.thing
+    keys = touched.keys(own)
+    names = frozenset() if keys is None else fact.key - keys - touched.given(own)
+    return name_fact((fact.container, names, fact.path, ())) if names else None
+
+
+def _visit_absent(state: PythonState, own: dict[str, Any], kind: type, path: str) -> None:
+    """Visit names that an object or class does not have itself, where code asks for that, or finds them in a class."""
+    bases = [vars(base) for base in kind.__mro__ if base is not object]
+    asks = not ABSENCE_QUESTIONS.isdisjoint(state.mentioned)
+    names = frozenset(
+        name
+        for name in state.mentioned | IMPLICIT
+        if name not in own and (any(name in base for base in bases) or (asks and name not in IMPLICIT))
+    )
+    if names:
+        absent = AbsentNames(own)
+        state.names.setdefault((identity(absent), names), name_fact((absent, names, f"which names {path} has", ())))
 
 
 def waits_for_sizes(state: PythonState) -> bool:
@@ -310,9 +431,26 @@ def _visit_settings(state: PythonState) -> None:
 
 
 def _add_class(state: PythonState, kind: type) -> None:
-    """Add a class, and those that it is derived from, of the user's; installed ones keep their attributes."""
-    own = (base for base in kind.__mro__ if not (is_library(base) or is_installed(base.__module__)))
-    state.classes.update((base, None) for base in own)
+    """Add a class with those that it is derived from, and the class that it is of."""
+    own = _user_bases(kind)
+    state.classes.update((base, None) for base in (*own, *_user_bases(type(kind))))
+
+
+def _user_bases(kind: type) -> list[type]:
+    """A class, and those that it is derived from, that are the user's: installed ones keep their attributes."""
+    return [base for base in kind.__mro__ if not (is_library(base) or is_installed(base.__module__))]
+
+
+def _package(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]  # of some classes in C it is no text
+
+
+def _is_foreign(kind: type) -> bool:
+    """Whether code that is not walked may run on objects of a class: it may ask for attributes that nobody mentions."""
+    return any(
+        (is_library(base) or is_installed(base.__module__)) and _package(base) not in PLAIN_PACKAGES
+        for base in kind.__mro__
+    )
 
 
 def _visit_class(state: PythonState, kind: type) -> None:
@@ -330,36 +468,73 @@ def _visit_class(state: PythonState, kind: type) -> None:
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
     for name in sorted(own.keys() & IMPLICIT):
+        place = (own, name, f"{kind.__name__}.{name}", own[name])
+        state.names.setdefault((id(own), name), name_fact(place, of_class=True))
         _visit_method(state, own[name], 1)
 
 
 def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None = None) -> None:
-    if depth > DEEPEST or id(thing) in state.visited:
+    if depth > DEEPEST or id(thing) in state.visited or (state.hops_now and isinstance(thing, CODE)):
         return
     if isinstance(thing, nn.Module):
         _visit_module(state, thing, path, depth)
         return
     state.visited[id(thing)] = thing
-    if isinstance(thing, types.MethodType):
-        _visit(state, thing.__self__, path, depth)
-        _visit(state, thing.__func__, path, depth)
-    elif isinstance(thing, partial):
-        _visit(state, thing.func, path, depth + 1)
-        _visit_given(state, given(thing.args, thing.keywords), depth)
-    elif isinstance(thing, types.FunctionType):
-        _visit_function(state, thing, depth)
-        _add_containers(state, thing.__dict__)
-        if thing.__dict__:
-            state.objects.append((thing, path, slot))
-    elif isinstance(thing, types.ModuleType):
-        _add_containers(state, vars(thing))
-    elif isinstance(thing, OF_CONTAINERS):
-        if container_kind(thing.__self__) is not None:
-            _visit_name(state, Location((thing.__self__,), 0, f"{path}.__self__"), thing.__self__, depth)
-    elif isinstance(thing, torch.Generator):
-        state.generators.append(thing)
-    else:
-        _visit_object(state, thing, path, depth, slot)
+    visit = next((visit for kinds, visit in VISITS if isinstance(thing, kinds)), _visit_object)
+    visit(state, thing, path, depth, slot)
+
+
+def _visit_bound(state: PythonState, thing: types.MethodType, path: str, depth: int, _: Location | None) -> None:
+    _visit(state, thing.__self__, path, depth)
+    _visit(state, thing.__func__, path, depth)
+
+
+def _visit_partial(state: PythonState, thing: partial[Any], path: str, depth: int, _: Location | None) -> None:
+    made_of = OfPartial(thing)
+    _visit(state, thing.func, path, depth + 1, Location(made_of, "func", path))
+    _visit_given(state, given(thing.args, thing.keywords), depth, Location(made_of, "args", path))
+
+
+def _visit_python_module(state: PythonState, thing: types.ModuleType, path: str, _: int, slot: Location | None) -> None:
+    _add_containers(state, vars(thing))
+    if not is_library(thing):
+        state.objects.append((thing, path, slot))
+
+
+def _visit_reference(state: PythonState, thing: Any, path: str, depth: int, _: Location | None) -> None:
+    found = thing()
+    if isinstance(found, types.MethodType):
+        _visit(state, found, path, depth)
+    elif found is not None:
+        _visit_name(state, Location(Answered(thing), 0, path), found, depth)
+
+
+def _visit_generator(state: PythonState, thing: torch.Generator, _: str, __: int, ___: Location | None) -> None:
+    state.generators.append(thing)
+
+
+def _visit_naming(state: PythonState, thing: Any, _: str, __: int, ___: Location | None) -> None:
+    state.mentioned.update(part for name in _names_in(thing) for part in name.split("."))
+
+
+def _names_in(thing: Any) -> list[str]:
+    """The names that an attrgetter or a methodcaller asks for."""
+    _, (first, *others), *_ = thing.__reduce__()
+    names = [first, *others] if isinstance(thing, attrgetter) else [first]
+    return [name for name in names if isinstance(name, str)]
+
+
+def _visit_builtin_method(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None) -> None:
+    """Visit what a builtin method is of: `features.__setitem__`, `rows.append`, `rng.normal`, `numbers.__next__`."""
+    owner = thing.__self__
+    if owner is None or isinstance(owner, (type, types.ModuleType)):
+        return
+    if isinstance(owner, (*SOURCES, *TAKEN)) and slot is not None:
+        state.bound.append((slot, thing))
+    if isinstance(owner, SOURCES):
+        state.sources += [] if owner in OF_PROCESS else [owner]
+    elif not isinstance(owner, TAKEN):
+        _visit_name(state, Location((owner,), 0, f"{path}.__self__"), owner, depth)
 
 
 def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: Location | None) -> None:
@@ -378,11 +553,14 @@ def _visit_object(state: PythonState, thing: Any, path: str, depth: int, slot: L
     elif isinstance(thing, WRAPPED):
         own = attributes(thing)
         _add_containers(state, own)
-        _visit_name(
-            state, Location(own, "data", join(path, "data"), parent=slot, is_attribute=True), own["data"], depth + 1
-        )
+        name = "maps" if isinstance(thing, ChainMap) else "data"
+        _visit_name(state, Location(own, name, join(path, name), parent=slot, is_attribute=True), own[name], depth + 1)
     elif _is_plain_object(thing):
         state.objects.append((thing, path, slot))
+        state.hops[id(thing)] = state.hops_now
+        of_object = OfObject(thing)
+        place = (of_object, "__class__", f"the class of {path or 'an object'}", type(thing))
+        state.names.setdefault((identity(of_object), "__class__"), name_fact(place, of_class=True))
         own = attributes(thing)
         _add_containers(state, own)
         if slot is not None:
@@ -412,6 +590,16 @@ def _visit_module(state: PythonState, root: nn.Module, path: str, depth: int) ->
             for hook in list((module.__dict__.get(hooks) or {}).values()):
                 _visit(state, hook, name, depth + 1)
         _visit_code(state, type(module), "forward", depth)
+        _visit_forward(state, type(module))
+
+
+def _visit_forward(state: PythonState, kind: type) -> None:
+    """Visit where the forward of a class of modules is: somebody may put another one there."""
+    owner = next((base for base in kind.__mro__ if "forward" in vars(base)), None)
+    if owner is not None:
+        own = class_dictionary(owner)
+        place = (own, "forward", f"{owner.__name__}.forward", own["forward"])
+        state.names.setdefault((id(own), "forward"), name_fact(place, of_class=True))
 
 
 def _visit_code(state: PythonState, kind: type, entry: str, depth: int) -> None:
@@ -447,6 +635,7 @@ def _wrapped(thing: Any) -> Any:
 
 def _function(found: Any) -> types.FunctionType | None:
     found = found.fget if isinstance(found, property) else found
+    found = found.func if isinstance(found, (cached_property, partialmethod)) else found
     found = getattr(found, "__func__", found)
     if found is not None and not isinstance(found, types.FunctionType):
         found = _wrapped(found)
@@ -478,9 +667,14 @@ def _visit_container(state: PythonState, slot: Location, value: Any, depth: int)
             _visit_items(state, slot, value, depth)
     elif kind is not None or isinstance(value, BUFFERS):
         _add_containers(state, value)
+        is_read = kind is not None or (isinstance(value, np.ndarray) and value.dtype.hasobject)
+        if is_read and depth <= DEEPEST and len(value) <= LONGEST_INSIDE:
+            for item in list(value.flat if isinstance(value, np.ndarray) else value):
+                if type(item) not in SIMPLE:
+                    _visit_container(state, Location((item,), 0, f"an item of {slot.path}"), item, depth + 1)
     elif (inner := behind(value)) is not None:
         _visit_name(state, Location((inner,), 0, slot.path), inner, depth)
-    elif isinstance(value, Iterator):
+    elif isinstance(value, TAKEN):
         state.iterators.append(slot)
     elif isinstance(value, ContextVar):
         _add_context(state, value, slot.path)
@@ -491,39 +685,57 @@ def _visit_container(state: PythonState, slot: Location, value: Any, depth: int)
 
 def _visit_items(state: PythonState, slot: Location, value: Any, depth: int) -> None:
     kind = container_kind(value)
-    if slot.parent is None or (depth <= DEEPEST and kind.__len__(value) <= LONGEST_INSIDE):
+    is_outer = slot.parent is None or isinstance(slot.parent.container, (OfFunction, OfPartial))
+    if is_outer or (depth <= DEEPEST and kind.__len__(value) <= LONGEST_INSIDE):
         for name, item in list(dict.items(value) if kind is dict else enumerate(kind.__iter__(value))):
             if type(item) not in SIMPLE:
                 place = Location(value, name, f"{slot.path}[{name!r}]", parent=slot)
                 _visit_container(state, place, item, depth + 1)
+            if kind is dict and type(name) not in SIMPLE:
+                _visit_container(state, Location((name,), 0, f"a key of {slot.path}"), name, depth + 1)
     if type(value) is not kind:
         _visit(state, value, slot.path, depth + 1, slot)  # a class of the user's may have attributes too
 
 
-def _visit_function(state: PythonState, function: types.FunctionType, depth: int) -> None:
+def _visit_function(
+    state: PythonState, function: types.FunctionType, path: str, depth: int, slot: Location | None
+) -> None:
+    _add_containers(state, function.__dict__)
+    if function.__dict__:
+        state.objects.append((function, path, slot))
     state.mentioned.update(mentioned(function.__code__))
     if not NAMES.keys().isdisjoint(global_names(function.__code__)):
         state.namespaces[id(function.__globals__)] = function.__globals__
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
     state.asks_identity = state.asks_identity or compares_identity(function.__code__)
+    state.asks_all = state.asks_all or asks_by_computed_names(function.__code__)
+    space = function.__globals__
+    absent = {name for name in global_names(function.__code__) if name not in space}
+    if absent:
+        state.unbound.setdefault(id(space), (space, set()))[1].update(absent)
     made_of = OfFunction(function)
     for key, part in made_of.items():
         place = (made_of, key, f"{function.__name__}.{key}", part)
         state.names.setdefault((identity(made_of), key), name_fact(place))
     _add_containers(state, made_of)
-    for container, key, path, value in reached(function):
-        _visit_name(state, Location(container, key, path), value, depth)
-    _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth)
+    for container, key, name, value in reached(function):
+        _visit_name(state, Location(container, key, name), value, depth)
+    held = Location(made_of, "__defaults__", function.__name__)
+    _visit_given(state, given(function.__defaults__ or (), function.__kwdefaults__ or {}), depth, held)
 
 
-def _visit_given(state: PythonState, places: Iterable[Place], depth: int) -> None:
-    """Visit what functions were given before they are called: always the same, but what it holds may change."""
+def _visit_given(state: PythonState, places: Iterable[Place], depth: int, held: Location) -> None:
+    """Visit what functions were given before they are called: always the same, but what it holds may change.
+
+    The tuple of what is given by position is in the place `held`.
+    """
     for container, key, path, value in places:
+        slot = Location(container, key, path, parent=None if isinstance(container, dict) else held)
         if can_change(value) or isinstance(container, dict):
-            _visit_name(state, Location(container, key, path), value, depth)
+            _visit_name(state, slot, value, depth)
         else:
-            _visit_container(state, Location(container, key, path), value, depth)
+            _visit_container(state, slot, value, depth)
 
 
 def _visit_name(state: PythonState, slot: Location, value: Any, depth: int) -> None:
@@ -553,5 +765,20 @@ def _add_context(state: PythonState, variable: ContextVar[Any], path: str) -> No
 def _is_plain_object(thing: Any) -> bool:
     """Whether a thing is of a class of the user's, with attributes."""
     # Python itself keeps fields of dataclasses, which nobody changes once the class is there.
-    no_object = isinstance(thing, (type, types.ModuleType, Field)) or is_library(type(thing))
-    return not no_object and has_attributes(thing)
+    if isinstance(thing, (type, types.ModuleType, Field)) or not has_attributes(thing):
+        return False
+    return type(thing).__module__.startswith(WITH_STATE) or not is_library(type(thing))
+
+
+# By kind, the first that fits: how it is visited.
+Visit = Callable[[PythonState, Any, str, int, "Location | None"], None]
+VISITS: tuple[tuple[Any, Visit], ...] = (
+    (types.MethodType, _visit_bound),
+    (partial, _visit_partial),
+    (types.FunctionType, _visit_function),
+    (types.ModuleType, _visit_python_module),
+    (BUILTIN_METHODS, _visit_builtin_method),
+    (NAMING, _visit_naming),
+    (ReferenceType, _visit_reference),
+    (torch.Generator, _visit_generator),
+)
