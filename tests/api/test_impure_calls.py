@@ -45,7 +45,7 @@ def by_a_helper(x: torch.Tensor) -> torch.Tensor:
 
 
 def drawn() -> float:
-    return float(legacy.rand())
+    return float(legacy.rand(3)[0])
 
 
 def decides(x: torch.Tensor) -> torch.Tensor:
@@ -59,9 +59,9 @@ def loops(x: torch.Tensor) -> torch.Tensor:
 
 
 REFUSED = {
-    "a generator of NumPy": (lambda x: x + float(rng.normal()), "normal"),
+    "a generator of NumPy": (lambda x: x + float(rng.normal(size=1)[0]), "normal"),
     "two draws": (draws_twice, "rng.integers"),
-    "an old generator of NumPy": (by_a_helper, "legacy.rand"),
+    "an old generator of NumPy": (by_a_helper, "legacy.rand(3)"),
     "the bits of a generator": (lambda x: x + int(np.random.Generator(bits).integers(100)), "bits"),
     "a choice": (lambda x: x + own.choice([1, 2]), "choice"),
     "a branch": (decides, "own.random() < 0.5"),
@@ -104,11 +104,11 @@ def test_it_is_refused_with_its_line_and_nothing_has_been_drawn(name: str) -> No
 
 def test_with_a_fallback_each_call_draws_as_eager_does() -> None:
     ours, theirs = (np.random.default_rng(3) for _ in range(2))
-    hybrid = weft.hybridize(lambda x: x + float(ours.normal()), fallback="eager")
+    hybrid = weft.hybridize(lambda x: x + float(ours.normal(size=1)[0]), fallback="eager")
     with pytest.warns(UserWarning, match="runs imperatively"):
         found = [hybrid(torch.zeros(1, dtype=torch.float64)).item()]
     found += [hybrid(torch.zeros(1, dtype=torch.float64)).item() for _ in range(2)]
-    assert found == [theirs.normal() for _ in range(3)]
+    assert found == [theirs.normal(size=1)[0] for _ in range(3)]
 
 
 @pytest.mark.parametrize("way", ["argument", "attribute"])
@@ -120,7 +120,7 @@ def test_generators_and_iterators_that_are_given_are_refused_too(way: str) -> No
 
         def forward(self, x: torch.Tensor, source: Any = None, drawn: bool = True) -> torch.Tensor:
             if drawn:
-                return x + float((source or self.rng).normal())
+                return x + float((source or self.rng).normal(size=1)[0])
             return x + next(source or self.numbers)
 
     net = weft.hybridize(Noisy())
@@ -217,7 +217,7 @@ def test_logs_and_warnings_may_ask_for_the_time(caplog: pytest.LogCaptureFixture
 def test_a_step_refuses_a_loss_that_draws_and_trains_nothing() -> None:
     net = nn.Linear(2, 1)
     before = net.weight.detach().clone()
-    loss = lambda out, y: ((out - y) ** 2).mean() * float(rng.random())  # noqa: E731
+    loss = lambda out, y: ((out - y) ** 2).mean() * float(rng.random(1)[0])  # noqa: E731
     with pytest.raises(weft.UnsupportedError, match="draws random numbers in Python"):
         weft.step(net, loss, torch.optim.SGD(net.parameters(), 0.1))(torch.ones(3, 2), torch.ones(3, 1))
     assert torch.equal(net.weight, before)

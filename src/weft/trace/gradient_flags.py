@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from weft.ir.graph import Place
+from weft.trace.interception.capture import is_stand_in
 from weft.trace.interception.refusals import refuse
 
 
@@ -68,7 +69,7 @@ def made_leaves(inputs: Iterable[GivenTensor], leaves: Sequence[Any]) -> list[tu
     return [
         (number, leaf)
         for number, leaf in enumerate(leaves)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf and id(leaf) not in given
+        if is_stand_in(leaf) and leaf.requires_grad and leaf.is_leaf and id(leaf) not in given
     ]
 
 

@@ -190,7 +190,7 @@ def trace_program(request: Request) -> Traced:
 def _drawing_nothing(request: Request) -> Traced:
     """Refuse programs that no other call could run: what they ask for, or count, is another thing each time."""
     state = request.state
-    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_reads, request)))
+    traced = without_impure_calls(state, partial(without_draws, state.sources, partial(_with_draws, request)))
     if traced.kept:
         numbers = [entry.number for entry in traced.numbers]
         effects = Effects(traced.kept, numbers, traced.constants)
@@ -202,6 +202,19 @@ def _next(request: Request) -> Effects:
     """What a call would leave in Python now, where everything is as it would be then."""
     found = traced_once(replace(request, numbers=frozenset(), places=(), state=request.walk(*request.state.roots)))
     return Effects(found.kept, [entry.number for entry in found.numbers], found.constants)
+
+
+def _with_draws(request: Request) -> Traced:
+    """Refuse a program that is another one when what Python draws is written into it: code looks at what it is."""
+    traced = _with_reads(request)
+    drawn = [(entry.later, entry.number) for entry in traced.numbers if isinstance(entry.later, Draw)]
+    if drawn:
+        numbers = tuple(number for _, number in drawn)
+        state, indexed = request.walk(*request.state.roots), traced.counted_index
+        written = replace(request, numbers=frozenset(), draws_written=numbers, state=state, counted_index=indexed)
+        if not _is_same(traced, _trace(written), drawn=True):
+            refuse("python draw", drawn[0][0].place)
+    return traced
 
 
 def _with_reads(request: Request) -> Traced:
@@ -266,9 +279,12 @@ def _all_fixed(traced: Traced, request: Request) -> Traced:
     return replace(traced, fixed=request.numbers)
 
 
-def _is_same(free: Traced, fixed: Traced) -> bool:
-    """Whether a program with free numbers becomes, with today's numbers written in, the one traced with them."""
-    numbers = {entry.value: entry.number for entry in free.numbers if not isinstance(entry.later, Draw)}
+def _is_same(free: Traced, fixed: Traced, *, drawn: bool = False) -> bool:
+    """Whether a program with free numbers becomes, with today's numbers written in, the one traced with them.
+
+    With `drawn` numbers that were drawn are written in too.
+    """
+    numbers = {entry.value: entry.number for entry in free.numbers if drawn or not isinstance(entry.later, Draw)}
     pairs = [(free.graph, fixed.graph)]
     if free.gradient is not None and fixed.gradient is not None:
         pairs.append((free.gradient.graph, fixed.gradient.graph))

@@ -125,6 +125,7 @@ class Request:
     numbers: frozenset[int] = frozenset()
     result_types: ResultTypes = field(default_factory=ResultTypes)
     draws: bool = True  # it may draw random numbers; where other threads do so meanwhile, it may not
+    draws_written: tuple[float, ...] | None = None  # what another trace has drawn is written in: to compare with that
     around: Around = field(default_factory=Around)
     keeps_gradients: bool = True  # tensors that are left in attributes of modules carry them, as results do
     walk: Callable[..., PythonState] = find_state  # finds `state` again, where it may have changed
@@ -193,9 +194,8 @@ class Tracer:
         self.sizes = SizeSymbols(self.interception, self.recorder, VaryingSizes(request.varying, request.ties))
         self.trace.sizes = self.sizes.found
         self._packed = PackedSequences(self.interception.empty, self._elements)
-        places = request.state.places
-        sources = request.state.sources if request.draws else ()
-        self._drawn = DrawnSources(sources, lambda one: places.get(id(one), ()), self._add_draw)
+        self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
+        self._written = None if request.draws_written is None else iter(request.draws_written)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
         self._tensor_index = TensorIndex(self.recorder, lambda index: self._elements(index) is None)
         self.memory = ReplacedMemory(self.recorder)
@@ -220,14 +220,18 @@ class Tracer:
         self._generators = OwnGenerators((*self.request.state.generators, *drawn))
         settings = left_settings()
         try:
-            self._drawn.put()
-            names = builtin_names(self.request.state.namespaces.values())
-            with self.interception, printing(self.printed), names, checkpoints_as_autograd_sees():
+            names = builtin_names(self.request.state.namespaces.values(), self.request.state.naming)
+            with (
+                self._drawn.standing_in(),
+                self.interception,
+                printing(self.printed),
+                names,
+                checkpoints_as_autograd_sees(),
+            ):
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
             self._drawn.finish()
         finally:
-            self._drawn.take_back()
             self._drawn.restore()
             left = left_settings()
             if left != settings:
@@ -346,6 +350,8 @@ class Tracer:
         return stand_in
 
     def _add_draw(self, draw: Draw, number: float) -> Any:
+        if self._written is not None:
+            return next(self._written, number)
         return self.add_later(draw, number, draw.method)
 
     def add_later(self, later: Draw | NumberRead, number: float, name: str, expression: Any = None) -> Any:

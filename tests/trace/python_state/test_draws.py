@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.ways import Refused, Work, difference
+from tests.ways import Refused, Work, assert_every_way, difference
 from torch import nn
 
 import weft
@@ -223,13 +226,95 @@ def test_a_global_generator_is_drawn_from() -> None:
     assert isinstance(GLOBAL, np.random.Generator)
 
 
-def test_a_generator_in_a_tuple_is_refused() -> None:
-    pair = (random.Random(0), 1)
-    before = pair[0].getstate()
+def test_a_generator_in_a_tuple_is_drawn_from_at_each_run() -> None:
+    pair, other = (random.Random(0), 1), random.Random(0)
+    hybrid = weft.hybridize(lambda x: x * pair[0].random())
+    for _ in range(3):
+        assert hybrid(torch.ones(1, dtype=torch.float64)).item() == other.random()
+    assert type(pair[0]) is random.Random
 
-    def body(x: torch.Tensor) -> Any:
-        return x * pair[0].random()
 
-    with pytest.raises(weft.UnsupportedError, match="random numbers in Python"):
-        weft.hybridize(body)(torch.ones(1))
-    assert pair[0].getstate() == before
+def numbers_of(text: str, **names: Any) -> Callable[[], Work]:
+    """Code in a module of its own, as a user's is."""
+
+    def made() -> Work:
+        space: dict[str, Any] = {"random": random, "np": np, "torch": torch, **names}
+        exec(f"def f(x):\n    {text}\n", space)
+        return Work(space["f"], [((torch.ones(2, 3, dtype=torch.float64),), {}) for _ in range(4)])
+
+    return made
+
+
+OF_THE_PROCESS = {
+    "random": numbers_of("return x * random.random()"),
+    "a range": numbers_of("return x * random.uniform(2, 3)"),
+    "a whole number": numbers_of("return x * random.randint(2, 30)"),
+    "gauss": numbers_of("return x + random.gauss(0, 1)"),
+    "rand": numbers_of("return x + np.random.rand()"),
+    "normal": numbers_of("return x + np.random.normal(2, 3)"),
+    "several": numbers_of("a = random.random(); return x * a + np.random.rand() - random.random() * a, a"),
+    "an imported name": numbers_of("return x * draw()", draw=random.random),
+    "an imported name of NumPy": numbers_of("return x * draw()", draw=np.random.rand),
+    "an imported method": numbers_of("return x * draw(0, 1)", draw=random.gauss),
+    "a partial function": numbers_of("return x * draw()", draw=partial(random.uniform, 1, 2)),
+    "a fraction": numbers_of("return x * float(np.random.rand()) + float(random.randint(1, 9))"),
+    "a whole part": numbers_of("return x * int(random.random() * 100)"),
+}
+OF_METHODS = {
+    "a builtin method": lambda: random.Random(0).random,
+    "a method": lambda: partial(random.Random(0).gauss, 0, 1),
+    "a method of NumPy": lambda: np.random.default_rng(0).normal,
+    "an old one of NumPy": lambda: np.random.RandomState(0).rand,
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_PROCESS)
+def test_functions_of_the_process_s_generators_draw_at_each_run(name: str) -> None:
+    assert_every_way(OF_THE_PROCESS[name], "library", "hybridize", "lazy")
+
+
+@pytest.mark.parametrize("name", OF_METHODS)
+def test_methods_of_generators_draw_at_each_run(name: str) -> None:
+    def make() -> Work:
+        draw = OF_METHODS[name]()
+        return Work(lambda x: x * draw(), [((torch.ones(2),), {}) for _ in range(4)])
+
+    assert_every_way(make, "library")
+
+
+LOOKS = {
+    "a class": numbers_of("return x * 2 if isinstance(random.random(), float) else x"),
+    "a text": numbers_of("seen.append(str(random.random())); return x * 2", seen=[]),
+    "a branch": numbers_of("return x * 2 if random.random() < 0.5 else x"),
+    "a size": numbers_of("return x.sum() + torch.ones(random.randint(2, 3))"),
+    "an array": numbers_of("return x + torch.from_numpy(np.random.rand(3))"),
+    "a choice": numbers_of("return x * random.choice([1, 2])"),
+    "a seed": numbers_of("random.seed(3); return x * random.random()"),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_code_that_looks_at_what_it_drew_is_refused(name: str) -> None:
+    assert_every_way(LOOKS[name], "library", refused=("library",))
+
+
+READ, WRITE = os.pipe()  # objects that other threads change would be taken for changed by the code
+
+
+def draw_beside() -> None:
+    os.write(WRITE, b"f" if type(random.random()) is float else b"?")
+
+
+def draws_beside_a_thread(x: torch.Tensor) -> torch.Tensor:
+    first = random.random()
+    thread = threading.Thread(target=draw_beside)
+    thread.start()
+    thread.join(30)
+    return x * first * random.random()
+
+
+def test_other_threads_draw_meanwhile_and_the_functions_are_put_back() -> None:
+    functions = random.random, np.random.rand
+    assert weft.hybridize(draws_beside_a_thread)(torch.ones(2)).shape == (2,)
+    assert set(os.read(READ, 100)) == {ord("f")}
+    assert (random.random, np.random.rand) == functions

@@ -9,10 +9,13 @@ tensor then.
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from threading import Lock
-from types import MappingProxyType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import Any
 
 import torch
@@ -97,19 +100,44 @@ def number_of(thing: Any) -> Any:
 
 
 OF_BATCH_NORM: Mapping[str, Any] = MappingProxyType({"float": number_of})
+
+
+def whole_of(*given: Any, **keywords: Any) -> Any:
+    """The builtin `int`, of what stands for a number what stands for its whole part."""
+    if len(given) == 1 and not keywords and isinstance(given[0], (torch.SymInt, torch.SymFloat)):
+        return torch.sym_int(given[0])
+    return int(*given, **keywords)
+
+
+def fraction_of(*given: Any) -> Any:
+    """The builtin `float`, of what stands for a number what stands for it as a fraction."""
+    if len(given) == 1 and isinstance(given[0], (torch.SymInt, torch.SymFloat)):
+        return torch.sym_float(given[0])
+    return float(*given)
+
+
 NAMES: Mapping[str, Any] = MappingProxyType({"type": ClassOf(), "id": identity_of, "print": print_later})
+# These are classes: what stands for them is a function, and stands there only where all code of a module calls them.
+CALLED: Mapping[str, Any] = MappingProxyType({"float": fraction_of, "int": whole_of})
+_WITH_NULL = 1  # of an argument of LOAD_GLOBAL: a call follows
 _lock = Lock()
 _in_use: dict[int, int] = {}  # how many traces have put the names into a namespace, by its identity
 
 
 def is_builtin_name(thing: Any) -> bool:
     """Whether a thing stands under the name of a builtin while code is traced."""
-    return type(thing) is ClassOf or thing is identity_of or thing is number_of or thing is print_later
+    own = (identity_of, number_of, fraction_of, whole_of, print_later)
+    return type(thing) is ClassOf or any(thing is known for known in own)
 
 
 @contextmanager
-def builtin_names(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
-    """While entered, global names of these namespaces that would be builtins know of stand-ins."""
+def builtin_names(
+    namespaces: Iterable[dict[str, Any]], naming: Mapping[int, frozenset[str]] = MappingProxyType({})
+) -> Iterator[None]:
+    """While entered, global names of these namespaces that would be builtins know of stand-ins.
+
+    `naming` says which of `CALLED` code of a namespace does something else with than to call them.
+    """
     batch_norm = vars(torch.nn.modules.batchnorm)
     spaces = [*(space for space in namespaces if space is not batch_norm), batch_norm]
     with _lock:
@@ -117,6 +145,9 @@ def builtin_names(namespaces: Iterable[dict[str, Any]]) -> Iterator[None]:
             _in_use[id(space)] = _in_use.get(id(space), 0) + 1
             for name, known in _names_of(space).items():
                 space.setdefault(name, known)
+            others = CALLED.keys() if space is not batch_norm else frozenset[str]()
+            for name in others - _named(space) - naming.get(id(space), frozenset()) if others else ():
+                space.setdefault(name, CALLED[name])
     try:
         yield
     finally:
@@ -133,6 +164,33 @@ def _names_of(space: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _take_away(space: dict[str, Any]) -> None:
-    for name, known in _names_of(space).items():
+    for name, known in (*_names_of(space).items(), *CALLED.items()):
         if space.get(name) is known:
             del space[name]
+
+
+def _named(space: dict[str, Any]) -> frozenset[str]:
+    """Which of these classes code of a module does something else with than to call them."""
+    codes: list[CodeType] = []
+    for thing in list(space.values()):
+        members = list(vars(thing).values()) if isinstance(thing, type) else [thing]
+        for member in members:
+            found = member.fget if isinstance(member, property) else member
+            found = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+            codes += [found.__code__] if isinstance(found, FunctionType) else []
+    return frozenset().union(*map(named_classes, codes))
+
+
+@cache
+def named_classes(code: CodeType) -> frozenset[str]:
+    """Which of these classes a piece of code names without a call; all of them where that cannot be told."""
+    if sys.version_info < (3, 11):
+        return frozenset(CALLED)
+    inner = [named_classes(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    own = {
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.argval in CALLED
+        and not (step.opname == "LOAD_GLOBAL" and step.arg is not None and step.arg & _WITH_NULL)
+    }
+    return frozenset(own).union(*inner)

@@ -2,7 +2,8 @@
 
 While code is traced, another object stands in the places of each generator that it has: what it draws are inputs of the
 program, which each run draws from the generator itself. A number that decides something, an array, and whatever else is
-asked of a generator are refused: each run would need another program.
+asked of a generator are refused: each run would need another program. The functions of the modules `random` and
+`numpy.random`, which draw from generators of the process, are followed in the thread that traces.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import get_ident
+from functools import partial
+from threading import Lock, get_ident, local
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +25,7 @@ import torch
 from weft.ir.graph import Place
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
-from weft.trace.python_state.reachable import Location
+from weft.trace.python_state.reachable import OF_PROCESS, SOURCES, Location, PythonState, standing_in
 
 # What gives one number: a Python int or float, where it is asked for no array.
 _NAMES = """
@@ -85,6 +89,7 @@ class DrawnFrom:
         self._last = pickle.dumps(self._before)
         self._copy = copy.deepcopy(source)
         self._thread = get_ident()
+        self._is_shared = source in OF_PROCESS  # others may draw from it meanwhile
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -96,27 +101,35 @@ class DrawnFrom:
             return getattr(own["_source"], name)
         if name not in NUMBERS or not hasattr(own["_source"], name):
             refuse("python draw", user_place(), detail=name)
+        return partial(self._draw, name)
 
-        def draw(*arguments: Any, **keywords: Any) -> Any:
-            place = user_place()
-            self.check(place)
-            named = dict(zip(keywords, _fixed(keywords.values()), strict=True))
-            found = Draw(self._source, name, _fixed(arguments), named, place)
-            number = found.drawn_from(self._copy)
-            if type(number) not in (int, float):
-                refuse("python draw", place, detail=name)
-            return self._drawn(found, number)
+    def method(self, name: str) -> Callable[..., Any]:
+        """Stands for a method of the generator."""
 
-        return draw
+        def drawing(*arguments: Any, **keywords: Any) -> Any:
+            return getattr(self, name)(*arguments, **keywords)
+
+        return drawing
+
+    def _draw(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        place = user_place()
+        self.check(place)
+        named = dict(zip(keywords, _fixed(keywords.values()), strict=True))
+        found = Draw(self._source, name, _fixed(arguments), named, place)
+        number = found.drawn_from(self._copy)
+        if type(number) not in (int, float):
+            refuse("python draw", place, detail=name)
+        return self._drawn(found, number)
 
     def check(self, place: Place | None) -> None:
         """Refuse what others have drawn from the generator meanwhile, by a way that is not followed."""
-        if pickle.dumps(state_of(self._source)) != self._last:
+        if not self._is_shared and pickle.dumps(state_of(self._source)) != self._last:
             refuse("python draw", place)
 
     def restore(self) -> None:
         """Leave the generator as tracing found it."""
-        set_state(self._source, self._before)
+        if not self._is_shared:
+            set_state(self._source, self._before)
 
 
 def _fixed(given: Iterable[Any]) -> tuple[Any, ...]:
@@ -128,43 +141,99 @@ def _fixed(given: Iterable[Any]) -> tuple[Any, ...]:
 
 
 class DrawnSources:
-    """Stand-ins for all generators that code reaches by places that can hold another object."""
+    """Stand-ins for all generators that code reaches by places that can hold another object, and for the process's."""
 
-    def __init__(
-        self, sources: Iterable[Any], places: Callable[[Any], Sequence[Location]], drawn: Callable[[Draw, Any], Any]
-    ) -> None:
-        known = [one for one in sources if not isinstance(one, (random.SystemRandom, np.random.BitGenerator))]
-        self._stand_ins = {id(one): (one, DrawnFrom(one, drawn)) for one in known}
-        self._places = [(place, one, stand_in) for one, stand_in in self._stand_ins.values() for place in places(one)]
+    def __init__(self, state: PythonState, drawn: Callable[[Draw, Any], Any]) -> None:
+        bound = [(slot, method) for slot, method in state.bound if isinstance(method.__self__, SOURCES)]
+        self._names = [
+            (module, name)
+            for module in (random, np.random)
+            for name in sorted(NUMBERS & state.mentioned)
+            if getattr(vars(module).get(name), "__self__", None) in OF_PROCESS
+        ]
+        owners = [method.__self__ for _, method in bound]
+        owners += [vars(module)[name].__self__ for module, name in self._names]
+        self._stand_ins: dict[int, DrawnFrom] = {}
+        for one in (*state.sources, *owners):
+            if not isinstance(one, (random.SystemRandom, np.random.BitGenerator)) and id(one) not in self._stand_ins:
+                with suppress(Exception):  # one that cannot be copied: what it draws is refused
+                    self._stand_ins[id(one)] = DrawnFrom(one, drawn)
+        self._entries: list[tuple[Location, Any]] = [
+            (place, self._stand_ins[id(one)])
+            for one in {id(one): one for one in state.sources}.values()
+            if id(one) in self._stand_ins
+            for place in state.places.get(id(one), ())
+        ]
+        self._entries += [
+            (slot, self._stand_ins[id(method.__self__)].method(method.__name__))
+            for slot, method in bound
+            if id(method.__self__) in self._stand_ins
+        ]
 
     def stand_in(self, thing: Any) -> Any:
         """What stands for an argument, if it is such a generator."""
-        found = self._stand_ins.get(id(thing))
-        return thing if found is None else found[1]
+        return self._stand_ins.get(id(thing), thing)
 
-    def put(self) -> None:
-        """Put them where the generators are."""
-        for place, _, stand_in in self._places:
-            if not isinstance(place.container, tuple):
-                place.put(stand_in)
-
-    def take_back(self) -> None:
-        """Put the generators back where they were."""
-        for place, source, _ in self._places:
-            if not isinstance(place.container, tuple):
-                place.put(source)
+    @contextmanager
+    def standing_in(self) -> Iterator[None]:
+        """While entered, they are where the generators are."""
+        with standing_in(self._entries), following(self._names, self):
+            yield
 
     def finish(self) -> None:
         """Refuse draws that were not followed."""
-        for _, stand_in in self._stand_ins.values():
+        for stand_in in self._stand_ins.values():
             stand_in.check(None)
 
     def restore(self) -> None:
         """Leave the generators as tracing found them."""
-        for _, stand_in in self._stand_ins.values():
+        for stand_in in self._stand_ins.values():
             stand_in.restore()
 
 
 def is_drawn_from(thing: Any) -> bool:
     """Whether a thing stands for a generator while code is traced."""
     return type(thing) is DrawnFrom
+
+
+_tracing = local()
+_lock = Lock()
+_in_use: dict[tuple[str, str], int] = {}  # how many traces follow a function that draws from the process's generators
+
+
+class Followed:
+    """Stands under the name of such a function: where a thread traces its trace draws, elsewhere the function does."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__, self.__self__ = function.__name__, function.__self__
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Draw."""
+        sources = getattr(_tracing, "sources", None)
+        function = self.function
+        if sources is not None:
+            stand_in = sources.stand_in(function.__self__)
+            function = stand_in.method(function.__name__) if is_drawn_from(stand_in) else function
+        return function(*arguments, **keywords)
+
+
+@contextmanager
+def following(names: Sequence[tuple[ModuleType, str]], sources: DrawnSources) -> Iterator[None]:
+    """While entered, these functions of Python modules are followed, in this thread by these sources."""
+    before, _tracing.sources = getattr(_tracing, "sources", None), sources
+    keys = [(module.__name__, name) for module, name in names]
+    with _lock:
+        for (module, name), key in zip(names, keys, strict=True):
+            if not _in_use.setdefault(key, 0):
+                setattr(module, name, Followed(vars(module)[name]))
+            _in_use[key] += 1
+    try:
+        yield
+    finally:
+        _tracing.sources = before
+        with _lock:
+            for (module, name), key in zip(names, keys, strict=True):
+                _in_use[key] -= 1
+                if not _in_use[key]:
+                    setattr(module, name, vars(module)[name].function)

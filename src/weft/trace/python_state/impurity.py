@@ -33,7 +33,7 @@ from weft.owners import Owner, owner_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.draws import set_state, state_of
-from weft.trace.python_state.reachable import TAKEN, Location, PythonState, standing_in
+from weft.trace.python_state.reachable import OF_PROCESS, TAKEN, Location, PythonState, standing_in
 
 Found = TypeVar("Found")
 
@@ -58,6 +58,7 @@ NAMES = frozenset(
     SFC64 PCG64 MT19937 Philox
     """.split()
 )
+MOVING = frozenset({"random", "getrandbits", "seed", "setstate"})  # what a generator of Python's does in C
 # Where these ask for the time, or read a file, it is for a log, a warning or an import.
 ASIDE = ("logging", "warnings", "linecache", "tokenize", "traceback", "importlib", "inspect", "threading")
 
@@ -229,7 +230,7 @@ class _Look:
         if not _same_numpy(self._numpy, state):
             self._numpy = state
             self.places.append(user_place())
-        elif event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random):
+        elif event == "c_call" and getattr(called, "__self__", None) is OF_PROCESS[0] and called.__name__ in MOVING:
             self.places.append(user_place())
 
 

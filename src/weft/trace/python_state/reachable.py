@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from weft.trace.interception.builtin_names import NAMES
+from weft.trace.interception.builtin_names import CALLED, NAMES, named_classes
 from weft.trace.interception.capture import is_stand_in
 from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.containers import (
@@ -101,8 +101,7 @@ TAKEN: tuple[Any, ...] = (
     np.random.SeedSequence,
     *DIGESTS,
 )  # what gives something else each time
-OF_CYTHON = type(np.random.default_rng(0).normal)
-BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType, OF_CYTHON)
+BUILTIN_METHODS = (types.BuiltinMethodType, types.MethodWrapperType)
 CODE = (types.FunctionType, types.MethodType, types.ModuleType, partial, type, nn.Module)
 MOST_HOPS, MOST_UNMENTIONED = 2, 1 << 12
 NAMING = (attrgetter, methodcaller)
@@ -228,6 +227,7 @@ class PythonState:
     unmentioned: int = 0
     classes: dict[type, None] = field(default_factory=dict)
     namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)  # global names of code that asks for classes
+    naming: dict[int, frozenset[str]] = field(default_factory=dict)  # classes of builtins that this code names
     visited: dict[int, Any] = field(default_factory=dict)
     looked_into: dict[int, Any] = field(default_factory=dict)
     homes: dict[int, tuple[Location, bool]] = field(default_factory=dict)  # of a container, where it or its object is
@@ -463,7 +463,7 @@ def _visit_class(state: PythonState, kind: type) -> None:
             _visit_tensor(state, Location(own, name, path, owner=kind), value)
             continue
         state.names.setdefault((id(own), name), name_fact((own, name, path, value), of_class=True))
-        if type(value) in SIMPLE or container_kind(value):
+        if type(value) in SIMPLE or container_kind(value) or isinstance(value, (*SOURCES, *TAKEN)):
             _visit_container(state, Location(own, name, path, owner=kind), value, 1)
         elif _visit_method(state, value, 1) is None:
             _visit(state, value, path, 1)
@@ -484,7 +484,11 @@ def _visit(state: PythonState, thing: Any, path: str, depth: int, slot: Location
     visit(state, thing, path, depth, slot)
 
 
-def _visit_bound(state: PythonState, thing: types.MethodType, path: str, depth: int, _: Location | None) -> None:
+def _visit_bound(state: PythonState, thing: types.MethodType, path: str, depth: int, slot: Location | None) -> None:
+    if isinstance(thing.__self__, SOURCES) and slot is not None:
+        state.bound.append((slot, thing))
+        if thing.__self__ in OF_PROCESS:
+            return
     _visit(state, thing.__self__, path, depth)
     _visit(state, thing.__func__, path, depth)
 
@@ -704,14 +708,19 @@ def _visit_function(
     if function.__dict__:
         state.objects.append((function, path, slot))
     state.mentioned.update(mentioned(function.__code__))
-    if not NAMES.keys().isdisjoint(global_names(function.__code__)):
+    names = frozenset(global_names(function.__code__))
+    if names & (NAMES.keys() | CALLED.keys()):
         state.namespaces[id(function.__globals__)] = function.__globals__
+    if names & CALLED.keys() and named_classes(function.__code__):
+        state.naming[id(function.__globals__)] = state.naming.get(
+            id(function.__globals__), frozenset()
+        ) | named_classes(function.__code__)
     if binds_globals(function.__code__):
         _add_containers(state, function.__globals__)
     state.asks_identity = state.asks_identity or compares_identity(function.__code__)
     state.asks_all = state.asks_all or asks_by_computed_names(function.__code__)
     space = function.__globals__
-    absent = {name for name in global_names(function.__code__) if name not in space}
+    absent = {name for name in names if name not in space} - NAMES.keys() - CALLED.keys()
     if absent:
         state.unbound.setdefault(id(space), (space, set()))[1].update(absent)
     made_of = OfFunction(function)
