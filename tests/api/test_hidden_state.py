@@ -523,3 +523,10 @@ def test_other_threads_go_on_with_an_iterator_while_code_is_traced() -> None:
     weft.hybridize(function)(torch.ones(2))
     assert found == [*range(len(found))]
     assert len(found) >= 1
+
+
+def test_a_parameter_that_an_object_holds_is_given_back_itself() -> None:
+    holder = types.SimpleNamespace(weight=nn.Parameter(torch.ones(4)))
+    hybrid = weft.hybridize(lambda x: (x * 2, [holder.weight, holder.weight.detach()]))
+    for _ in range(3):
+        assert hybrid(torch.ones(2))[1][0] is holder.weight
