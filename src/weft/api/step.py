@@ -52,7 +52,8 @@ from weft.trace.interception.capture import (
     tree_map_only,
 )
 from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
-from weft.trace.python_state.reachable import Location, PythonState, find_state
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.traced import Traced
 

@@ -17,7 +17,8 @@ from weft.trace.interception.capture import PLAIN_TYPES
 from weft.trace.python_state.containers import MISSING, Touched
 from weft.trace.python_state.counters import number_at
 from weft.trace.python_state.given_objects import NONE_APART, containers_of
-from weft.trace.python_state.reachable import Fact, Location, PythonState
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import Fact, PythonState
 from weft.trace.python_state.tensor_facts import Asked, IsOwn, has_lazy_bit, resolved
 from weft.trace.signature import memory_key, tensor_change, tensor_key
 from weft.trace.traced import Traced

@@ -38,7 +38,8 @@ from weft.runtime.memory_layout import (
 )
 from weft.runtime.shared_code import shared_library
 from weft.trace.python_state.facts import HOOKS, REGISTRIES, ModuleFacts, NameFact, SettingFact, can_change
-from weft.trace.python_state.reachable import Fact, Location
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import Fact
 
 MOST_DIMENSIONS = 5  # sizes of more dimensions lie in memory of their own
 DICTIONARIES = (dict, OrderedDict)

@@ -16,7 +16,7 @@ from weft.programs.parts import ProgramParts, StateTensor
 from weft.programs.structure import Branch, CallStructure, FixedLeaf, LeafPort, Node, describe, ports
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.given_objects import FlatArguments
-from weft.trace.python_state.reachable import Location
+from weft.trace.python_state.locations import Location
 from weft.trace.python_state.trees import REFERENCES, GivenLeaf, TensorLeaf
 from weft.trace.signature import memory_key
 from weft.trace.traced import Traced

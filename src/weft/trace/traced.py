@@ -29,7 +29,8 @@ from weft.trace.python_state.draws import Draw
 from weft.trace.python_state.effects import Kept, KeptConstant, OwnNumber, Rebound
 from weft.trace.python_state.facts import content
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
-from weft.trace.python_state.reachable import Location, PythonState, find_state
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import PythonState, find_state
 from weft.trace.python_state.retracing import (
     Effects,
     Noting,

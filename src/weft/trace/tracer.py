@@ -61,7 +61,8 @@ from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
 from weft.trace.python_state.given_objects import FlatArguments
 from weft.trace.python_state.impurity import Refusing
-from weft.trace.python_state.reachable import SOURCES, Location, PythonState, find_state
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import SOURCES, PythonState, find_state
 from weft.trace.python_state.retracing import Noting
 from weft.trace.python_state.tensor_facts import (
     ATTRIBUTES,

@@ -15,7 +15,7 @@ import torch
 
 from weft.api.optimizers.rules import Form, Group, Tensors, UpdateRule
 from weft.trace.interception.capture import count_up
-from weft.trace.python_state.reachable import Location
+from weft.trace.python_state.locations import Location
 
 NARROW = (torch.float16, torch.bfloat16)
 

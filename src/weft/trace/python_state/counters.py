@@ -17,7 +17,7 @@ import torch
 
 from weft.trace.python_state.containers import MISSING, put
 from weft.trace.python_state.effects import REFILLED, Rebound
-from weft.trace.python_state.reachable import Location
+from weft.trace.python_state.locations import Location
 
 LARGEST = 1 << 62
 

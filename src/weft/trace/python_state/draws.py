@@ -25,7 +25,8 @@ import torch
 from weft.ir.graph import Place
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
-from weft.trace.python_state.reachable import OF_PROCESS, SOURCES, Location, PythonState, standing_in
+from weft.trace.python_state.locations import Location, standing_in
+from weft.trace.python_state.reachable import OF_PROCESS, SOURCES, PythonState
 
 # What gives one number: a Python int or float, where it is asked for no array.
 _NAMES = """

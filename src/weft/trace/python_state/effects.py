@@ -42,7 +42,8 @@ from weft.trace.python_state.containers import (
 )
 from weft.trace.python_state.facts import APART, BUFFERS, SIMPLE, buffer_of
 from weft.trace.python_state.given_objects import kind_of_object
-from weft.trace.python_state.reachable import Location, PythonState
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import PythonState
 from weft.trace.python_state.trees import (
     TakenApart,
     can_be_changed,

@@ -33,7 +33,8 @@ from weft.owners import Owner, owner_of
 from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.python_state.draws import set_state, state_of
-from weft.trace.python_state.reachable import OF_PROCESS, TAKEN, Location, PythonState, standing_in
+from weft.trace.python_state.locations import Location, standing_in
+from weft.trace.python_state.reachable import OF_PROCESS, TAKEN, PythonState
 
 Found = TypeVar("Found")
 

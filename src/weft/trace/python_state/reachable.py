@@ -13,8 +13,7 @@ import os
 import random
 import types
 from collections import ChainMap, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import Field, dataclass, field, replace
 from functools import cached_property, lru_cache, partial, partialmethod
@@ -32,7 +31,6 @@ from weft.trace.interception.builtin_names import CALLED, NAMES, named_classes
 from weft.trace.interception.capture import is_stand_in
 from weft.trace.interception.refusals import unmaterialised
 from weft.trace.python_state.containers import (
-    MISSING,
     AbsentNames,
     Answered,
     OfContext,
@@ -46,7 +44,6 @@ from weft.trace.python_state.containers import (
     has_attributes,
     identity,
     look,
-    put,
 )
 from weft.trace.python_state.facts import (
     APART,
@@ -66,6 +63,7 @@ from weft.trace.python_state.facts import (
     name_fact,
     setting_facts,
 )
+from weft.trace.python_state.locations import Location
 from weft.trace.python_state.names import (
     Place,
     asks_by_computed_names,
@@ -123,82 +121,6 @@ GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
 Fact = ModuleFacts | NameFact | SettingFact
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Location:
-    """A place that holds a tensor: an entry of a dictionary or list, or a closure's cell.
-
-    One inside of what another place holds is looked for there: runs may put other things in that place.
-    """
-
-    container: Any
-    key: Any
-    path: str
-    registered: bool = False
-    owner: type | None = None  # the class whose attributes the dictionary is
-    parent: Location | None = None
-    is_attribute: bool = False  # of what the parent holds, or was given; else an item of it
-    given: int | None = None  # it is in a container among the arguments of each call, the one with this number
-
-    def get(self) -> Any:
-        """What is there now: a tensor, unless somebody put something else there."""
-        return look(self.holder(), self.key)
-
-    def at(self, key: Any) -> Location:
-        """Another place in the same container."""
-        return replace(self, key=key, path=f"{key!r} of {self.path}")
-
-    def is_at(self, other: Location) -> bool:
-        """Whether it is the same place."""
-        return identity(self.container) == identity(other.container) and bool(self.key == other.key)
-
-    def holder(self, given: Sequence[Any] = ()) -> Any:
-        """What this place is in now, in a call with these containers among its arguments."""
-        if self.given is not None:
-            return attributes(given[self.given]) if self.is_attribute else given[self.given]
-        if self.parent is None:
-            return self.container
-        held = self.parent.get()
-        return attributes(held) if self.is_attribute and has_attributes(held) else held
-
-    def chain(self) -> list[Location]:
-        """The places from this one out."""
-        return [self, *(self.parent.chain() if self.parent is not None else ())]
-
-    def moves(self, touched: Touched) -> bool:
-        """Whether runs put other things here, or in a place that this one is inside of."""
-        return any(slot.key in touched.given(slot.container) for slot in self.chain())
-
-    def let_go(self, touched: Touched) -> Location:
-        """The same without what is inside of places that runs give other things."""
-        if self.parent is None or not self.parent.moves(touched):
-            return self
-        return replace(self, container=None, parent=self.parent.let_go(touched))
-
-    def outermost(self) -> Location | None:
-        """The place that others can be put in: this one, or what holds its tuple; None if there is none."""
-        if not isinstance(self.container, tuple):
-            return self
-        return None if self.parent is None else self.parent.outermost()
-
-    def put_inside(self, thing: Any) -> None:
-        """Put something there, where need be with another tuple around it, if there is a place for that."""
-        if not isinstance(self.container, tuple):
-            self.put(thing)
-        elif self.parent is not None and isinstance(held := self.parent.get(), tuple):
-            items = [*held[: self.key], thing, *held[self.key + 1 :]]
-            self.parent.put_inside(tuple.__new__(type(held), items))
-
-    def put(self, thing: Any) -> None:
-        """Put something where the walk found this place; MISSING is nothing."""
-        if self.owner is None:
-            put(self.container, self.key, thing)
-        # Through the class: it has to know that an attribute has changed.
-        elif thing is MISSING:
-            delattr(self.owner, self.key)
-        else:
-            setattr(self.owner, self.key, thing)
 
 
 @dataclass(slots=True, eq=False)
@@ -300,22 +222,6 @@ class PythonState:
     def may_write(self, tensor: torch.Tensor) -> bool:
         """Whether a program may write into this tensor: each run has to find the one that is there then."""
         return id(tensor) in self.slots
-
-
-@contextmanager
-def standing_in(things: Iterable[tuple[Location, Any]]) -> Iterator[None]:
-    """While entered, other things are in these places, with other tuples around them where need be."""
-    before: list[tuple[Location, Any]] = []
-    try:
-        for slot, thing in things:
-            outer = slot.outermost()
-            if outer is not None and (held := outer.get()) is not MISSING:
-                before.append((outer, held))
-                slot.put_inside(thing)
-        yield
-    finally:
-        for outer, held in reversed(before):
-            outer.put(held)
 
 
 def find_state(*roots: Any) -> PythonState:

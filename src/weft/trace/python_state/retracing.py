@@ -27,7 +27,8 @@ from weft.trace.python_state.containers import Touched
 from weft.trace.python_state.counters import NumberLeaf
 from weft.trace.python_state.effects import Kept, KeptConstant, Rebound
 from weft.trace.python_state.facts import content
-from weft.trace.python_state.reachable import Location, PythonState
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import PythonState
 from weft.trace.python_state.trees import REFERENCES, TensorLeaf
 
 READING = """

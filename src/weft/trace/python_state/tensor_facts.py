@@ -21,7 +21,7 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import is_of_user, user_place
 from weft.trace.python_state.containers import MISSING
 from weft.trace.python_state.facts import brief, content
-from weft.trace.python_state.reachable import Location
+from weft.trace.python_state.locations import Location
 
 # Python functions of PyTorch between what is asked and who asks.
 BETWEEN = tuple(

@@ -28,7 +28,8 @@ from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import attributes, has_attributes, look, slots
 from weft.trace.python_state.draws import is_drawn_from
 from weft.trace.python_state.facts import SIMPLE, WHOLE
-from weft.trace.python_state.reachable import Location, PythonState
+from weft.trace.python_state.locations import Location
+from weft.trace.python_state.reachable import PythonState
 
 LEAVES = frozenset({torch.Tensor, torch.nn.Parameter, bool, int, float, complex, str, bytes, type(None)})
 ROWS = (list, tuple, deque)
