@@ -40,3 +40,14 @@ def test_the_strides_of_a_result_are_eagers(name):
     program = weft.hybridize(function)
     assert program(*arguments).stride() == expected.stride()
     assert program(*arguments).stride() == expected.stride()
+
+
+def test_a_kernel_may_leave_out_what_its_rule_gives() -> None:
+    norm = torch.nn.BatchNorm1d(4)
+    x = torch.randn(4, 2).t()
+    hybrid = weft.hybridize(lambda x: norm(x * 1.0), whole=True)
+    norm.eval()
+    expected = norm(x * 1.0)
+    assert hybrid(x).stride() == expected.stride()
+    norm.train()
+    assert hybrid(x).stride() == norm(x * 1.0).stride()
