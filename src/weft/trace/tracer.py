@@ -209,8 +209,7 @@ class Tracer:
     def run(self) -> Trace:
         """Run the function on stand-ins of its tensor arguments; its result is taken apart by `give`."""
         flat = FlatArguments(self.request.arguments, self.request.keywords, self.request.apart)
-        leaves = flat.leaves
-        self.sizes.start(leaves)
+        self.sizes.start(leaves := flat.leaves)
         self._stand_in_for(leaves)
         for number, slot in enumerate(self.request.places):
             place_stand_in(slot, self._add_place(slot, f"place{number}"))
@@ -222,13 +221,8 @@ class Tracer:
         settings = left_settings()
         try:
             names = builtin_names(self.request.state.namespaces.values(), self.request.state.naming)
-            with (
-                self._drawn.standing_in(),
-                self.interception,
-                printing(self.printed),
-                names,
-                checkpoints_as_autograd_sees(),
-            ):
+            sources, checkpoints = self._drawn.standing_in(), checkpoints_as_autograd_sees()
+            with sources, self.interception, printing(self.printed), names, checkpoints:
                 self.result = self.request.function(*self.copies.arguments, **self.copies.keywords)
             self._random.finish()
             self._drawn.finish()
@@ -351,9 +345,8 @@ class Tracer:
         return stand_in
 
     def _add_draw(self, draw: Draw, number: float) -> Any:
-        if self._written is not None:
-            return next(self._written, number)
-        return self.add_later(draw, number, draw.method)
+        written = self._written
+        return self.add_later(draw, number, draw.method) if written is None else next(written, number)
 
     def add_later(self, later: Draw | NumberRead, number: float, name: str, expression: Any = None) -> Any:
         """Add a number that is there just before a run, or in it; with an `expression`, it is computed of others."""
