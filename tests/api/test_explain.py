@@ -10,6 +10,7 @@ import weft
 from weft.config import overrides
 
 
+@pytest.mark.usefixtures("exact_sizes")
 def test_programs_and_the_reasons_for_them_are_listed(by_library: None) -> None:
     net = weft.hybridize(nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
     net(torch.randn(2, 4))

@@ -284,6 +284,7 @@ ARGUMENTS = [
 ]
 
 
+@pytest.mark.usefixtures("exact_sizes")
 @pytest.mark.parametrize(("make", "sentence"), ARGUMENTS)
 def test_what_differs_in_an_argument_is_named(make: Any, sentence: str, x: torch.Tensor) -> None:
     function = weft.hybridize(lambda x: x * 2)
@@ -325,6 +326,7 @@ def test_modes_are_named(x: torch.Tensor) -> None:
     ]
 
 
+@pytest.mark.usefixtures("exact_sizes")
 def test_more_programs_than_the_limit_warn_once_and_drop_the_least_recently_used() -> None:
     function = weft.hybridize(lambda x: x * 2)
     sizes = range(1, MOST_PROGRAMS + 1)
