@@ -138,7 +138,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "weight = torch.ones(2)\nf = weft.hybridize(lambda x: x * weight)\nf(weight.requires_grad_())",
     ),
     "python draw": (
-        "import random\n\nf = weft.hybridize(lambda x: x * random.random())\nf(torch.ones(2))",
+        "import random\n\nf = weft.hybridize(lambda x: x * 2 if random.random() < 2 else x)\nf(torch.ones(2))",
         "f = weft.hybridize(lambda x: x * torch.rand(()))\nf(torch.ones(2))",
     ),
     "impure call": (

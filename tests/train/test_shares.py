@@ -225,6 +225,7 @@ def test_measured_shares_on_devices_of_speeds_3_to_1_give_1_8_times_the_throughp
     assert sum(equal) / sum(measured) >= 1.8  # 2.0 but for the first steps
 
 
+@pytest.mark.filterwarnings("ignore:weft. a step of Throttled has more than 32 programs")  # its clock goes on
 def test_a_useless_second_device_is_left_out_and_costs_at_most_5_percent(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -562,11 +562,8 @@ class Tracer:
                 if unmaterialised(item):
                     raise refuse_unmaterialised(self.request.name)
                 return item
-            return (
-                self.recorder.state_of(item).tensor
-                if id(item) not in self._captured
-                else self._captured[id(item)].tensor
-            )
+            known = self._captured.get(id(item))
+            return self.recorder.state_of(item).tensor if known is None else known.tensor
         if type(item) is Noting:
             item.looked_at = True  # PyTorch reads it without asking it
         if type(item) in (list, tuple, Noting):
@@ -654,9 +651,8 @@ class Tracer:
             if self.recorder.varies and has_symbols((arguments, keywords)):
                 with self.interception.plainly():
                     found = result_by_symbols(target, arguments)
-                if found is not None:
-                    return found
-                return self._by_rule(operator, target, arguments, keywords)  # kernels are asked in the trace beside
+                # Kernels are asked in the trace beside.
+                return self._by_rule(operator, target, arguments, keywords) if found is None else found
             with self.interception.plainly():
                 row = row_by_rule(target, arguments, keywords)
             if row is not None:
@@ -665,8 +661,9 @@ class Tracer:
             correct = CORRECTIONS.get(target)
             with self.interception.plainly():
                 right = result if correct is None else correct(result, arguments)
-                right = correct_strides(operator, right, arguments, keywords)
-                return as_kernel(operator, target, (arguments, keywords), right)
+                return as_kernel(
+                    operator, target, (arguments, keywords), correct_strides(operator, right, arguments, keywords)
+                )
 
         return run
 
@@ -690,15 +687,13 @@ class Tracer:
         stand_in, _ = self.interception.stand_in(data)
         dress_result(stand_in)
         constant = self.recorder.emit("constant", (), kind_of(stand_in), tensor=data)
-        fresh = self.recorder.copy(constant)
-        self.recorder.add_result(stand_in, fresh)
+        self.recorder.add_result(stand_in, self.recorder.copy(constant))
         return stand_in
 
     def place(self) -> Place | None:
         """The user's line that runs, or in a backward the one that its operators come from."""
         if (number := running_autograd_number()) is not None:
             return self._places.get(number)
-        place = user_place()
-        if place is not None:
+        if (place := user_place()) is not None:
             self._places[next_autograd_number() - 1] = place
         return place

@@ -257,6 +257,8 @@ class WholeStep:
             self._loss_fn = loss_fn
             clip_norm = self._options.clip_norm
             self._step = step(self._net, _mean_of(loss_fn), self._optimizer, clip_norm=clip_norm, whole=True)
+            # What ran before must not decide how a step rounds: a run that goes on ends with the same bits.
+            self._step.sizes_vary = False
         loss: torch.Tensor = self._step(*(x if isinstance(x, Fields) else (x,)), y)
         if self._options.scheduler is not None and self._options.scheduler_every == "step":
             self._options.scheduler.step()
