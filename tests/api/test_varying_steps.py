@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
+from weft.api.varying import COMPARED_CALLS, FIRST_CALLS, Turns
 
 __all__ = ["poisoned"]
 BATCHES = ((32,), (32,), (7,), (13,), (32,), (9,), (50,), (3,))
@@ -207,3 +208,15 @@ def test_options_hold_for_all_sizes(options: dict[str, Any]) -> None:
 def test_deterministic_steps_have_a_program_for_each_size() -> None:
     step = train_both(CASES["perceptron"], deterministic=True)
     assert not list(step.varying)
+
+
+@pytest.mark.parametrize(("by_python", "is_pythons"), [(0.5, True), (2.0, False)])
+def test_the_faster_of_program_and_python_goes_on(by_python: float, is_pythons: bool) -> None:
+    turns = Turns()
+    for number in range(FIRST_CALLS + COMPARED_CALLS):
+        assert not turns.are_pythons
+        turns.note(100.0 if number < FIRST_CALLS else 3.0, 3.0, by_python=False)
+    for _ in range(COMPARED_CALLS):
+        assert turns.are_pythons  # to be compared
+        turns.note(by_python, 1.0, by_python=True)
+    assert turns.are_pythons == is_pythons

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import is_
+from time import perf_counter
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -33,7 +35,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
-from weft.api.varying import Shapes, Sizes, VaryingPrograms
+from weft.api.varying import Shapes, Sizes, VaryingProgram, VaryingPrograms
 from weft.errors import UnsupportedError, UsageError, WeftError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
@@ -99,6 +101,7 @@ class Step(Hybrid):
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
+        self._turn: tuple[VaryingProgram, float] | None = None  # of this call: by the program, or by Python
         self._entries: dict[str, tuple[Guarded[Program], Entry] | None] = {}  # by the form of a round
         self._calls = 0  # since the last update
         self._round: _Round | None = None
@@ -216,9 +219,11 @@ class Step(Hybrid):
 
     def _differentiate(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
+        self._turn = None
         ready = self._program_of(current, arguments, keywords)
         if ready is None:
-            with self.rare.running(self._key_of(self._call_of(current, arguments, keywords))):
+            key = self._key_of(self._call_of(current, arguments, keywords))
+            with self.rare.running(key), self._taking_turns(by_python=True):
                 return self._imperatively(arguments, keywords)
         found, inputs = ready
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
@@ -227,7 +232,8 @@ class Step(Hybrid):
         if not self._calls:
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
         try:
-            with interrupts_after():  # what is written, handed out and counted changes together
+            # What is written, handed out and counted changes together.
+            with self._taking_turns(by_python=False), interrupts_after():
                 losses, gradients = found.run(inputs, arguments, keywords)
                 self._hand_out(current, gradients)
         except RefusedError:
@@ -325,13 +331,22 @@ class Step(Hybrid):
         self._entries[current.form] = None if entry is None else (found, entry)
         return found, found.inputs(leaves)
 
+    @contextmanager
+    def _taking_turns(self, *, by_python: bool) -> Iterator[None]:
+        """Note how long a batch of sizes that vary takes."""
+        turn, begin = self._turn, perf_counter()
+        yield
+        if turn is not None:
+            turn[0].turns.note(perf_counter() - begin, turn[1], by_python=by_python)
+
     def _made_for(self, call: FlatCall) -> Guarded[Program] | None:
         """A program for a call that no exact one takes; None where it is worth none."""
         key = self._key_of(call)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is None:
             return self._trace(call, always=self.task.deterministic)
-        return None if varying.is_too_large(call.leaves) else varying.guarded
+        self._turn = (varying, varying.work(call.leaves))
+        return None if varying.is_too_large(call.leaves) or varying.turns.are_pythons else varying.guarded
 
     def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
         given = (*arguments, *current.numbers.values(), current.form)
