@@ -96,7 +96,9 @@ def twice(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.usefixtures("by_library")
 class TestPrograms:
-    def test_the_second_size_makes_a_program_that_all_later_ones_run(self) -> None:
+    def test_the_second_size_makes_a_program_that_all_later_ones_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # On a busy machine a closer program would be worth it.
+        monkeypatch.setattr("weft.api.varying.VaryingProgram.is_worth_less", lambda *_: False)
         hybrid = weft.hybridize(lambda x: x.mean(0))
         with torch.no_grad():
             for size in (3, 5, *range(2, 17)):

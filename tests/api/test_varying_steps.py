@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.api.varying import COMPARED_CALLS, FIRST_CALLS, Turns
+from weft.api.pace import SAMPLES, WARM, Pace
 
 __all__ = ["poisoned"]
 BATCHES = ((32,), (32,), (7,), (13,), (32,), (9,), (50,), (3,))
@@ -210,13 +210,17 @@ def test_deterministic_steps_have_a_program_for_each_size() -> None:
     assert not list(step.varying)
 
 
-@pytest.mark.parametrize(("by_python", "is_pythons"), [(0.5, True), (2.0, False)])
-def test_the_faster_of_program_and_python_goes_on(by_python: float, is_pythons: bool) -> None:
-    turns = Turns()
-    for number in range(FIRST_CALLS + COMPARED_CALLS):
-        assert not turns.are_pythons
-        turns.note(100.0 if number < FIRST_CALLS else 3.0, 3.0, by_python=False)
-    for _ in range(COMPARED_CALLS):
-        assert turns.are_pythons  # to be compared
-        turns.note(by_python, 1.0, by_python=True)
-    assert turns.are_pythons == is_pythons
+@pytest.mark.parametrize(("seconds", "is_pythons"), [(0.5, True), (2.0, False)])
+def test_the_faster_of_program_and_python_goes_on_for_what_there_is_to_compute(
+    seconds: float, is_pythons: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("weft.api.pace.perf_counter", lambda: clock[0])
+    pace = Pace(with_gradients=False)
+    for number in range(WARM + 2 * SAMPLES):
+        by_python = pace.is_for_python()
+        assert by_python == (number >= WARM and (number - WARM) % 2 == 1)
+        work = 1.0 if by_python else 3.0
+        with pace.timed(by_python=by_python, work=work):
+            clock[0] += work * (seconds if by_python else 1.0)
+    assert pace.is_for_python() == is_pythons

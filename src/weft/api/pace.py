@@ -1,8 +1,9 @@
-"""Settle by the clock whether calls that values decide in run by paths or by Python: both are timed on such calls.
+"""Settle by the clock whether calls run by a program or by Python: both are timed on calls as they come.
 
-A path has to be entered and left at each decision. On a few numbers that takes longer than the operators that it saves.
-So some of the calls that come are timed: a few by paths, as many by Python, of which the better half counts. Where
-paths are slower Python runs the calls from then on, until ever more of them have gone by.
+A path has to be entered and left at each decision: on a few numbers that takes longer than the operators that it saves.
+A step of many sizes computes sums over what lies beyond a size. So some of the calls that come are timed: a few by
+programs, as many by Python, of which the better half counts. Where programs are slower Python runs the calls from then
+on, until ever more of them have gone by.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from weakref import WeakKeyDictionary
 from weft.trace.signature import Key
 
 SAMPLES = 8  # of each way
-WARM = 8  # calls by paths, before any is timed: what is traced and bound meanwhile
-SLOWER = 1.0  # times as long as Python a path may take
+WARM = 8  # calls by programs, before any is timed: what is traced and bound meanwhile
+SLOWER = 1.0  # times as long as Python a program may take
 WITH_GRADIENTS = 1.6  # the same where a backward follows, which is one program
 FEWEST_BY_PYTHON = 2_000  # calls, until both are timed again; each time that Python was right ten times as many
 MOST_BY_PYTHON = 2_000_000
 
 
 class Pace:
-    """The pace of the calls of one signature; any thread may call."""
+    """The pace of calls that are alike; any thread may call."""
 
     def __init__(self, *, with_gradients: bool) -> None:
         self._limit = WITH_GRADIENTS if with_gradients else SLOWER
@@ -36,12 +37,12 @@ class Pace:
 
     def _begin(self) -> None:
         self._warm = WARM
-        self._paths: list[float] = []
+        self._programs: list[float] = []
         self._python: list[float] = []
 
     @property
     def is_settled(self) -> bool:
-        """Whether paths have turned out to be faster."""
+        """Whether programs have turned out to be faster."""
         return len(self._python) >= SAMPLES and not self.by_python
 
     def is_for_python(self) -> bool:
@@ -51,14 +52,14 @@ class Pace:
             if self.by_python == 0:
                 self._begin()
             return True
-        return not self._warm and len(self._python) < len(self._paths) and len(self._python) < SAMPLES
+        return not self._warm and len(self._python) < len(self._programs) and len(self._python) < SAMPLES
 
     @contextmanager
-    def timed(self, *, by_python: bool) -> Iterator[None]:
-        """Time a call that one of both runs."""
+    def timed(self, *, by_python: bool, work: float = 1.0) -> Iterator[None]:
+        """Time a call that one of both runs; `work` is what it has to compute, where calls differ in that."""
         begin = perf_counter()
         yield
-        seconds = perf_counter() - begin
+        seconds = (perf_counter() - begin) / work
         with self._lock:
             if self.by_python > 0 or self.is_settled:
                 return
@@ -66,14 +67,14 @@ class Pace:
                 self._python.append(seconds)
             elif self._warm:
                 self._warm -= 1
-            elif len(self._paths) < SAMPLES:
-                self._paths.append(seconds)
-            if len(self._python) >= SAMPLES and len(self._paths) >= SAMPLES:
+            elif len(self._programs) < SAMPLES:
+                self._programs.append(seconds)
+            if len(self._python) >= SAMPLES and len(self._programs) >= SAMPLES:
                 self._settle()
 
     def _settle(self) -> None:
-        paths, python = (sum(sorted(times)[: SAMPLES // 2]) for times in (self._paths, self._python))
-        if paths > self._limit * python:
+        programs, python = (sum(sorted(times)[: SAMPLES // 2]) for times in (self._programs, self._python))
+        if programs > self._limit * python:
             self.by_python = self._next_by_python
             self._next_by_python = min(10 * self._next_by_python, MOST_BY_PYTHON)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import is_
-from time import perf_counter
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -35,7 +35,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
-from weft.api.varying import Shapes, Sizes, VaryingProgram, VaryingPrograms
+from weft.api.varying import Shapes, Sizes, VaryingPrograms
 from weft.errors import UnsupportedError, UsageError, WeftError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
@@ -101,7 +101,7 @@ class Step(Hybrid):
         self.task = task
         self.optimizer = optimizer
         self._kept = OptimizerState(optimizer, task.rule) if task.rule is not None else None
-        self._turn: tuple[VaryingProgram, float] | None = None  # of this call: by the program, or by Python
+        self._timed: Callable[..., AbstractContextManager[None]] = _not_timed  # this call, by the program or by Python
         self._entries: dict[str, tuple[Guarded[Program], Entry] | None] = {}  # by the form of a round
         self._calls = 0  # since the last update
         self._round: _Round | None = None
@@ -219,11 +219,11 @@ class Step(Hybrid):
 
     def _differentiate(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
-        self._turn = None
+        self._timed = _not_timed
         ready = self._program_of(current, arguments, keywords)
         if ready is None:
             key = self._key_of(self._call_of(current, arguments, keywords))
-            with self.rare.running(key), self._taking_turns(by_python=True):
+            with self.rare.running(key), self._timed(by_python=True):
                 return self._imperatively(arguments, keywords)
         found, inputs = ready
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
@@ -233,7 +233,7 @@ class Step(Hybrid):
             self.optimizer.zero_grad()  # before the program runs, so that it may use the memory again
         try:
             # What is written, handed out and counted changes together.
-            with self._taking_turns(by_python=False), interrupts_after():
+            with self._timed(by_python=False), interrupts_after():
                 losses, gradients = found.run(inputs, arguments, keywords)
                 self._hand_out(current, gradients)
         except RefusedError:
@@ -331,22 +331,16 @@ class Step(Hybrid):
         self._entries[current.form] = None if entry is None else (found, entry)
         return found, found.inputs(leaves)
 
-    @contextmanager
-    def _taking_turns(self, *, by_python: bool) -> Iterator[None]:
-        """Note how long a batch of sizes that vary takes."""
-        turn, begin = self._turn, perf_counter()
-        yield
-        if turn is not None:
-            turn[0].turns.note(perf_counter() - begin, turn[1], by_python=by_python)
-
     def _made_for(self, call: FlatCall) -> Guarded[Program] | None:
         """A program for a call that no exact one takes; None where it is worth none."""
         key = self._key_of(call)
         varying = None if self.rare.is_often(key) else self._find_varying(key, call)
         if varying is None:
             return self._trace(call, always=self.task.deterministic)
-        self._turn = (varying, varying.work(call.leaves))
-        return None if varying.is_too_large(call.leaves) or varying.turns.are_pythons else varying.guarded
+        if varying.is_too_large(call.leaves):
+            return None
+        self._timed = partial(varying.pace.timed, work=varying.work(call.leaves))
+        return None if varying.pace.is_for_python() else varying.guarded
 
     def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
         given = (*arguments, *current.numbers.values(), current.form)
@@ -552,6 +546,12 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     clipping = Clipping(clip_norm, clip_value)
     task = TrainingTask(net, loss, rule, clipping, accumulate, deterministic, memory == "low")
     return Step(task, optimizer, HybridOptions(whole=whole, check=check))
+
+
+def _not_timed(*, by_python: bool) -> AbstractContextManager[None]:
+    """Run a call whose way is settled."""
+    del by_python
+    return nullcontext()
 
 
 def _name(thing: Any) -> str:

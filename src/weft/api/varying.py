@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from weft.api.pace import Pace
 from weft.api.sized_calls import SizedCalls
 from weft.errors import InternalError, WeftError
 from weft.guards.guarded import Guarded
@@ -35,8 +36,6 @@ LEAST_TOP = 16  # the sizes of the smallest program
 MOST_AHEAD = 2  # times the next power of two: the largest size of what grows by one at each call
 LEAST_AHEAD = 256
 LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
-FIRST_CALLS = 2  # of a program, which may be slower
-COMPARED_CALLS = 6  # by a program, and by Python, before the faster one goes on
 MOST_PROGRAMS = 16  # of one kind of call
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
@@ -44,31 +43,6 @@ Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
 Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
 Ties = Mapping[SizeSpot, SizeTie]
 Make = Callable[[Shapes, Sizes, Ties], tuple[Traced, Guarded[Program] | None]]
-
-
-class Turns:
-    """The seconds that calls took by a program and by Python, for what they had to compute: the faster one goes on."""
-
-    def __init__(self) -> None:
-        self._seconds = {True: 0.0, False: 0.0}
-        self._work = {True: 0.0, False: 0.0}
-        self._calls = {True: 0, False: 0}
-
-    def note(self, seconds: float, work: float, *, by_python: bool) -> None:
-        """Count a call; the first ones by the program may be slower than later ones."""
-        self._calls[by_python] += 1
-        if by_python or self._calls[by_python] > FIRST_CALLS:
-            self._seconds[by_python] += seconds
-            self._work[by_python] += work
-
-    @property
-    def are_pythons(self) -> bool:
-        """Whether Python runs the next call: to be compared, or because it is faster."""
-        if self._calls[False] < FIRST_CALLS + COMPARED_CALLS:
-            return False
-        if self._calls[True] < COMPARED_CALLS:
-            return True
-        return self._seconds[True] * self._work[False] < self._seconds[False] * self._work[True]
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +61,7 @@ class VaryingProgram:
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _shares: dict[tuple[int, ...], float] = field(default_factory=dict)
-    turns: Turns = field(default_factory=Turns)
+    pace: Pace = field(default_factory=lambda: Pace(with_gradients=False))
     calls: SizedCalls = field(init=False)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from weft.ir.sharing import sources
 from weft.ir.types import TensorType, TupleType
 from weft.passes.pipeline import run_pipeline
 from weft.runtime.compiled_graph import CompiledGraph
-from weft.runtime.path_graph import PathDecision, PathGraph, Segment
+from weft.runtime.path_graph import PathDecision, PathGraph, PathSegment
 from weft.trace.decisions import Decision
 
 Compile = Callable[..., CompiledGraph]  # as weft.compile.pipeline.compile_graph
@@ -57,7 +57,7 @@ HANDED_ON = "handed_on"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class SegmentPart:
     """What one segment computes, in order; what it reads of earlier ones; what is handed on or asked for."""
 
     values: tuple[Value, ...]
@@ -108,9 +108,9 @@ class PathCut:
             if isinstance(value.type, TupleType):  # its parts can be handed on, the whole cannot
                 waiting += self._items.get(value, [])
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SegmentPart]:
         """What each segment computes: from the last one on, as each says what it reads of those before it."""
-        found: list[Part] = []
+        found: list[SegmentPart] = []
         read: set[Value] = set()
         for number in reversed(range(len(self._decisions) + 1)):
             if number == len(self._decisions):
@@ -131,7 +131,7 @@ class PathCut:
         """Whether a segment that wants a value makes it: it is its own, or a view of what others have made."""
         return self._segment[value] == number or (self._segment[value] >= 0 and _is_made_again(value))
 
-    def _part(self, number: int, gives: Sequence[Value]) -> Part:
+    def _part(self, number: int, gives: Sequence[Value]) -> SegmentPart:
         made: set[Value] = set()
         reads: set[Value] = set()
         waiting = [*gives, *self._effects[number]]
@@ -145,7 +145,7 @@ class PathCut:
             else:
                 reads.add(value)
         in_order = self._order.__getitem__
-        return Part(tuple(sorted(made, key=in_order)), tuple(sorted(reads, key=in_order)), tuple(gives))
+        return SegmentPart(tuple(sorted(made, key=in_order)), tuple(sorted(reads, key=in_order)), tuple(gives))
 
 
 def _is_made_again(value: Value) -> bool:
@@ -160,7 +160,7 @@ def compile_path(
     cut = PathCut(graph, decisions)
     lasting = {value: place for place, value in enumerate(graph.inputs) if value in weights}
     places = {value: place for place, value in enumerate(graph.inputs)}
-    segments: list[Segment] = []
+    segments: list[PathSegment] = []
     for number, part in enumerate(cut.parts()):
         takes = tuple(places[value] for value in part.reads)
         for value in part.gives:
@@ -172,11 +172,11 @@ def compile_path(
             asked = decisions[number]
             of = tuple(places[value] for value in asked.values)
             decision = PathDecision(of, asked.ask, asked.outcome, asked.read)
-        segments.append(Segment(run, takes, gives, decision))
+        segments.append(PathSegment(run, takes, gives, decision))
     return PathGraph(graph, places, segments, draws=cut.draws)
 
 
-def _segment_graph(graph: Graph, part: Part) -> Graph:
+def _segment_graph(graph: Graph, part: SegmentPart) -> Graph:
     """A segment as a graph of its own: what earlier segments have made goes in."""
     given = {*graph.inputs}
     entries = {value: Value("input", (), value.type, name=HANDED_ON) for value in part.reads if value not in given}

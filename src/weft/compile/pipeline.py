@@ -31,7 +31,7 @@ from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute
 from weft.runtime.compiled_graph import CompiledGraph, NativeRegion, unsure_inputs
 from weft.runtime.differentiable import DifferentiableExecutable, Forward
-from weft.runtime.differentiable_backward import BackwardAgain, BackwardGraph, Keep, Tangents
+from weft.runtime.differentiable_backward import AgainOf, BackwardAgain, BackwardGraph, Keep, Tangents
 from weft.runtime.machine import machine_model
 from weft.runtime.path_graph import PathGraph
 from weft.runtime.process_memory import keep_freed_memory
@@ -89,20 +89,31 @@ def compile_traced(
         return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward))
     gradient = traced.gradient
 
+    whole = _forward(traced, gradient, simplified(gradient.graph))
+    backward_of, again_of = _backwards(gradient.derivatives, lock, keeper)
+    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_forward, again_of))
+
+
+def _backwards(
+    derivatives: Derivatives, lock: RLock, keeper: Keeper
+) -> tuple[Callable[[Tangents], BackwardGraph], AgainOf]:
+    """Give what finds the backwards of a forward, or of a backward that is differentiated, when they are asked for.
+
+    The other side of the lock is a thread that traces this program's forward or another backward; tracing never waits
+    for a thread that waits for this lock.
+    """
+
     def backward_of(tangents: Tangents) -> BackwardGraph:
-        # The other side of this lock is a thread that traces this program's forward or another backward; tracing
-        # never waits for a thread that waits for this lock.
         with lock:
-            found = gradient.backward(tangents)
+            found = derivatives.backward(tangents)
         kept = keeper(found.kept) if found.kept else None
-        return run_pipeline(found.graph), gradient.saved_positions(found), found.gradients, kept
+        return run_pipeline(found.graph), derivatives.positions(found), found.gradients, kept
 
     def again_of(tangents: Tangents, asking: frozenset[int]) -> BackwardAgain:
-        with lock:  # as above
-            return _again(gradient.derivatives, tangents, asking, lock, keeper)
+        with lock:
+            return _again(derivatives, tangents, asking, lock, keeper)
 
-    whole = _forward(traced, gradient, simplified(gradient.graph))
-    return Compiled(graph, DifferentiableExecutable(whole, backward_of, compile_forward, again_of))
+    return backward_of, again_of
 
 
 def _again(
@@ -110,18 +121,8 @@ def _again(
 ) -> BackwardAgain:
     """Give the backward that is differentiated again; callers hold the lock."""
     found = derivatives.again(tangents, asking)
-    backward, following = found.backward, found.derivatives
-
-    def backward_of(tangents: Tangents) -> BackwardGraph:
-        with lock:
-            further = following.backward(tangents)
-        kept = keeper(further.kept) if further.kept else None
-        return run_pipeline(further.graph), following.positions(further), further.gradients, kept
-
-    def again_of(tangents: Tangents, asking: frozenset[int]) -> BackwardAgain:
-        with lock:
-            return _again(following, tangents, asking, lock, keeper)
-
+    backward = found.backward
+    backward_of, again_of = _backwards(found.derivatives, lock, keeper)
     return BackwardAgain(
         run_pipeline(backward.graph),
         derivatives.positions(backward),
@@ -166,7 +167,7 @@ def _compile_varying(traced: Traced, lock: RLock, forward_results: int) -> Compi
     saved = [result.value for result in gradient.graph.results[len(gradient.graph.results) - len(gradient.saved) :]]
 
     def backward_of(tangents: Tangents) -> BackwardGraph:
-        with lock:  # as above
+        with lock:  # as in `_backwards`
             found = gradient.backward(tangents)
         positions = gradient.saved_positions(found)
         roots = [root for root, tangent in zip(gradient.roots, tangents, strict=True) if tangent is not None]

@@ -48,7 +48,7 @@ class PathDecision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class PathSegment:
     """One program of a path: places in the frame of what it takes and gives; without a `run` it computes nothing."""
 
     run: CompiledGraph | None
@@ -113,7 +113,9 @@ class PathGraph:
     capture = ""
     is_one_region = False
 
-    def __init__(self, graph: Graph, places: Mapping[Value, int], segments: Sequence[Segment], *, draws: bool) -> None:
+    def __init__(
+        self, graph: Graph, places: Mapping[Value, int], segments: Sequence[PathSegment], *, draws: bool
+    ) -> None:
         """`places` are where in the frame values are; `draws` whether anything is drawn."""
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.types: tuple[Type, ...] = tuple(root.type for root in self.roots)

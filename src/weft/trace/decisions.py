@@ -26,7 +26,7 @@ MOST_ELEMENTS = 256  # of a list
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Computed:
+class ComputedNumber:
     """A number that Python computes of numbers that were read, and which of the trace's numbers it is."""
 
     number: int
@@ -43,7 +43,7 @@ class NumberRead:
     number: int
     kind: type
     symbol: Any = None
-    computed: list[Computed] = field(default_factory=list)
+    computed: list[ComputedNumber] = field(default_factory=list)
     conditions: tuple[Condition, ...] = ()
 
     def value(self, numbers: Sequence[Any]) -> Any:

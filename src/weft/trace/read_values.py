@@ -13,7 +13,7 @@ from weft.trace.decisions import (
     ASKED,
     MOST_ELEMENTS,
     OPERATOR_ASKS,
-    Computed,
+    ComputedNumber,
     Decision,
     Decisions,
     NumberRead,
@@ -107,7 +107,7 @@ class ReadValues:
         leaf, read = found
         numbers = self._tracer.trace.numbers
         number = leaf.value([entry.number for entry in numbers])
-        read.computed.append(Computed(len(numbers), leaf))
+        read.computed.append(ComputedNumber(len(numbers), leaf))
         self._tracer.add_later(NumberRead(len(numbers), type(number)), number, "computed", expression)
 
     def decisions(self) -> tuple[Decision, ...]:

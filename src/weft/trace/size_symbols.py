@@ -26,7 +26,7 @@ class TracedSize:
 
 
 @dataclass(frozen=True, slots=True)
-class VaryingSizes:
+class AskedSizes:
     """Dimensions of arguments that are symbols, and which of them are made of others."""
 
     dimensions: Mapping[int, frozenset[int]]
@@ -36,7 +36,7 @@ class VaryingSizes:
 class SizeSymbols:
     """The symbols of one trace, in the order in which they were needed."""
 
-    def __init__(self, interception: Interception, recorder: Recorder, varying: VaryingSizes) -> None:
+    def __init__(self, interception: Interception, recorder: Recorder, varying: AskedSizes) -> None:
         self.found: list[TracedSize] = []
         self._interception = interception
         self._recorder = recorder

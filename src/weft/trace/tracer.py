@@ -83,7 +83,7 @@ from weft.trace.results.dependent_sizes import UNSIZED, SizesOfConstants, unsize
 from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import result_by_symbols, row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
-from weft.trace.size_symbols import SizeSymbols, TracedSize, VaryingSizes
+from weft.trace.size_symbols import AskedSizes, SizeSymbols, TracedSize
 from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.tensor_index import TensorIndex
 
@@ -192,7 +192,7 @@ class Tracer:
         self._in_backward = False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
-        self.sizes = SizeSymbols(self.interception, self.recorder, VaryingSizes(request.varying, request.ties))
+        self.sizes = SizeSymbols(self.interception, self.recorder, AskedSizes(request.varying, request.ties))
         self.trace.sizes = self.sizes.found
         self._packed = PackedSequences(self.interception.empty, self._elements)
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)

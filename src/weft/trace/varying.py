@@ -133,10 +133,6 @@ class VaryingGradient(Gradient):
         """What the backward leaves in Python."""
         return self._varying.kept
 
-    def full_pattern(self) -> Tangents:
-        """Every result gets a gradient."""
-        return self._varying.full_pattern()
-
     def backward(self, tangents: Tangents) -> Backward:
         """The backward where some results get a gradient, however it lies in memory."""
         one, other = (

@@ -1,4 +1,4 @@
-"""What Python values live in: dictionaries, lists, cells, objects with `__slots__`; and what of it has changed."""
+"""Read and compare the containers of Python values: dictionaries, lists, cells, objects with `__slots__`."""
 
 from __future__ import annotations
 
