@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.trace.programs_and_eager import both
 from torch import Tensor, nn
 
 import weft
 from weft.errors import UnsupportedError
-
-
-def both(work: Callable[[Callable[[Any], Any]], Any]) -> None:
-    """What work does with programs is what it does without."""
-    found = []
-    for wrap in (lambda one: one, lambda one: weft.hybridize(one, whole=True)):
-        torch.manual_seed(0)
-        found.append(work(wrap))
-    torch.testing.assert_close(found[1], found[0])
 
 
 class Teacher(nn.Module):
