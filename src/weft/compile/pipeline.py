@@ -24,8 +24,8 @@ from weft.ir.ops import effect_of
 from weft.passes.pipeline import run_pipeline
 from weft.passes.within import UnboundedError
 from weft.plan.draft import FRUGAL, Planner
+from weft.plan.extents.parts import VaryingSizes
 from weft.plan.library_plan import plan_library
-from weft.plan.needed import VaryingSizes
 from weft.plan.planned import PlannedGraph
 from weft.plan.regions.attention import with_attentions
 from weft.plan.regions.recompute import recompute

@@ -24,7 +24,7 @@ from weft.ir.literals import bytes_of
 from weft.ir.printer import constants_of, print_graph
 from weft.ir.types import type_of
 from weft.passes.within import Within
-from weft.plan.needed import VaryingSizes
+from weft.plan.extents.parts import VaryingSizes
 from weft.plan.plan_record import places_of, read_planned, write_planned
 from weft.plan.planned import PlannedGraph
 from weft.plan.schedule.cost import MachineModel

@@ -15,7 +15,7 @@ from weft.passes.by_sizes import split_by_sizes
 from weft.passes.growing import growing_inputs
 from weft.passes.within import UnboundedError, Within, any_varies, has_extents
 from weft.passes.work import work_of
-from weft.plan.needed import VaryingSizes
+from weft.plan.extents.parts import VaryingSizes
 from weft.runtime.compiled_graph import CompiledGraph
 from weft.runtime.saved_strides import PYTORCHS, SavedStrides
 from weft.runtime.varying_sizes import Largest, SizePlace, VaryingExecutable, is_dense

@@ -11,6 +11,8 @@ import torch
 from weft.ir.extents import Polynomial
 from weft.ir.graph import Graph, Value, replace_operands
 from weft.ir.types import TensorType, TupleType
+from weft.plan.extents.needed import with_needed_tiles
+from weft.plan.extents.parts import Parts, VaryingSizes, parts_of
 from weft.plan.form.plan import Plan
 from weft.plan.fuse.assembly import declared
 from weft.plan.fuse.fuse import Fused, fuse
@@ -21,7 +23,6 @@ from weft.plan.memory.arena import place
 from weft.plan.memory.in_place import replaceable, write_in_place, write_over_operands
 from weft.plan.memory.outputs import borrow_outputs
 from weft.plan.memory.waits import early_order, with_waits
-from weft.plan.needed import Parts, VaryingSizes, parts_of, with_needed_tiles
 from weft.plan.planned import PlannedGraph, PlannedRegion
 from weft.plan.regions.region import NATIVE, Region, find_regions, with_regions
 from weft.plan.regions.window import is_dense

@@ -19,10 +19,10 @@ from weft.passes.bounded import bounded
 from weft.passes.by_sizes import split_by_sizes
 from weft.passes.within import Factor
 from weft.plan.draft import Planner, is_ramp
+from weft.plan.extents.parts import VaryingSizes, parts_of, positions_of
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import box
-from weft.plan.needed import VaryingSizes, parts_of, positions_of
 from weft.plan.plan_record import read_plan, write_plan
 from weft.plan.schedule.cost import default_model
 from weft.target import Target, host_target

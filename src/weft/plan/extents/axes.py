@@ -1,0 +1,151 @@
+"""Say how arguments of kernels step along their dimensions, and which bytes tiles touch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.conv import ConvKernel
+from weft.plan.kernels.expression import DTYPE_BYTES, View
+from weft.plan.kernels.gemm import EpilogueOperand, GemmKernel, Matrix, PackedMatrix, packed_size
+from weft.plan.kernels.kernel import Boxes, ByteBox, Kernel, box, cut_range
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.pool import PoolKernel
+from weft.plan.kernels.reduce import RowKernel
+
+Axes = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
+"""The counts of a kernel's dimensions, and how many bytes each argument steps for them; None of one read anywhere."""
+
+
+def boxes_of(kernel: Kernel, begin: int, end: int) -> Boxes:
+    """Give what tiles touch, of packed operands too: of these the matrices that the tiles are of."""
+    if isinstance(kernel, PackKernel) and not (kernel.casts or kernel.group > 1):
+        return _boxes_of_packing(kernel, begin, end)
+    found = kernel.boxes(begin, end)
+    if not isinstance(kernel, AttentionKernel):
+        return found
+    first = 1 + 2 * kernel.keeps_numbers
+    operands = zip((kernel.key, kernel.value), (kernel.scores(1), kernel.values(1, kernel.sizes.keys)), strict=True)
+    packed = []
+    for place, (operand, product) in enumerate(operands, first + 1):
+        one = found[place]
+        if isinstance(operand, PackedMatrix):
+            blocks = kernel.row_blocks.count
+            matrices = (begin // blocks, (end - 1) // blocks + 1)
+            elements = packed_size(product.columns, product.inner, product.schedule)
+            one = _matrices(kernel.sizes.batch, operand.batch, matrices, (elements, DTYPE_BYTES[kernel.sizes.element]))
+        packed.append(one)
+    return (*found[: first + 1], *packed, *found[first + 3 :])
+
+
+def _boxes_of_packing(kernel: PackKernel, begin: int, end: int) -> Boxes:
+    item, panels = DTYPE_BYTES[kernel.element], kernel.panels
+    matrices = (begin // panels.count, (end - 1) // panels.count + 1)
+    elements = panels.total * kernel.lanes * kernel.depth
+    source = kernel.source
+    offset, steps = cut_range(kernel.batch, source.batch, *matrices) if kernel.batch else (0, [])
+    sides = [*((stride, size) for size, stride in kernel.outer), (source.row, kernel.inner)]
+    read = box(offset + kernel.offset, [*steps, *sides, (source.column, kernel.columns)], item)
+    written = _matrices(kernel.batch, kernel.packed_batch, matrices, (elements, item))
+    return (written, read, *((None,) if kernel.scale_batch is not None else ()))
+
+
+def _matrices(
+    batch: tuple[int, ...], strides: tuple[int, ...], matrices: tuple[int, int], sizes: tuple[int, int]
+) -> ByteBox | None:
+    """The box of some packed matrices of so many elements, each of so many bytes."""
+    elements, item = sizes
+    offset, steps = cut_range(batch, strides, *matrices) if batch else (0, [])
+    return box(offset, [*steps, (1, elements)], item)
+
+
+def axes_of(kernel: Kernel) -> Axes | None:
+    """Give a kernel's dimensions, as far as arguments step along them evenly; None of a kind that is not known."""
+    if isinstance(kernel, LoopKernel):
+        views = [*kernel.outputs, *kernel.inputs]
+        return kernel.sizes, (*map(_steps, views), *(None for _ in kernel.tables))
+    if isinstance(kernel, RowKernel):
+        expression = kernel.expression
+        views = [*expression.outputs, *expression.inputs]
+        return (*expression.rows, *expression.columns), tuple(map(_steps, views))
+    if isinstance(kernel, PackKernel):
+        item = DTYPE_BYTES[kernel.element]
+        steps = (kernel.packed_batch, kernel.source.batch)
+        others = () if kernel.scale_batch is None else (None,)
+        return kernel.batch, (*(tuple(step * item for step in row) for row in steps), *others)
+    if isinstance(kernel, GemmKernel):
+        return _axes_of_product(kernel)
+    if isinstance(kernel, AttentionKernel):
+        return _axes_of_attention(kernel)
+    if isinstance(kernel, (ConvKernel, PoolKernel)):
+        return _axes_of_images(kernel)
+    return None
+
+
+def row_axis(kernel: Kernel) -> int | None:
+    """The dimension of a kernel that tiles cut into rows."""
+    if isinstance(kernel, LoopKernel):
+        return max(len(kernel.sizes) - 2, 0)
+    if isinstance(kernel, RowKernel):
+        return len(kernel.expression.rows) - 1
+    return len(kernel.batch) if isinstance(kernel, GemmKernel) else None
+
+
+def rows_of(kernel: Kernel) -> int:
+    """How many rows tiles cut, of one matrix where there are several."""
+    if isinstance(kernel, LoopKernel):
+        return kernel.rows if kernel.rows > 1 else kernel.columns
+    if isinstance(kernel, RowKernel):
+        return prod(kernel.outer_rows)
+    return kernel.rows if isinstance(kernel, GemmKernel) else 0
+
+
+def _steps(view: View) -> tuple[int, ...]:
+    return tuple(step * DTYPE_BYTES[view.dtype] for step in view.strides)
+
+
+def _axes_of_product(kernel: GemmKernel) -> Axes:
+    item, batch = DTYPE_BYTES[kernel.element], len(kernel.batch)
+
+    def steps(where: Matrix | EpilogueOperand, row: int, column: int, size: int = item) -> tuple[int, ...]:
+        return tuple(step * size for step in (*where.batch, row, column))
+
+    right = kernel.right
+    return (*kernel.batch, kernel.rows, kernel.columns), (
+        steps(kernel.out, kernel.out.row, kernel.out.column, kernel.epilogue.stored_bytes(kernel.element)),
+        steps(kernel.left, kernel.left.row, 0),
+        None
+        if isinstance(right, PackedMatrix)
+        else (*(step * item for step in right.batch[:batch]), 0, right.column * item),
+        *(steps(operand, operand.row, operand.column) for operand in kernel.epilogue.inputs),
+    )
+
+
+def _axes_of_attention(kernel: AttentionKernel) -> Axes:
+    sizes, item = kernel.sizes, DTYPE_BYTES[kernel.sizes.element]
+
+    def steps(batch: Sequence[int], row: int, size: int = item) -> tuple[int, ...]:
+        return tuple(step * size for step in (*batch, row))
+
+    counts = (*sizes.batch, sizes.rows)
+    number = tuple(prod(counts[place + 1 :]) * item for place in range(len(counts)))
+    return counts, (
+        steps(kernel.out.batch, kernel.out.row),
+        *((number, number) if kernel.keeps_numbers else ()),
+        steps(kernel.query.batch, kernel.query.row),
+        steps(kernel.key.batch, 0),
+        steps(kernel.value.batch, 0),
+        *(steps(view.strides[:-2], view.strides[-2], DTYPE_BYTES[view.dtype]) for view in kernel.inputs),
+    )
+
+
+def _axes_of_images(kernel: ConvKernel | PoolKernel) -> Axes:
+    item = DTYPE_BYTES[kernel.element]
+    out, given = (kernel.output.image * item,), (kernel.input.image * item,)
+    if isinstance(kernel, PoolKernel):
+        return (kernel.images,), (out, *((None,) if kernel.indices else ()), given)
+    stored = (kernel.output.image * kernel.epilogue.stored_bytes(kernel.element),)
+    pixels = prod(kernel.out_size) * item
+    return (kernel.images,), (stored, given, None, *((one.row * pixels,) for one in kernel.epilogue.inputs))

@@ -1,0 +1,141 @@
+"""Find what kernels hide: inputs that a `select` leaves unused at positions beyond a size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft.ir.extents import Polynomial
+from weft.plan.extents.axes import Axes, axes_of
+from weft.plan.extents.parts import Part
+from weft.plan.form.plan import KernelCall, Location
+from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of
+from weft.plan.kernels.kernel import Kernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.reduce import RowKernel, RowPass
+
+
+class Hidden:
+    """Finds what `select` hides of a kernel's inputs, at positions beyond a size."""
+
+    def __init__(self, call: KernelCall, sizes: Mapping[int, Polynomial], ramps: frozenset[int]) -> None:
+        self.call = call
+        self.sizes = sizes
+        self.ramps = ramps
+
+    def found(self) -> dict[int, list[Part]]:
+        """For each read the parts outside of which nothing of it is used."""
+        kernel = self.call.kernel
+        axes = axes_of(kernel)
+        if axes is None:
+            return {}
+        if isinstance(kernel, LoopKernel):
+            first = len(kernel.inputs)
+            hidden = self._of_body(kernel.inputs, kernel.body, first, kernel.results)
+        elif isinstance(kernel, RowKernel):
+            hidden = self._of_rows(kernel)
+        else:
+            return {}
+        return {number: self._parts(number, some, axes) for number, some in hidden.items() if some}
+
+    def _of_rows(self, kernel: RowKernel) -> dict[int, set[tuple[int, Polynomial]]]:
+        expression = kernel.expression
+        inputs = expression.inputs
+        found: dict[int, set[tuple[int, Polynomial]]] = {}
+        numbers = len(inputs) + len(expression.outputs)
+        for stage in expression.stages:
+            stored = [store.value for store in stage.stores]
+            if isinstance(stage, RowPass):
+                given = [reduction.value for reduction in stage.reductions]
+            else:
+                given = [*stage.results]
+            for number, some in self._of_body(inputs, stage.body, numbers, [*stored, *given]).items():
+                found[number] = found[number] & some if number in found else some
+            numbers += len(given)
+        return found
+
+    def _of_body(
+        self, inputs: Sequence[View], body: Sequence[Instruction], first: int, roots: Sequence[int]
+    ) -> dict[int, set[tuple[int, Polynomial]]]:
+        """For each input that is read the axes along which only positions below a size are used."""
+        needs: dict[int, set[tuple[int, Polynomial]]] = {root: set() for root in roots}
+
+        def use(value: int, some: set[tuple[int, Polynomial]]) -> None:
+            needs[value] = needs[value] & some if value in needs else set(some)
+
+        for place in reversed(range(len(body))):
+            line, own = body[place], needs.get(first + place)
+            if own is None:
+                continue
+            if line.op == "select":
+                condition, kept, other = line.operands
+                use(condition, own)
+                use(kept, own | self._within(inputs, body, first, condition))
+                use(other, own)
+            else:
+                for operand in line.operands:
+                    use(operand, own)
+        return {number: some for number, some in needs.items() if number < len(inputs)}
+
+    def _within(
+        self, inputs: Sequence[View], body: Sequence[Instruction], first: int, value: int
+    ) -> set[tuple[int, Polynomial]]:
+        """The axes and sizes of which a condition says that positions are below."""
+        if value < first:
+            return set()
+        line = body[value - first]
+        if line.op == "logical_and":
+            one, other = (self._within(inputs, body, first, operand) for operand in line.operands)
+            return one | other
+        if line.op != "lt":
+            return set()
+        axis = self._ramp(inputs, body, first, line.operands[0])
+        size = self._size(inputs, line.operands[1])
+        return set() if axis is None or size is None else {(axis, size)}
+
+    def _ramp(self, inputs: Sequence[View], body: Sequence[Instruction], first: int, value: int) -> int | None:
+        """The axis along which a value is the position."""
+        if value < len(inputs):
+            place = self._place(value)
+            is_ramp = place.buffer in self.ramps and place.offset == 0 and inputs[value].offset == 0
+            strides: Sequence[int] | None = inputs[value].strides if is_ramp else None
+        elif value >= first and body[value - first].op == "iota" and body[value - first].attributes[-1] == 0:
+            strides = strides_of(body[value - first])
+        else:
+            strides = None
+        moving = [axis for axis, step in enumerate(strides or ()) if step]
+        return moving[0] if strides is not None and len(moving) == 1 and strides[moving[0]] == 1 else None
+
+    def _size(self, inputs: Sequence[View], value: int) -> Polynomial | None:
+        if value >= len(inputs) or any(inputs[value].strides):
+            return None
+        return self.sizes.get(self._place(value).buffer)
+
+    def _place(self, number: int) -> Location:
+        return self.call.reads[number]
+
+    def _parts(self, number: int, some: set[tuple[int, Polynomial]], axes: Axes) -> list[Part]:
+        counts, steps = axes
+        here = steps[len(self.call.writes) + number]
+        view = _inputs_of(self.call.kernel)[number]
+        item = DTYPE_BYTES[view.dtype]
+        begin = self._place(number).offset + view.offset * item
+        found = []
+        for axis, size in some:
+            step, count = 0 if here is None else here[axis], counts[axis]
+            if here is None or step <= 0 or begin // step % count:
+                continue
+            others = [(here[place], times) for place, times in enumerate(counts) if place != axis and here[place]]
+            inner = begin % step + item + sum((times - 1) * other for other, times in others if 0 < other < step)
+            if inner <= step and all(
+                0 < other < step or (other > 0 and not other % (step * count)) for other, _ in others
+            ):
+                found.append(Part(step, size, np.arange(count, dtype=np.int32)))
+        return found
+
+
+def _inputs_of(kernel: Kernel) -> tuple[View, ...]:
+    if isinstance(kernel, RowKernel):
+        return kernel.expression.inputs
+    return kernel.inputs if isinstance(kernel, LoopKernel) else ()

@@ -1,0 +1,202 @@
+"""Find the tiles of a plan that a call of small sizes needs not run, where a program is for a range of sizes.
+
+A plan is made for the largest sizes; of a result only a part counts in a call. What is needed is followed back from
+there. Where a dimension of a result varies, each tile is needed from some size on: from the first of its rows, or
+columns, that count. A tile that another one reads from is needed where that one is. So every tile that runs reads what
+tiles have computed that run too. One thing alone is read that may not have been computed: what a `select` hides at
+positions beyond a size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.ir.extents import Polynomial
+from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
+from weft.plan.extents.finer import finer_tiles
+from weft.plan.extents.hidden import Hidden
+from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
+from weft.plan.form.plan import KernelCall, NeededTiles, Plan
+from weft.plan.kernels.gemm import GemmKernel
+
+LEAST_LINE = 12  # rows: of shorter ones each would be a block of its own, which costs more than is left out
+MOST_UNITS = 256  # ranges of tiles of a call that are told apart
+LEAST_ROWS, LEAST_BLOCK = 32, 4  # rows of a product whose blocks decide for all, and of these
+
+
+def with_needed_tiles(
+    plan: Plan, sizes: Mapping[int, Polynomial], wanted: Mapping[int, Parts], ramps: frozenset[int]
+) -> Plan:
+    """Say of each call of a plan which tiles it needs.
+
+    `sizes` are the buffers that hold a size as an i32, `wanted` says what counts of outputs, `ramps` are buffers of the
+    numbers 0, 1, 2 and so on.
+    """
+    return replace(plan, calls=tuple(_Needs(plan, sizes, wanted, ramps).found())) if sizes and wanted else plan
+
+
+class _Needs:
+    """Goes through calls from the last to the first, and collects what is needed of each buffer."""
+
+    def __init__(
+        self, plan: Plan, sizes: Mapping[int, Polynomial], wanted: Mapping[int, Parts], ramps: frozenset[int]
+    ) -> None:
+        self.plan = plan
+        self.sizes = sizes
+        self.ramps = ramps
+        # Of all kernels alike, and a power of two as most lines are: where tiles of one end inside of another's, ever
+        # more rows are needed from call to call.
+        heights = [
+            call.kernel.schedule.block_rows
+            for call in plan.calls
+            if isinstance(call.kernel, GemmKernel) and call.kernel.rows >= LEAST_ROWS
+        ]
+        self.block = max(LEAST_BLOCK, 1 << (min(heights, default=LEAST_BLOCK).bit_length() - 1))
+        self.holders = {size: buffer for buffer, size in sizes.items()}
+        self.needed: dict[int, Parts] = {
+            number: dict(wanted.get(buffer.index, {})) for number, buffer in plan.of_kind("output")
+        }
+
+    def found(self) -> list[KernelCall]:
+        """The calls, in order."""
+        return [self._call(call) for call in reversed(self.plan.calls)][::-1]
+
+    def _call(self, call: KernelCall) -> KernelCall:
+        # What nobody reads, as the means that a norm's gradient would need, asks for nothing.
+        written = {
+            number: self.needed[place.buffer] for number, place in enumerate(call.writes) if place.buffer in self.needed
+        }
+        sizes = [{part.size for part in parts.values()} for parts in written.values()]
+        common = set.intersection(*sizes) if sizes else set()
+        if not common:
+            self._read(call, None, {})
+            return call
+        finer = replace(call, kernel=finer_tiles(call.kernel, self._line(call, written), self.block))
+        units = _Units(finer, MOST_UNITS)
+        least = {size: units.least(written, size) for size in common}
+        self._read(finer, units, least)
+        return replace(finer, needed=units.tiles(self.holders, least)) if any(map(np.any, least.values())) else call
+
+    def _line(self, call: KernelCall, written: Mapping[int, Parts]) -> int:
+        """How many rows of a kernel are a line: tiles of one line leave out what varies inside of it; 0 for any."""
+        axes, row = axes_of(call.kernel), row_axis(call.kernel)
+        if axes is None or row is None:
+            return 0
+        counts, steps = axes
+        found = set()
+        for number, parts in written.items():
+            own = (steps[number] or counts)[row]
+            for stride, count, _ in parts:
+                line = stride // own * count if own > 0 and stride % own == 0 else 0
+                if LEAST_LINE <= line < rows_of(call.kernel) and line <= counts[row]:
+                    found.add(line)
+        return next((line for line in sorted(found) if counts[row] % line == 0), 0)
+
+    def _read(self, call: KernelCall, units: _Units | None, least: Mapping[Polynomial, NDArray[np.int32]]) -> None:
+        """Add what a call reads to what is needed: all of it without `units`."""
+        own = [self.plan.buffers[place.buffer].kind in ("arena", "output") for place in call.reads]
+        if not any(own):
+            return
+        axes = axes_of(call.kernel)
+        hidden = Hidden(call, self.sizes, self.ramps).found()
+        for number, place in enumerate(call.reads):
+            if own[number]:
+                parts = {} if units is None or axes is None else self._parts_read(call, units, least, axes, number)
+                for one in hidden.get(number, ()):
+                    before = parts.get(one.key)
+                    parts[one.key] = one if before is None else replace(one, least=np.maximum(one.least, before.least))
+                self._add(place.buffer, parts)
+
+    def _add(self, buffer: int, parts: Parts) -> None:
+        before = self.needed.get(buffer)
+        if before is not None:
+            both = before.keys() & parts.keys()
+            parts = {key: replace(parts[key], least=np.minimum(parts[key].least, before[key].least)) for key in both}
+        self.needed[buffer] = parts
+
+    def _parts_read(
+        self,
+        call: KernelCall,
+        units: _Units,
+        least: Mapping[Polynomial, NDArray[np.int32]],
+        axes: Axes,
+        read: int,
+    ) -> Parts:
+        """What the needed tiles of a call read of one argument, by the dimensions by which they are needed."""
+        counts, steps = axes
+        here = steps[len(call.writes) + read]
+        found: Parts = {}
+        for number, place in enumerate(call.writes):
+            there = steps[number]
+            if here is None or there is None:
+                continue
+            for stride, count, size in self.needed.get(place.buffer, {}):
+                for axis in range(len(counts)):
+                    own, other = there[axis], here[axis]
+                    if size not in least or min(own, other) <= 0 or stride % own or stride >= own * counts[axis]:
+                        continue
+                    key = (other * (stride // own), count, size)
+                    if key not in found:
+                        found[key] = Part(key[0], size, units.least_read(read, key[0], count, least[size]))
+        return found
+
+
+class _Units:
+    """The tiles of a call in ranges, and what each touches."""
+
+    def __init__(self, call: KernelCall, most: int) -> None:
+        kernel = call.kernel
+        count, sizes = kernel.tile_count, kernel.tile_sizes
+        width = 1 if sizes is None or len(sizes[1]) > most else len(sizes[1])
+        step = 1 if count <= most else width * -(-count // (width * most))
+        self.starts = [*range(0, count, step)]
+        self.count = count
+        ends = [*self.starts[1:], count]
+        self.writes = len(call.writes)
+        self.boxes = [
+            [
+                None if one is None else one.moved(place.offset)
+                for one, place in zip(boxes_of(kernel, begin, end), call.arguments, strict=True)
+            ]
+            for begin, end in zip(self.starts, ends, strict=True)
+        ]
+
+    def least(self, written: Mapping[int, Parts], size: Polynomial) -> NDArray[np.int32]:
+        """For each range the least size, less one, for which it is needed by what is needed of what it writes."""
+        found = np.full(len(self.starts), NEVER, np.int32)
+        for number, parts in written.items():
+            those = [part for part in parts.values() if part.size == size]
+            for unit, boxes in enumerate(self.boxes):
+                one = boxes[number]
+                own = -1 if one is None else max(part.of(one) for part in those)
+                found[unit] = min(found[unit], own)
+        return found
+
+    def least_read(self, read: int, stride: int, count: int, least: NDArray[np.int32]) -> NDArray[np.int32]:
+        """For each position of a dimension of an argument the least size, less one, for which a range reads it."""
+        found = np.full(count, NEVER, np.int32)
+        for unit, boxes in enumerate(self.boxes):
+            one = boxes[self.writes + read]
+            first, last = (0, count - 1) if one is None else positions_of(one, stride, count)
+            np.minimum(found[first : last + 1], least[unit], out=found[first : last + 1])
+        return found
+
+    def tiles(
+        self, holders: Mapping[Polynomial, int], least: Mapping[Polynomial, NDArray[np.int32]]
+    ) -> NeededTiles | None:
+        """The same as the plan has it: neighbours that are needed alike are one range."""
+        known = [size for size in least if size in holders and np.any(least[size] > 0)]
+        if not known:
+            return None
+        rows = [tuple(int(least[size][unit]) for size in known) for unit in range(len(self.starts))]
+        kept = [unit for unit, row in enumerate(rows) if unit == 0 or row != rows[unit - 1]]
+        columns = zip(*(rows[unit] for unit in kept), strict=True)
+        return NeededTiles(
+            tuple(holders[size] for size in known),
+            (*(self.starts[unit] for unit in kept), self.count),
+            tuple(columns),
+        )

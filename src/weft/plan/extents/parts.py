@@ -1,0 +1,76 @@
+"""Say from which size on positions of a buffer are needed, dimension by dimension.
+
+A `Part` of a buffer says from which size on each position of a dimension is needed, as far as the buffer is seen as
+rows of so many positions, `stride` bytes apart. That is sound for any stride and count: what a box of bytes covers of
+the positions is asked of the box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.ir.extents import Polynomial
+from weft.ir.graph import Value
+from weft.passes.within import Within
+from weft.plan.kernels.kernel import ByteBox
+
+NEVER = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """From which size on the positions of a dimension are needed: position i where the size is above `least[i]`."""
+
+    stride: int
+    size: Polynomial
+    least: NDArray[np.int32]
+
+    @property
+    def key(self) -> tuple[int, int, Polynomial]:
+        """Which dimension it is of, and by which size."""
+        return (self.stride, len(self.least), self.size)
+
+    def of(self, found: ByteBox) -> int:
+        """The least size, less one, for which something of a box is needed."""
+        first, last = positions_of(found, self.stride, len(self.least))
+        return int(self.least[first : last + 1].min())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VaryingSizes:
+    """What varies of a Graph of the largest sizes: the inputs that hold a size, and what counts of its roots."""
+
+    holders: Mapping[Value, Polynomial]
+    within: Mapping[Value, Within]
+
+
+Parts = dict[tuple[int, int, Polynomial], Part]
+"""Of a buffer: all must find that an element is needed. Without any, all of it is needed always."""
+
+
+def parts_of(strides: Sequence[int], within: Within) -> Parts:
+    """Say what counts of a result whose dimensions step by so many bytes."""
+    found: Parts = {}
+    for stride, factors in zip(strides, within, strict=True):
+        inner = prod(factor.largest for factor in factors)
+        for factor in factors:
+            inner //= max(factor.largest, 1)
+            if factor.size is not None and stride > 0:
+                part = Part(stride * inner, factor.size, np.arange(factor.largest, dtype=np.int32))
+                found[part.key] = part
+    return found
+
+
+def positions_of(found: ByteBox, stride: int, count: int) -> tuple[int, int]:
+    """Give the first and the last position that bytes of a box have in rows of so many, `stride` bytes apart."""
+    period, high = stride * count, found.low + found.item
+    for step, times in found.steps:
+        if step % period:
+            high += step * (times - 1)
+    first, last = found.low // stride, (high - 1) // stride
+    return (first % count, last % count) if first // count == last // count else (0, count - 1)
