@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from weft.errors import CheckpointError
-from weft.mx.base.errors import MXNetError
 from weft.params_file import read_arrays, written_arrays
 
 # What MXNet 1.9.1 writes for {"w": ones((2, 3)), "b": [1, 2] of int32}.

@@ -28,7 +28,7 @@ def test_a_list_is_read_as_a_list(tmp_path: Path) -> None:
 
 
 def test_damage_is_mxnets_error() -> None:
-    with pytest.raises(MXNetError, match="Invalid NDArray file format: the buffer cannot be loaded: .*only"):
+    with pytest.raises(MXNetError, match=r"Invalid NDArray file format: the buffer cannot be loaded: .*only"):
         nd.load_frombuffer(WRITTEN[:40])
 
 

@@ -50,6 +50,7 @@ class Subject:
     thing: Callable[..., Any]
     inputs: tuple[Any, ...]
     caller: Callable[..., Any]
+    input_names: tuple[str, ...] = ()  # where a file of a model says them
 
     @property
     def trains(self) -> bool:
@@ -113,7 +114,7 @@ def _opened(target: str, sizes: Sequence[str]) -> Subject:
     texts = sizes or [",".join(map(str, known)) or "scalar" for known in noted]
     torch.manual_seed(SEED)
     name = re.sub(r"\W", "_", Path(target).name.removesuffix(".json").removesuffix("-symbol"))
-    return Subject(name, module.eval(), tuple(map(random_input, texts)), _call)
+    return Subject(name, module.eval(), tuple(map(random_input, texts)), _call, tuple(module.input_names))
 
 
 def _call(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -104,9 +104,7 @@ def run_model(target: str, inputs: Sequence[str] = ()) -> RunResult:
         found = network(*subject.inputs)
         underway(f"timing {subject.name}")
         times = [_timed(network, subject.inputs, {}) for _ in range(CALLS)]
-    shown = (
-        f"{name}: {describe(value)}" for name, value in zip(subject.thing.input_names, subject.inputs, strict=True)
-    )
+    shown = (f"{name}: {describe(value)}" for name, value in zip(subject.input_names, subject.inputs, strict=True))
     return RunResult(subject.name, tuple(shown), tuple(tree_flatten(found)[0]), median(times))
 
 
