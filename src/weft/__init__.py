@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, lazy, limit, on, ready, trace_to, wait, waitall
     from weft.api.explain import explain
     from weft.api.export import export
-    from weft.api.hybrid import hybridize
+    from weft.api.hybridize import hybridize
     from weft.api.hybrids import program
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
@@ -137,7 +137,7 @@ HOMES = {
     "evaluate_accuracy_gpus": "weft.train.chapter",
     "explain": "weft.api.explain",
     "export": "weft.api.export",
-    "hybridize": "weft.api.hybrid",
+    "hybridize": "weft.api.hybridize",
     "lazy": "weft.api.asynchronous",
     "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoints.checkpoint",

@@ -34,7 +34,8 @@ def explain(thing: Callable[..., Any]) -> Explanation:
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
         lines += [f"    {choice}" for choice in guarded.program.lane_choices]
-    lines += [f"  for sizes {varying.describe()}" for varying in hybrid.varying]
+    for structure, varying in hybrid.varying.with_structures():
+        lines.append(f"  for sizes {varying.describe(hybrid.leaf_names(structure))}")
     lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]
     if hybrid.rare.calls:
         lines.append(

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.hybrid import HybridFunction, hybridize
+from weft.api.hybrid import HybridFunction
+from weft.api.hybridize import hybridize
 from weft.api.step import Step
 from weft.api.step_training import losses_of
 from weft.api.user_file import one_line, place_in, run_file

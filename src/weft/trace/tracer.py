@@ -84,7 +84,6 @@ from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import result_by_symbols, row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
 from weft.trace.size_symbols import AskedSizes, SizeSymbols, TracedSize
-from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.tensor_index import TensorIndex
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
@@ -133,8 +132,7 @@ class Request:
     apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
     places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
-    varying: Mapping[int, frozenset[int]] = field(default_factory=dict)  # of arguments: dimensions that are symbols
-    ties: Mapping[SizeSpot, SizeTie] = field(default_factory=dict)  # of these, what is made of others
+    sizes: AskedSizes = field(default_factory=AskedSizes)  # of arguments: those that are symbols
     prints_each_time: bool = False  # so that code that prints is no program
     reads: bool = False  # numbers that are read from tensors flow on, where values decide
     decides: bool = False  # by the values that tensors have in this call; else code that asks for them is refused
@@ -178,7 +176,7 @@ class Tracer:
         self.request = request
         self.recorder = Recorder(self._adopt, self.place, self._results)
         self.recorder.derive = self._derive
-        self.interception = Interception(self, alike=bool(request.varying))
+        self.interception = Interception(self, alike=bool(request.sizes.dimensions))
         self.trace = Trace()
         self.copies = ArgumentCopies((), {}, ((), ()), {})
         self.result: Any = None
@@ -192,7 +190,7 @@ class Tracer:
         self._in_backward = False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
-        self.sizes = SizeSymbols(self.interception, self.recorder, AskedSizes(request.varying, request.ties))
+        self.sizes = SizeSymbols(self.interception, self.recorder, request.sizes)
         self.trace.sizes = self.sizes.found
         self._packed = PackedSequences(self.interception.empty, self._elements)
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
@@ -257,7 +255,7 @@ class Tracer:
                 leaves[position] = Refusing(leaf)
             elif isinstance(leaf, SOURCES):
                 leaves[position] = self._drawn.stand_in(leaf)
-            elif position in self.request.varying:
+            elif position in self.request.sizes.dimensions:
                 leaves[position] = self.sizes.of((leaf,), position, self._argument_name(position))[0]
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.api.hybrid import hybridize
+from weft.api.hybridize import hybridize
 from weft.console.outcome import Outcome
 from weft.console.report.stages import load
 from weft.console.subject import call, is_model_file, load_subject
