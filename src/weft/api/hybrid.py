@@ -437,7 +437,7 @@ class Hybrid:
         state = self._state(*roots)
         if self._keep_whole(call, state):
             raise UnsupportedError(f"the sizes of {self.name} do not vary", why="it has an argument itself, too")
-        request = self._request(self.flat_call(arguments, keywords), state)
+        request = replace(self._request(self.flat_call(arguments, keywords), state), alone=self.options.refuses())
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.set_grad_enabled(request.around.grad), told[0], told[1], told[2]:
             try:
@@ -505,7 +505,8 @@ class Hybrid:
         name = trace_name(self.name, call.leaves, reached)
         request = self._request(call, state)
         decides = self.decides and self.options.decides() and not whole
-        request = replace(request, decides=decides, prints_each_time=self.options.python == "run")
+        alone = whole or self.options.refuses()
+        request = replace(request, decides=decides, alone=alone, prints_each_time=self.options.python == "run")
         around = request.around
         failure: Exception | None = None
         try:

@@ -71,8 +71,14 @@ class Packed(NamedTuple):
 class PackedSequences:
     """The packed sequences of one trace, by what stands for them."""
 
-    def __init__(self, empty: Callable[[TensorType], Tensor], elements: Callable[[Tensor], Tensor | None]) -> None:
+    def __init__(
+        self,
+        empty: Callable[[TensorType], Tensor],
+        elements: Callable[[Tensor], Tensor | None],
+        require_longest: Callable[[Tensor, int], None],
+    ) -> None:
         self._empty = empty
+        self._require_longest = require_longest
         self._elements = elements  # of a tensor, where they are the same at every run
         self._of: dict[int, Packed] = {}
         self._sizes: dict[int, Packed] = {}  # by what stands for the numbers of sequences that are not at their end
@@ -143,7 +149,7 @@ class PackedSequences:
         steps = packed.rows.shape[0]
         rows = packed.filled(packed.rows, value).contiguous()
         if type(total) is Longest and not packed.exact:
-            torch.ops.weft.check_longest(packed.lengths, steps)
+            self._require_longest(packed.lengths, steps)
         if total > steps:
             rows = torch.cat((rows, rows.new_full((total - steps, *rows.shape[1:]), value)))
         return rows.transpose(0, 1) if batch_first else rows, packed.lengths.clone()
@@ -168,6 +174,11 @@ class PackedSequences:
                 last.append(tuple(ends))
             packed = packed._replace(rows=torch.cat(outputs, -1) if both else outputs[0])
         return self._stand_in(packed), *map(torch.stack, zip(*last, strict=True))
+
+
+def check_longest(lengths: Tensor, steps: int) -> None:
+    """Let each run fail whose longest sequence has another number of steps."""
+    torch.ops.weft.check_longest(lengths, steps)
 
 
 def _direction(
