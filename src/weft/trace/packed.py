@@ -20,6 +20,7 @@ from weft.ir.graph import Place
 from weft.ir.types import TensorType, contiguous
 from weft.trace.interception.capture import outside_tracing, pack_padded, pad_packed
 from weft.trace.interception.modes import open_blocks
+from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.replacements import taken_whole
 
@@ -75,10 +76,13 @@ class PackedSequences:
         self,
         empty: Callable[[TensorType], Tensor],
         elements: Callable[[Tensor], Tensor | None],
-        require_longest: Callable[[Tensor, int], None],
+        *,
+        alone: bool,
+        decides: bool,
     ) -> None:
         self._empty = empty
-        self._require_longest = require_longest
+        self._alone = alone  # each run fails that the program is not for; else something else runs it
+        self._decides = decides  # by the lengths of this call
         self._elements = elements  # of a tensor, where they are the same at every run
         self._of: dict[int, Packed] = {}
         self._sizes: dict[int, Packed] = {}  # by what stands for the numbers of sequences that are not at their end
@@ -154,6 +158,13 @@ class PackedSequences:
             rows = torch.cat((rows, rows.new_full((total - steps, *rows.shape[1:]), value)))
         return rows.transpose(0, 1) if batch_first else rows, packed.lengths.clone()
 
+    def _require_longest(self, lengths: Tensor, steps: int) -> None:
+        """Go on only where the longest sequence has as many steps as are known."""
+        if self._alone:
+            torch.ops.weft.check_longest(lengths, steps)
+        elif not self._decides or not bool(lengths.max() == steps):
+            refuse("packed sequence", user_place())
+
     def _layers(self, function: Callable[..., Any], data: Tensor, _sizes: Tensor, first: Any, *options: Any) -> Any:
         packed = self._of[id(data)]
         parameters, has_biases, layers, _dropout, _train, both = options
@@ -174,11 +185,6 @@ class PackedSequences:
                 last.append(tuple(ends))
             packed = packed._replace(rows=torch.cat(outputs, -1) if both else outputs[0])
         return self._stand_in(packed), *map(torch.stack, zip(*last, strict=True))
-
-
-def check_longest(lengths: Tensor, steps: int) -> None:
-    """Let each run fail whose longest sequence has another number of steps."""
-    torch.ops.weft.check_longest(lengths, steps)
 
 
 def _direction(

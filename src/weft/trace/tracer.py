@@ -54,7 +54,7 @@ from weft.trace.interception.printed import Printed, printing
 from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unmaterialised
 from weft.trace.interception.user_lines import user_place
 from weft.trace.memory import TensorState
-from weft.trace.packed import PackedSequences, check_longest
+from weft.trace.packed import PackedSequences
 from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in, plain_number
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
@@ -193,7 +193,7 @@ class Tracer:
         self._unsized: set[int] = set()
         self.sizes = SizeSymbols(self.interception, self.recorder, request.sizes)
         self.trace.sizes = self.sizes.found
-        self._packed = PackedSequences(self.interception.empty, self._elements, self._require_longest)
+        self._packed = PackedSequences(self.interception.empty, self._elements, alone=request.alone, decides=request.decides)
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
         self._written = None if request.draws_written is None else iter(request.draws_written)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
@@ -538,13 +538,6 @@ class Tracer:
         if counted is not None:
             return counted, arguments, keywords
         return with_check(taken_whole(function, arguments, keywords)), arguments, keywords
-
-    def _require_longest(self, lengths: torch.Tensor, steps: int) -> None:
-        """Go on only where the longest of some sequences has as many steps as are known."""
-        if self.request.alone:
-            check_longest(lengths, steps)
-        elif self.reads is None or not bool(lengths.max() == steps):
-            refuse("packed sequence", user_place())
 
     def real_inputs(self) -> Mapping[Value, Any]:
         """What goes in, as this call has it."""
