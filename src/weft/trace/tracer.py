@@ -193,7 +193,9 @@ class Tracer:
         self._unsized: set[int] = set()
         self.sizes = SizeSymbols(self.interception, self.recorder, request.sizes)
         self.trace.sizes = self.sizes.found
-        self._packed = PackedSequences(self.interception.empty, self._elements, alone=request.alone, decides=request.decides)
+        self._packed = PackedSequences(
+            self.interception.empty, self._elements, alone=request.alone, decides=request.decides
+        )
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
         self._written = None if request.draws_written is None else iter(request.draws_written)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
