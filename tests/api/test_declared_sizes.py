@@ -145,6 +145,16 @@ class TestNesting:
             torch.testing.assert_close(hybrid(**keywords), total(**keywords))
         assert len(tops(hybrid)) == 3
 
+    def test_each_of_several_arguments_in_one_is_found_by_its_number(self) -> None:
+        def function(*rows: torch.Tensor) -> torch.Tensor:
+            return rows[0].sin().sum(0) + rows[1].sum(0)
+
+        hybrid = weft.hybridize(function, sizes={"rows": [{0: "first"}, {0: ("second", 1, 20)}]})
+        agrees(hybrid, function, torch.randn(5, 2), torch.randn(18, 2))
+        assert tops(hybrid) == [{0: (16, 2), 1: (20, 2)}]
+        with pytest.raises(UsageError, match=r"second is 21 \(dim 0 of rows\[1\]\)"):
+            hybrid(torch.randn(5, 2), torch.randn(21, 2))
+
     @pytest.mark.parametrize(
         ("sizes", "fact"),
         [

@@ -218,12 +218,17 @@ def _names_of(path: Path, names: Sequence[str]) -> tuple[Path, ...]:
     by_keyword, first, *rest = path
     if by_keyword:
         return ((first, *rest),)
-    found: list[Path] = [(names[first], *rest)] if first < len(names) else []
-    return (*found, (first, *rest))
+    if first >= len(names):
+        return ((first, *rest),)
+    name, _, place = names[first].partition("[")  # of several in one: `rest[0]`
+    own: Path = (name, int(place[:-1])) if place else (name,)
+    return ((*own, *rest), (first, *rest))
 
 
 def _dimension(row: SizeRow, leaf: Any, label: str) -> tuple[int, int]:
-    """The dimension, counted from the front, and its size."""
+    """The dimension, counted from the front, and its size; a whole number is one size."""
+    if type(leaf) is int and row.dimension == 0:
+        return 0, leaf
     if not isinstance(leaf, torch.Tensor):
         _refuse(
             f"{label} is a {type(leaf).__name__}, and sizes= says that it is a tensor", "sizes are those of tensors"

@@ -567,11 +567,16 @@ class Hybrid:
 
     def _positional_names(self, count: int) -> list[str]:
         """What the first `count` arguments of a call are called, as far as that is known."""
-        del count
         try:
-            return [name for name in inspect.signature(self.function).parameters if name != "self"]
+            parameters = [one for one in inspect.signature(self.function).parameters.values() if one.name != "self"]
         except (TypeError, ValueError):
             return []
+        names = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        places = [one.kind for one in parameters]
+        if inspect.Parameter.VAR_POSITIONAL not in places:
+            return names
+        rest = places.index(inspect.Parameter.VAR_POSITIONAL)
+        return [*names[:rest], *(f"{parameters[rest].name}[{index}]" for index in range(count - rest))]
 
     def _drop_oldest(self) -> None:
         if sum(map(len, self.programs.values())) <= MOST_PROGRAMS:

@@ -131,6 +131,8 @@ class VaryingProgram:
         """Say which sizes it takes; `arguments` are the names of the leaves."""
         spots: dict[SizeSpot, list[SizeSpot]] = {}
         for place, at in ((place, at) for place, some in sorted(self.varying.items()) for at in sorted(some)):
+            if (place, at) in self.ties:
+                continue  # it follows from others
             group = next((group for group in self.alike if (place, at) in group), ((place, at),))
             spots.setdefault(group[0], []).append((place, at))
         found = []
