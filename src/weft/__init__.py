@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from weft.api.export import export
     from weft.api.hybridize import hybridize
     from weft.api.hybrids import program
+    from weft.api.prepare import prepare
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
     from weft.api.step import step
@@ -94,6 +95,7 @@ __all__ = [
     "models",
     "on",
     "predict",
+    "prepare",
     "program",
     "ready",
     "replicate",
@@ -146,6 +148,7 @@ HOMES = {
     "models": "weft.train",
     "on": "weft.api.asynchronous",
     "predict": "weft.train.evaluate",
+    "prepare": "weft.api.prepare",
     "program": "weft.api.hybrids",
     "ready": "weft.api.asynchronous",
     "replicate": "weft.train.devices.collective",

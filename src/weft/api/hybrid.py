@@ -380,7 +380,7 @@ class Hybrid:
 
     def _is_worth_it(self, key: Key, is_new: bool) -> bool:
         """Whether a program is to be made now: beside a call that Python runs in another thread, none can be."""
-        if self.python_runs.others():
+        if self.rare.is_closed or self.python_runs.others():
             return False
         return (is_new and len(self.programs.get(key, ())) < PATHS_AT_ONCE) or self.rare.deserves(key)
 
@@ -389,7 +389,7 @@ class Hybrid:
         if not self.sizes_vary:
             return None
         found = self.varying.find(key, call.leaves)
-        if found is not None and not found.is_worth_less(call.leaves):
+        if self.rare.is_closed or (found is not None and not self._is_wasteful(found, call.leaves)):
             return found
         request = SizeRequest(
             partial(self._make_varying, call),
@@ -399,6 +399,14 @@ class Hybrid:
         )
         with self.lock:
             return self.varying.learn(key, call.leaves, request) or found
+
+    def _is_wasteful(self, found: VaryingProgram, leaves: list[Any]) -> bool:
+        """Whether calls of such sizes get a program of smaller ones, as they have cost, or will cost, too much."""
+        return found.is_worth_less(leaves) or (self.rare.is_preparing and found.is_too_large(leaves))
+
+    def varying_program(self, call: FlatCall) -> VaryingProgram | None:
+        """The smallest program for a range of sizes that takes a call, if there is one by now."""
+        return self.varying.find(self._key_of(call), call.leaves)
 
     def _run_varying(self, found: VaryingProgram, call: FlatCall, key: Key) -> Any:
         """Run a program for a range of sizes, which an entry leads the next call of the same sizes to."""

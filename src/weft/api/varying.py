@@ -455,6 +455,14 @@ def _close_top(size: int) -> int:
     return next(found for found in (top * 5 // 8, top * 6 // 8, top * 7 // 8, top) if found >= size)
 
 
+def tops_between(least: int, most: int) -> list[int]:
+    """Give the largest sizes that programs of sizes between two may have, the largest first: 64, 56, 48, 40, 32, ..."""
+    found = [most]
+    while found[-1] > max(least, LEAST_TOP):
+        found.append(next(size for size in range(found[-1] - 1, 0, -1) if _close_top(size) == size or size <= least))
+    return found
+
+
 def _top_of(
     top_of: Callable[[int], int], ahead: Mapping[Group, int], most: Mapping[Group, int]
 ) -> Callable[[Group, int], int]:
