@@ -265,7 +265,7 @@ class VaryingPrograms:
                 reason = error.why or error.fact
                 continue
             if found is not None:
-                return found if found.fits(leaves) else None
+                return self._if_it_runs(kind, found, leaves)
             break
         else:
             self._refuse(kind, reason)
@@ -323,6 +323,17 @@ class VaryingPrograms:
                 kind.varying = _without(kind.varying, kind.fixed)
             varying = _without(varying, fixed)
         return None
+
+    def _if_it_runs(self, kind: _Kind, program: VaryingProgram, leaves: Sequence[Any]) -> VaryingProgram | None:
+        """A new program, if it runs for the call that it was made for.
+
+        It was traced with tensors of its own. What code asked of these (where they begin in memory, whether they are
+        views, what is put on them) need not hold of the call's.
+        """
+        changed = program.guarded.miss(leaves) if program.fits(leaves) else None
+        if changed is not None:
+            self._refuse(kind, changed)
+        return program if changed is None and program.fits(leaves) else None
 
     def _refuse(self, kind: _Kind, reason: str) -> None:
         if len(kind.seen) == 1:

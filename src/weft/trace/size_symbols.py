@@ -17,12 +17,13 @@ from weft.trace.size_ties import SizeSpot, SizeTie
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedSize:
-    """A size that varies: its value in the Graph, its symbol, of which argument's dimension it is."""
+    """A size that varies: its value in the Graph, its symbol, of which argument's dimension it is, its largest one."""
 
     value: Value
     symbol: Any
     argument: int
     dimension: int
+    largest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class SizeSymbols:
         value = Value("input", (), NumberType("int"), name=own)
         self._recorder.varies = True
         self._recorder.numbers[size.node.expr] = self._interception.sizes[size.node.expr] = value
-        self.found.append(TracedSize(value, size.node.expr, argument, dimension))
+        self.found.append(TracedSize(value, size.node.expr, argument, dimension, largest))
         return size
 
     def fixed(self) -> frozenset[SizeSpot]:

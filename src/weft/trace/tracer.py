@@ -55,7 +55,7 @@ from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unma
 from weft.trace.interception.user_lines import user_place
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
-from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in, plain_number
+from weft.trace.python_state.counters import Condition, NumberLeaf, composed, place_stand_in
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
@@ -383,6 +383,7 @@ class Tracer:
         """Refuse a program that leaves, as these, what no run could leave."""
         leaves = list(leaves)
         self._check_copies(leaves)
+        self._check_attributes(leaves)
         self._tensor_index.check(leaves)
         self._check_draws()
 
@@ -439,7 +440,7 @@ class Tracer:
             found = self.reads.leaf(leaf.node.expr) if found is None and self.reads is not None else found
             if found is not None:
                 return found
-        return plain_number(leaf)
+        return composed(leaf, partial(self.number_leaf, of_arguments=of_arguments))
 
     def of_places(self, expression: Any, *, of_arguments: bool = False, of_sizes: bool = False) -> NumberLeaf | None:
         """An expression of nothing but numbers that go in: from places, and from arguments and sizes if these count."""
@@ -475,7 +476,6 @@ class Tracer:
             if kind_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
         self._check_lazy_bits()
-        self._check_attributes()
         if any(leaf in self._packed for leaf in self.trace.leaves):
             refuse("packed sequence", self._packed.place)
         for memory in self.recorder.memories.values():
@@ -485,10 +485,10 @@ class Tracer:
                 if argument is None and not self.request.state.may_write(real):
                     refuse("captured write", memory.base.place)
 
-    def _check_attributes(self) -> None:
-        """Refuse to give tensors on which Python has put attributes: each run gives others."""
+    def _check_attributes(self, leaves: Iterable[Any]) -> None:
+        """Refuse to leave tensors on which Python has put attributes: each run leaves others."""
         given = {id(entry.stand_in) for entry in self.trace.inputs}
-        for leaf in self.trace.leaves:
+        for leaf in leaves:
             if is_stand_in(leaf) and id(leaf) not in given:
                 put = [name for name in vars(leaf) if not name.startswith("_") and name not in STAND_IN_ATTRIBUTES]
                 if put:

@@ -13,7 +13,7 @@ from weft.trace.backward import Backward, Tangents
 from weft.trace.python_state.effects import Rebound
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
 from weft.trace.size_symbols import AskedSizes
-from weft.trace.traced import Gradient, Traced, traced_once, traced_with_numbers
+from weft.trace.traced import Gradient, Traced, leave_the_same, traced_once, traced_with_numbers
 from weft.trace.tracer import Request
 
 SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of both it is, sizes may decide
@@ -40,6 +40,8 @@ def trace_varying(request: Request, asked: AskedSizes) -> Traced:
     name = request.name
     if not _only_computes(found):
         raise UnsupportedError(f"the sizes of {name} do not vary", why="it does more than to compute new tensors")
+    if not leave_the_same(found, plain):
+        raise UnsupportedError(f"the sizes of {name} do not vary", why="the code takes them for more than numbers")
     try:
         return _laid_out(found, plain)
     except _OtherOperatorsError:
