@@ -28,7 +28,7 @@ from weft.codegen.plan_kernels import KernelFunctions, text_of
 from weft.codegen.threads.flags import PUBLISH, WAIT, emit_publish, emit_wait
 from weft.codegen.threads.layout import CLOCK_OFFSET, EPOCH_OFFSET, LINE_BYTES, MARK_OFFSET, MOST_LANES, Frame, frame_of
 from weft.errors import InternalError
-from weft.plan.form.plan import KernelCall, Lane, Location, NeededTiles, Plan, Wait
+from weft.plan.form.plan import KernelCall, Lane, Location, LoopEnd, NeededTiles, Plan, Wait
 from weft.target import Target
 
 SERIAL, CHECK = "serial", "check"
@@ -172,16 +172,27 @@ class _CallWriter:
         """Write the call of some tiles of a kernel."""
         if begin < end:
             addresses = [self.address(place) for place in call.arguments]
+            ends = [self._count(end) for end in call.ends]
             if call.needed is not None:
-                self._run_needed(call, call.needed, addresses, (begin, end))
+                self._run_needed(call, call.needed, (addresses, ends), (begin, end))
             else:
-                _write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end))
+                _write_call(self.writer, self.functions.name(call.kernel), addresses, (begin, end), ends)
+
+    def _count(self, end: LoopEnd) -> Register:
+        """Write where a loop ends in this call."""
+        f = self.writer
+        size = f.convert("sext", f.load("i32", self.address(Location(end.size))), "i64")
+        return f.minimum(f.multiply(f.add(size, end.more), end.times), f.integer(end.most))
 
     def _run_needed(
-        self, call: KernelCall, needed: NeededTiles, addresses: Sequence[Register], tiles: tuple[int, int]
+        self,
+        call: KernelCall,
+        needed: NeededTiles,
+        given: tuple[Sequence[Register], Sequence[Register]],
+        tiles: tuple[int, int],
     ) -> None:
         """Write the call of those of some tiles that a call of the program needs."""
-        f, (begin, end) = self.writer, tiles
+        f, (begin, end), (addresses, ends) = self.writer, tiles, given
         first, last = bisect_right(needed.starts, begin) - 1, bisect_left(needed.starts, end)
         starts = f.module.table("i64", [begin, *needed.starts[first + 1 : last], end])
         sizes = [f.load("i32", self.address(Location(buffer))) for buffer in needed.sizes]
@@ -205,7 +216,7 @@ class _CallWriter:
         f.branch(run)
         f.begin_block(run)
         place = f.offset(starts, "i64", number)
-        f.call(name, (*addresses, f.load("i64", place), f.load("i64", f.offset(place, "i64", 1))))
+        f.call(name, (*addresses, f.load("i64", place), f.load("i64", f.offset(place, "i64", 1)), *ends))
         f.branch(skip)
         f.begin_block(skip)
         f.store(f.add(number, 1), self._counter)
@@ -223,9 +234,15 @@ class _CallWriter:
         return self.writer.offset(frame, "i8", self.frame.places[place.buffer] + place.offset)
 
 
-def _write_call(writer: FunctionWriter, name: str, addresses: Sequence[Register], tiles: tuple[int, int]) -> None:
+def _write_call(
+    writer: FunctionWriter,
+    name: str,
+    addresses: Sequence[Register],
+    tiles: tuple[int, int],
+    ends: Sequence[Register] = (),
+) -> None:
     """Write the call of a kernel's function."""
-    writer.call(name, (*addresses, *map(writer.integer, tiles)))
+    writer.call(name, (*addresses, *map(writer.integer, tiles), *ends))
 
 
 def first_ticks(lanes: tuple[Lane, ...]) -> list[int]:

@@ -23,6 +23,7 @@ from weft.plan.extents.parts import VaryingSizes, parts_of, positions_of
 from weft.plan.form.plan import KernelCall, Plan
 from weft.plan.kernels.gemm import GemmKernel
 from weft.plan.kernels.kernel import box
+from weft.plan.kernels.reduce import RowKernel
 from weft.plan.plan_record import read_plan, write_plan
 from weft.plan.schedule.cost import default_model
 from weft.target import Target, host_target
@@ -47,11 +48,9 @@ def rows_of(most: int, columns: int) -> Value:
     return Value("input", (), contiguous(torch.float32, (extent_of_size(SIZE, most), columns)), name="x")
 
 
-def least_of(call: KernelCall) -> tuple[int, ...]:
-    """The numbers that the one size must be above for the ranges of a call's tiles."""
-    assert call.needed is not None
-    (row,) = call.needed.least
-    return row
+def counts_of(call: KernelCall, size: int) -> list[int]:
+    """Where the loops of a call that have an end of their own end."""
+    return [end.count(size) for end in call.ends]
 
 
 def mlp(x: Value) -> tuple[Value, ...]:
@@ -70,63 +69,51 @@ def test_products_of_rows_leave_out_the_rows_beyond() -> None:
     products = [call for call in plan.calls if isinstance(call.kernel, GemmKernel)]
     assert len(products) == 2
     for call in products:
-        least = least_of(call)
-        assert least[0] == 0
-        assert max(least) >= 112, "small tiles"
-        assert list(least) == sorted(least)
+        assert call.needed is None
+        assert call.kernel.ends == (0,)
+        assert [counts_of(call, size) for size in (0, 1, 77, 128)] == [[0], [1], [77], [128]]
 
 
-def test_every_row_that_a_tile_reads_is_computed_for_the_same_sizes() -> None:
-    x = rows_of(100, 64)
-    one, other, *values = mlp(x)
-    plan = planned(Graph("mlp", (x, SIZE, one, other), tuple(values), (Result(values[-1]),)))
+@pytest.mark.parametrize("columns", [48, 64])
+def test_every_element_that_is_read_is_computed_for_the_same_sizes(columns: int) -> None:
+    x = rows_of(100, columns)
+    weight = Value("input", (), contiguous(torch.float32, (columns, columns)), name="w")
+    values = [build("matmul", x, weight)]
+    values.append(build("max", values[0], dimensions=(1,), keep=True))
+    values.append(build("expand", values[1], shape=x.type.shape))
+    values.append(build("sub", values[0], values[2]))
+    values.append(build("matmul", values[3], weight))
+    plan = planned(Graph("rows", (x, SIZE, weight), tuple(values), (Result(values[-1]),)))
+    assert sum(bool(call.ends) for call in plan.calls) >= 3
     for size in range(1, 101):
-        written: dict[int, list[tuple[int, int]]] = {}
+        written = {number: 0 for number, buffer in enumerate(plan.buffers) if buffer.kind == "arena"}
         for call in plan.calls:
-            for begin, end in ranges(call, size):
-                for number, (place, found) in enumerate(
-                    zip(call.arguments, call.kernel.boxes(begin, end), strict=True)
-                ):
-                    is_made = plan.buffers[place.buffer].kind == "arena"
-                    if not is_made or found is None:
-                        continue
-                    span = (found.low + place.offset, found.high + place.offset)
-                    if number < len(call.writes):
-                        written.setdefault(place.buffer, []).append(span)
-                    else:
-                        assert covers(written.get(place.buffer, []), span), f"{size} rows: {call.kernel.name}"
+            rows = min(counts_of(call, size), default=100)
+            for number, place in enumerate(call.arguments):
+                if place.buffer not in written:
+                    continue
+                if number < len(call.writes):
+                    written[place.buffer] = max(written[place.buffer], rows)
+                else:
+                    assert written[place.buffer] >= rows >= size, f"{size} rows: {call.kernel.name}"
 
 
-def ranges(call: KernelCall, size: int) -> list[tuple[int, int]]:
-    if call.needed is None:
-        return [(0, call.kernel.tile_count)]
-    pairs = zip(call.needed.starts, call.needed.starts[1:], strict=False)
-    return [pair for pair, least in zip(pairs, least_of(call), strict=True) if size > least]
-
-
-def covers(spans: list[tuple[int, int]], wanted: tuple[int, int]) -> bool:
-    place = wanted[0]
-    for first, last in sorted(spans):
-        if first <= place:
-            place = max(place, last)
-    return place >= wanted[1]
-
-
-def test_a_sum_over_rows_needs_what_its_mask_shows_alone() -> None:
+def test_a_sum_over_rows_ends_at_the_size_that_its_mask_has() -> None:
     x = rows_of(256, 64)
     weight = Value("input", (), contiguous(torch.float32, (64, 64)), name="w")
     values = (first := build("matmul", x, weight), build("sum", first, dimensions=(0,), keep=False))
     plan = planned(Graph("sum", (x, SIZE, weight), values, (Result(values[-1]), Result(first))))
-    product_call = next(call for call in plan.calls if isinstance(call.kernel, GemmKernel))
-    assert max(least_of(product_call)) > 200
-    assert all(call.needed is None for call in plan.calls if call is not product_call)
+    for call in plan.calls:
+        if isinstance(call.kernel, GemmKernel | RowKernel):
+            assert counts_of(call, 77) == [77]
+            assert call.kernel.ends == ((0,) if isinstance(call.kernel, GemmKernel) else (1,))
 
 
 def test_without_sizes_that_vary_plans_are_as_ever() -> None:
     x = Value("input", (), contiguous(torch.float32, (128, 64)), name="x")
     one, other, *values = mlp(x)
     plan = planned(Graph("mlp", (x, one, other), tuple(values), (Result(values[-1]),)))
-    assert all(call.needed is None for call in plan.calls)
+    assert all(call.needed is None and not call.ends for call in plan.calls)
 
 
 def test_a_plan_s_text_keeps_what_is_needed() -> None:
@@ -134,7 +121,7 @@ def test_a_plan_s_text_keeps_what_is_needed() -> None:
     one, other, *values = mlp(x)
     plan = planned(Graph("mlp", (x, SIZE, one, other), tuple(values), (Result(values[-1]),)))
     assert read_plan(write_plan(plan)) == plan
-    assert plan != replace(plan, calls=tuple(replace(call, needed=None) for call in plan.calls))
+    assert plan != replace(plan, calls=tuple(replace(call, ends=()) for call in plan.calls))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -181,4 +168,4 @@ def test_whole_numbers_that_are_handed_out_are_computed_beyond_too() -> None:
     x = rows_of(128, 64)
     values = (first := build("add", x, x), build("cast", first, dtype=torch.int64))
     plan = planned(Graph("places", (x, SIZE), values, (Result(values[-1]),)))
-    assert all(call.needed is None for call in plan.calls)
+    assert all(call.needed is None and not call.ends for call in plan.calls)

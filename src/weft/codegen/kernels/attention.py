@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body, emit_op
+from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.gemm import emit_gemm
 from weft.codegen.kernels.reducers import REDUCERS, Reducer, joined
 from weft.codegen.kernels.tiles import choose_size, first_of
@@ -42,15 +43,21 @@ def emit_attention(module: Module, kernel: AttentionKernel) -> None:
     """Emit the functions of an attention into a module; the one to call has the kernel's name."""
     # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     count = 4 + 2 * kernel.keeps_numbers + len(kernel.inputs)
-    writer = module.function(kernel.name, [*["ptr"] * count, "i64", "i64"])
+    writer = module.function(kernel.name, parameter_kinds(kernel, ["ptr"] * count))
     if kernel.tile_count:
         AttentionEmitter(writer, kernel).emit()
 
 
-def call_gemm(f: FunctionWriter, gemm: GemmKernel, pointers: Sequence[Register], tiles: Register | None) -> None:
+def call_gemm(
+    f: FunctionWriter,
+    gemm: GemmKernel,
+    pointers: Sequence[Register],
+    tiles: Register | None,
+    ends: Sequence[Register] = (),
+) -> None:
     """Call a matmul for some of its tiles, or all."""
     end = tiles or f.integer(gemm.tile_count)
-    f.emit_void(f"call void @{gemm.name}({', '.join(map(str, (*pointers, f.integer(0), end)))})")
+    f.emit_void(f"call void @{gemm.name}({', '.join(map(str, (*pointers, f.integer(0), end, *ends)))})")
 
 
 def keys_seen(f: FunctionWriter, last: Register, sizes: tuple[int, int], finite: Register | None) -> Register:
@@ -66,10 +73,10 @@ def keys_seen(f: FunctionWriter, last: Register, sizes: tuple[int, int], finite:
     return f.select(finite, f.minimum(f.multiply(whole, step), keys), keys)
 
 
-def panels_seen(f: FunctionWriter, seen: Register, gemm: GemmKernel, key_block: int) -> Register:
-    """Give how many panels of a matmul's columns hold the keys that are seen."""
+def panels_seen(f: FunctionWriter, seen: Register, gemm: GemmKernel, *, some: bool) -> Register:
+    """Give how many panels of a matmul's columns hold the keys that are seen; of all, where not only some are."""
     found = panels(gemm.columns, gemm.schedule)
-    if not key_block:
+    if not some:
         return f.integer(found.count)
     width = found.sizes[-1] * gemm.schedule.lanes
     count, _ = f.divide(f.add(seen, width - 1), width)
@@ -85,7 +92,7 @@ def clear_rows(vectors: Vectors, base: Register, stride: int, sizes: tuple[Regis
             vectors.store(vectors.zero, vectors.address(row, column), min(vectors.lanes, columns - column))
 
 
-def sum_times_zero(vectors: Vectors, base: Register, stride: int, sizes: tuple[int, int]) -> Register:
+def sum_times_zero(vectors: Vectors, base: Register, stride: int, sizes: tuple[Register | int, int]) -> Register:
     """Add up all numbers of a matrix times 0: no number where one of them is not finite."""
     f, (rows, columns) = vectors.writer, sizes
     starts = range(0, columns, vectors.lanes)
@@ -134,6 +141,16 @@ def row_bases(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class BlockOfRows:
+    """Which block of a matrix it is, the matrix's number and coordinates, and the block's first row."""
+
+    matrix: Register
+    block: Register
+    at: tuple[Register, ...]
+    first: Register
+
+
 class AttentionEmitter:
     """Emits the loop over tiles."""
 
@@ -143,7 +160,10 @@ class AttentionEmitter:
         sizes, schedule = kernel.sizes, kernel.schedule
         self.number = Vectors(f, sizes.element, 1)
         self.vectors = Vectors(f, sizes.element, schedule.values.lanes)
-        self.out, *rest, self.begin, self.end = f.parameters
+        given = Parameters.of(f, kernel)
+        self.begin, self.end, self.ends = given.begin, given.end, given.ends
+        self.out, *rest = given.pointers
+        self.keys = self.ends.get(len(sizes.batch) + 1)
         self.numbers = rest[:2] if kernel.keeps_numbers else []
         self.query, self.key, self.value, *self.inputs = rest[len(self.numbers) :]
         self.blocks = kernel.row_blocks
@@ -152,7 +172,7 @@ class AttentionEmitter:
         self.softmax = SoftmaxRows(f, kernel)
         self.value_row = kernel.value.row if isinstance(kernel.value, Matrix) else 0
         step = schedule.key_block or sizes.keys
-        self.key_step, self.keys_left = step, sizes.keys % step
+        self.key_step, self.keys_left = step, 0 if kernel.keys_end else sizes.keys % step
         self.scores = [self._emitted(kernel.scores(rows)) for rows in self.blocks.sizes]
         self.values = [self._emitted(kernel.values(rows, step)) for rows in self.blocks.sizes]
         self.last_values = [
@@ -172,22 +192,41 @@ class AttentionEmitter:
             matrix, block = f.divide(tiles.index, blocks.count)
             at = row_coordinates(f, matrix, kernel.sizes.batch)
             first = first_of(f, blocks, block)
-            rows = f.binary("sub", first_of(f, blocks, f.add(block, 1)), first)
-            value = self._at(self.value, kernel.value.batch, at)
-            facts = self._finite_values(matrix, value, tiles.carried) if before else ()
-            last = f.binary("add", first, rows)
-            seen = keys_seen(f, last, (kernel.sizes.keys, key_block), facts[1] if facts else None)
-            tiles.carry(*facts)
-            query = self._at(self.query, (*kernel.query.batch, kernel.query.row), (*at, first))
-            key = self._at(self.key, kernel.key.batch, at)
-            panels_of = panels_seen(f, seen, self.scores[0], key_block)
-            self._call(block, self.scores, [self.scratch, query, key], panels_of)
-            self._soften(matrix, at, (first, rows, seen))
-            out = self._at(self.out, (*kernel.out.batch, kernel.out.row), (*at, first))
-            if key_block:
-                self._add_values(block, out, value, (rows, seen))
+            place = BlockOfRows(matrix, block, at, first)
+            inside = all_below(f, ((x, self.ends[n]) for n, x in enumerate((*at, first)) if n in self.ends))
+            if inside is None:
+                tiles.carry(*self._block(place, tiles.carried))
+            elif before:
+                tiles.carry(*f.either(inside, lambda: self._block(place, tiles.carried), lambda: tiles.carried))
             else:
-                self._call(block, self.values, [out, self.scratch, value, self.inverses])
+                with f.only_if(inside):
+                    self._block(place, ())
+
+    def _block(self, place: BlockOfRows, before: tuple[Register, ...]) -> tuple[Register, ...]:
+        """Compute a block; gives its matrix and whether the values of that are finite, where keys are skipped."""
+        f, kernel, blocks, key_block = self.f, self.kernel, self.blocks, self.kernel.schedule.key_block
+        matrix, block, at, first = place.matrix, place.block, place.at, place.first
+        rows = f.binary("sub", first_of(f, blocks, f.add(block, 1)), first)
+        if kernel.rows_end:
+            rows = f.minimum(rows, f.binary("sub", self.ends[len(at)], first))
+        value = self._at(self.value, kernel.value.batch, at)
+        facts = self._finite_values(matrix, value, before) if before else ()
+        last = f.binary("add", first, rows)
+        seen = keys_seen(f, last, (kernel.sizes.keys, key_block), facts[1] if facts else None)
+        if self.keys is not None:
+            seen = f.minimum(seen, self.keys)
+        query = self._at(self.query, (*kernel.query.batch, kernel.query.row), (*at, first))
+        key = self._at(self.key, kernel.key.batch, at)
+        tiles = panels_seen(f, seen, self.scores[0], some=key_block > 0 or kernel.keys_end)
+        self._call(block, self.scores, [self.scratch, query, key], tiles, (rows,) * kernel.rows_end)
+        self._soften(matrix, at, (first, rows, seen))
+        out = self._at(self.out, (*kernel.out.batch, kernel.out.row), (*at, first))
+        if key_block:
+            self._add_values(block, out, value, (rows, seen))
+        else:
+            ends = (*(rows,) * kernel.rows_end, *(seen,) * kernel.keys_end)
+            self._call(block, self.values, [out, self.scratch, value, self.inverses], None, ends)
+        return facts
 
     def _at(self, pointer: Register, strides: tuple[int, ...], coordinates: tuple[Register, ...]) -> Register:
         return self.number.address(pointer, linear(self.f, coordinates, strides, 0))
@@ -199,7 +238,7 @@ class AttentionEmitter:
         f, sizes = self.f, self.kernel.sizes
 
         def look() -> list[Register]:
-            total = sum_times_zero(self.vectors, value, self.value_row, (sizes.keys, sizes.columns))
+            total = sum_times_zero(self.vectors, value, self.value_row, (self.keys or sizes.keys, sizes.columns))
             return [all_finite(f, total)]
 
         same = f.compare("icmp eq", matrix, before[0])
@@ -207,10 +246,15 @@ class AttentionEmitter:
         return matrix, finite
 
     def _call(
-        self, block: Register, gemms: list[GemmKernel], pointers: list[Register], tiles: Register | None = None
+        self,
+        block: Register,
+        gemms: list[GemmKernel],
+        pointers: list[Register],
+        tiles: Register | None = None,
+        ends: Sequence[Register] = (),
     ) -> None:
         """Call the matmul of a block's size."""
-        choose_size(self.f, block, self.blocks, lambda place: call_gemm(self.f, gemms[place], pointers, tiles))
+        choose_size(self.f, block, self.blocks, lambda place: call_gemm(self.f, gemms[place], pointers, tiles, ends))
 
     def _soften(self, matrix: Register, at: tuple[Register, ...], block: tuple[Register, Register, Register]) -> None:
         """Make the rows of scores what softmax has above its sum, and keep one over that sum."""
@@ -235,14 +279,17 @@ class AttentionEmitter:
         f, kernel, step = self.f, self.kernel, self.key_step
         rows, keys = seen
         clear_rows(self.vectors, out, kernel.out.row, (rows, kernel.sizes.columns))
-        whole, _ = f.divide(keys, step)
+        given = (rows,) * kernel.rows_end
+        whole, _ = f.divide(f.add(keys, (step - 1) * kernel.keys_end), step)
         with f.loop(0, whole) as loop:
             scores = self.number.moved(self.scratch, (loop.index, step))
-            self._call(block, self.values, [out, scores, self._moved_value(value, loop.index)])
+            left = f.minimum(f.binary("sub", keys, f.multiply(loop.index, step)), f.integer(step))
+            ends = (*given, *(left,) * kernel.keys_end)
+            self._call(block, self.values, [out, scores, self._moved_value(value, loop.index)], None, ends)
         if self.keys_left:
             with f.only_if(f.compare("icmp eq", keys, f.integer(kernel.sizes.keys))):
                 scores = self.number.moved(self.scratch, (whole, step))
-                self._call(block, self.last_values, [out, scores, self._moved_value(value, whole)])
+                self._call(block, self.last_values, [out, scores, self._moved_value(value, whole)], None, given)
         self._divide(out, rows)
 
     def _moved_value(self, value: Register, block: Register) -> Register:
@@ -345,7 +392,7 @@ class SoftmaxRows:
             span = ColumnSpan(f, f.multiply(loop.index, lanes), lanes)
             loop.carry(self._joined(reducer, loop.carried[0], step(span)))
         (partial,) = loop.carried
-        if self.kernel.sizes.keys % lanes:
+        if self.kernel.sizes.keys % lanes or self.kernel.keys_end:
             column = f.multiply(whole, lanes)
             some = f.compare("icmp slt", column, keys)
             span = ColumnSpan(f, column, lanes, mask_up_to(f, column, keys, lanes))

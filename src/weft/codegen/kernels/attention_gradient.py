@@ -123,9 +123,9 @@ class GradientEmitter:
         gradient = self._row(place.gradient, operands.gradient, block.first)
         out = self._row(place.for_query, operands.for_query, block.first)
         key_block = kernel.schedule.key_block
-        tiles = panels_seen(self.f, block.seen, kernel.scores(1), key_block)
+        tiles = panels_seen(self.f, block.seen, kernel.scores(1), some=key_block > 0)
         self._call(block, kernel.scores, [self.shares, query, place.keys_across], tiles)
-        tiles = panels_seen(self.f, block.seen, kernel.pull(1), key_block)
+        tiles = panels_seen(self.f, block.seen, kernel.pull(1), some=key_block > 0)
         self._call(block, kernel.pull, [self.slopes, gradient, place.values_across], tiles)
         self._apply_body(place, block)
         if kernel.schedule.key_block:

@@ -11,6 +11,7 @@ column, with vectors along the sum (`DotSums`).
 from dataclasses import replace
 from functools import partial
 
+from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.multiplier import Multiplier
 from weft.codegen.kernels.register_block import (
     BlockFunction,
@@ -23,8 +24,8 @@ from weft.codegen.kernels.register_block import (
     RegisterBlock,
     stored_and_read,
 )
-from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, first_of, matrix_pointers
-from weft.codegen.kernels.vectors import Vectors, all_lanes
+from weft.codegen.kernels.tiles import BlockLoops, BlockPosition, CutCount, first_of, matrix_pointers
+from weft.codegen.kernels.vectors import Vectors, all_lanes, row_coordinates
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register
 from weft.errors import InternalError
@@ -35,7 +36,7 @@ def emit_gemm(module: Module, kernel: GemmKernel) -> None:
     """Emit the functions of a matmul into a module; the one to call has the kernel's name."""
     # SAFETY: nothing is claimed of the pointers: an epilogue may read out itself.
     pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    writer = module.function(kernel.name, parameter_kinds(kernel, pointers))
     if kernel.tile_count:
         GemmEmitter(writer, kernel).emit()
 
@@ -49,7 +50,23 @@ class GemmEmitter(BlockLoops):
         self.vectors = Vectors(writer, kernel.element, kernel.schedule.lanes)
         self.stored, *self.inputs = stored_and_read(self.vectors, kernel.epilogue)
         self.left, self.right = (self.vectors.of(dtype) for dtype in kernel.operands)
-        self.pointers = list(writer.parameters[:-2])
+        given = Parameters.of(writer, kernel)
+        self.begin, self.end, self.given = given.begin, given.end, given.pointers
+        self.pointers = list(self.given)
+        self.ends, rows = given.ends, len(kernel.batch)
+        self.rows_end = self.ends.get(rows)
+        self.turns, self.left_over = _turns(writer, kernel, self.ends.get(rows + 2))
+        if self.turns is not None and kernel.walk.parts.count > 1:
+            self.cut = CutCount.of(writer, self.turns, kernel.most_turns)
+
+    def is_needed(self, matrix: Register) -> Register | None:
+        """Tell whether a matrix of the batch is within."""
+        writer, batch = self.writer, self.kernel.batch
+        ends = [(place, end) for place, end in self.ends.items() if place < len(batch)]
+        if not ends:
+            return None
+        at = row_coordinates(writer, matrix, batch)
+        return all_below(writer, ((at[place], end) for place, end in ends))
 
     def enter(self, matrix: Register) -> None:
         """Move all pointers to one matrix of the batch."""
@@ -57,7 +74,7 @@ class GemmEmitter(BlockLoops):
         strides = [kernel.out.batch, kernel.left.batch, kernel.right.batch]
         strides += [operand.batch for operand in kernel.epilogue.inputs]
         kinds = [self.stored, self.left, self.right, *self.inputs]
-        operands = list(zip(self.writer.parameters[:-2], strides, kinds, strict=True))
+        operands = list(zip(self.given, strides, kinds, strict=True))
         self.pointers = matrix_pointers(self.writer, matrix, kernel.batch, operands)
 
     def block(self, shape: BlockShape, at: BlockPosition) -> None:
@@ -74,32 +91,50 @@ class GemmEmitter(BlockLoops):
         ]
         for own, pointer, operand in zip(self.inputs, inputs, kernel.epilogue.inputs, strict=True):
             moved.append(own.moved(pointer, (at.row, operand.row), (at.column, operand.column)))
-        self.call_block(shape, [*moved, at.iterations, at.phase])
+        iterations = at.iterations if self.turns is None or self.cut is not None else self.turns
+        more = [register for register in (self.left_over, at.rows) if register is not None]
+        self.call_block(shape, [*moved, iterations, at.phase, *more])
 
     def block_function(self, shape: BlockShape) -> str:
         """Emit the function of a shape."""
         return GemmBlock(self.writer.module, self.kernel, shape).emit()
 
 
+def _turns(writer: FunctionWriter, kernel: GemmKernel, end: Register | None) -> tuple[Register | None, Register | None]:
+    """Give the turns of the loop over the sum, and the steps behind them, of a sum that ends where the caller says."""
+    return (None, None) if end is None else writer.divide(end, kernel.schedule.unroll)
+
+
 class GemmBlock:
     """Emits the function of one register block: void block(out*, left*, right*, inputs*..., iterations, phase).
 
-    All pointers are at the block's first row and column and at the first number of the sum to add.
+    All pointers are at the block's first row and column and at the first number of the sum to add. Where the caller of
+    the kernel says where the sum ends, the steps behind the last turn follow; and then, where the block is partial, how
+    many of its rows exist. Of the others, the sums are those of the last that exists, and nothing is stored.
     """
 
     def __init__(self, module: Module, kernel: GemmKernel, shape: BlockShape) -> None:
-        self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}"
+        self.name = f"{kernel.name}.{shape.rows}x{shape.vectors}.{shape.tail}" + (".partial" if shape.partial else "")
         pointers = ["ptr"] * (3 + len(kernel.epilogue.inputs))
-        self.writer = module.inner_function(self.name, [*pointers, "i64", "i64"])
+        self.sum_ends = len(kernel.batch) + 2 in kernel.ends
+        more = self.sum_ends + shape.partial
+        self.writer = module.inner_function(self.name, [*pointers, *["i64"] * (2 + more)])
         self.kernel = kernel
         self.shape = shape
         self.vectors = Vectors(self.writer, kernel.element, kernel.schedule.lanes)
         self.multiplier = Multiplier(self.vectors, *kernel.operands, kernel.schedule.group)
         self.block = RegisterBlock(self.vectors, shape, self.multiplier)
-        self.out, self.left, self.right, *self.inputs, iterations, phase = self.writer.parameters
+        given = list(self.writer.parameters)
+        self.existing = given.pop() if shape.partial else None
+        self.left_over = given.pop() if self.sum_ends else None
+        self.out, self.left, self.right, *self.inputs, iterations, phase = given
         in_parts = kernel.walk.parts.count > 1
-        self.phase = PartOfSum.of(phase, kernel.walk.parts.count)
-        self.iterations = iterations if in_parts else self.writer.integer(kernel.walk.parts.total)
+        self.phase = PartOfSum.of(phase, kernel.walk.parts.count, varies=self.sum_ends)
+        self.iterations = iterations if in_parts or self.sum_ends else self.writer.integer(kernel.walk.parts.total)
+        self.places: list[Register] | None = None  # of the rows of a partial block
+        if self.existing is not None:
+            last = self.writer.add(self.existing, -1)
+            self.places = [self.writer.minimum(self.writer.integer(row), last) for row in range(shape.rows)]
         if isinstance(kernel.right, PackedMatrix):
             step = shape.vectors * kernel.schedule.lanes * kernel.schedule.group
             self.panel = PanelAddress(self.right, step, whole=True)
@@ -110,9 +145,9 @@ class GemmBlock:
         """Emit the sums and what follows them, and give the function's name."""
         kernel, schedule = self.kernel, self.kernel.schedule
         iterations = Iterations(self.iterations, schedule.unroll, schedule.chains)
-        epilogue = EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs)
-        rows = [epilogue.stored.address(self.out, row * kernel.out.row) for row in range(self.shape.rows)]
-        ending = Ending(rows, epilogue, kernel.accumulate)
+        epilogue = EpilogueEmitter(self.vectors, kernel.epilogue, self.inputs, self.places)
+        rows = self._each_row(epilogue.stored, self.out, kernel.out.row)
+        ending = Ending(rows, epilogue, kernel.accumulate, self.existing)
         function = BlockFunction(self.block, self.writer, ending, self.phase)
         if schedule.along_sum:
             dots = DotSums(self.vectors, kernel, self.shape, (self.left, self.right))
@@ -125,19 +160,30 @@ class GemmBlock:
                 )
         else:
             rest = self._rest if kernel.inner % (schedule.unroll * schedule.group) else None
+            if self.sum_ends:
+                rest = self._any_rest if schedule.unroll > 1 else None
             inside = schedule.parts_inside and kernel.parts.count > 1
             function.emit(
                 self._parts if inside else lambda sums: self._run(sums, self.writer.integer(0), iterations), rest
             )
         return self.name
 
+    def _each_row(self, vectors: Vectors, base: Register, stride: int) -> list[Register]:
+        """Give an address in each row, those of rows that do not exist in the last one that does."""
+        if self.places is None:
+            return [vectors.address(base, row * stride) for row in range(self.shape.rows)]
+        return [vectors.moved(base, (place, stride)) for place in self.places]
+
     def _parts(self, sums: list[Register]) -> list[Register]:
         """Add the parts of the sum, which are set aside one by one."""
         parts, schedule, writer = self.kernel.parts, self.kernel.schedule, self.writer
-        with writer.loop(0, parts.count, carried=sums) as loop:
-            first = first_of(writer, parts, loop.index)
+        cut = CutCount.of(writer, self.iterations, self.kernel.most_turns) if self.sum_ends else None
+        with writer.loop(0, cut.count if cut else parts.count, carried=sums) as loop:
+            first = cut.first(loop.index) if cut else first_of(writer, parts, loop.index)
             count = writer.integer(parts.size)
-            if parts.small:
+            if cut is not None:
+                count = writer.binary("sub", cut.first(writer.add(loop.index, 1)), first)
+            elif parts.small:
                 count = writer.binary("sub", first_of(writer, parts, writer.add(loop.index, 1)), first)
             part = self._run(
                 [self.vectors.zero] * len(sums), first, Iterations(count, schedule.unroll, schedule.chains)
@@ -157,8 +203,13 @@ class GemmBlock:
         left, unroll, multiplier = self.kernel.left, self.kernel.schedule.unroll, self.multiplier
         apart = left.column * multiplier.group
         base = multiplier.left.moved(left_base, (iteration, apart * unroll))
-        places = [multiplier.left.address(base, step * apart + row * left.row) for row in range(self.shape.rows)]
-        return [multiplier.row(place, numbers) for place in places]
+        if self.places is None:
+            rows = [multiplier.left.address(base, step * apart + row * left.row) for row in range(self.shape.rows)]
+        else:
+            rows = [
+                multiplier.left.address(row, step * apart) for row in self._each_row(multiplier.left, base, left.row)
+            ]
+        return [multiplier.row(row, numbers) for row in rows]
 
     def _rest(self, sums: list[Register]) -> list[Register]:
         """Add the steps that do not fill an iteration, and the numbers that do not fill a step."""
@@ -169,6 +220,23 @@ class GemmBlock:
             rows = self._rows(self.left, self.iterations, step, left_over if step == whole else None)
             sums = self.block.step(sums, base, (self.panel, step), rows)
         return sums
+
+    def _any_rest(self, sums: list[Register]) -> list[Register]:
+        """Add the steps that do not fill an iteration, as many as the caller says."""
+        assert self.left_over is not None
+        unroll, left, right, panel = (
+            self.kernel.schedule.unroll,
+            self.multiplier.left,
+            self.multiplier.right,
+            self.panel,
+        )
+        base = right.moved(panel.pointer, (self.iterations, panel.step * unroll))
+        row = left.moved(self.left, (self.iterations, self.kernel.left.column * unroll))
+        with self.writer.loop(0, self.left_over, carried=sums) as loop:
+            rows = self._rows(left.moved(row, (loop.index, self.kernel.left.column)), self.writer.integer(0), 0)
+            moved = right.moved(base, (loop.index, panel.step))
+            loop.carry(*self.block.step(list(loop.carried), moved, (panel, 0), rows))
+        return list(loop.carried)
 
 
 class DotSums:

@@ -7,9 +7,11 @@ shared out over calls changes no bit of the results, since every element is comp
 An input that runs across the output (its columns are not side by side) is transposed tile by tile into scratch memory.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import Typed, emit_body
+from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.transpose import Patch, TransposedPatch
 from weft.codegen.kernels.vectors import ColumnSpan, linear, load_scalar, mask_up_to, row_context, row_coordinates
 from weft.codegen.llvm.dtypes import HELD
@@ -25,7 +27,7 @@ def emit_loop(module: Module, kernel: LoopKernel) -> None:
     shared = {pair for output, number in kernel.in_place for pair in (output, len(kernel.outputs) + number)}
     count = len(kernel.outputs) + len(kernel.inputs) + len(kernel.tables)
     buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
-    f = module.function(kernel.name, [*buffers, "i64", "i64"])
+    f = module.function(kernel.name, parameter_kinds(kernel, buffers))
     if kernel.tile_count:
         _LoopWriter(f, kernel).write()
 
@@ -47,8 +49,9 @@ class _LoopWriter:
         self.kernel = kernel
         self.schedule = kernel.schedule
         self.views = (*kernel.outputs, *kernel.inputs)
-        *pointers, self.begin, self.end = f.parameters
-        self.pointers, self.tables = pointers[: len(self.views)], pointers[len(self.views) :]
+        given = Parameters.of(f, kernel)
+        self.begin, self.end, self.ends = given.begin, given.end, given.ends
+        self.pointers, self.tables = given.pointers[: len(self.views)], given.pointers[len(self.views) :]
         self.steady = steady_values(kernel.inputs, kernel.body)
         size = (self.schedule.row_tile, self.schedule.column_tile)
         self.transposed = {
@@ -59,19 +62,33 @@ class _LoopWriter:
     def write(self) -> None:
         """Write the loop over tiles and rows."""
         f, kernel, schedule = self.f, self.kernel, self.schedule
-        with f.loop(self.begin, self.end) as tiles:
+        row = len(kernel.sizes) - 2  # the dimension whose places rows of a line are, where they are of no other
+        cut = self.ends.get(row) if row >= 0 and kernel.line == kernel.sizes[row] else None
+        with f.loop(self.begin, self._last_tile(cut)) as tiles:
             row_tile, column_tile = f.divide(tiles.index, kernel.column_tiles)
             line, part = f.divide(row_tile, kernel.row_tiles)
             start, first_row = f.multiply(line, kernel.line), f.multiply(part, schedule.row_tile)
-            last_row = f.minimum(f.add(first_row, schedule.row_tile), f.integer(kernel.line))
-            first, last = f.integer(0), f.integer(kernel.columns)
+            last_row = f.minimum(f.add(first_row, schedule.row_tile), cut or f.integer(kernel.line))
+            first, last = f.integer(0), self.ends.get(row + 1, f.integer(kernel.columns))
             if kernel.column_tiles > 1:
                 first = f.multiply(column_tile, schedule.column_tile)
                 last = f.minimum(f.add(first, schedule.column_tile), last)
             patch = Patch((first_row, last_row), (first, last), (kernel.line, kernel.columns))
             self._transpose(start, patch)
             with f.loop(first_row, last_row) as rows:
-                self._row(self._at_row(start, rows.index, patch), first, last)
+                coordinates = row_coordinates(f, f.binary("add", start, rows.index), kernel.sizes[:-1])
+                others = ((coordinates[at], end) for at, end in self.ends.items() if at <= row and end is not cut)
+                inside = all_below(f, others)
+                with f.only_if(inside) if inside else nullcontext():
+                    self._row(self._at_row(coordinates, rows.index, patch), first, last)
+
+    def _last_tile(self, cut: Register | None) -> Register:
+        """Give where tiles end, at the latest behind the last row of the first line."""
+        f, kernel = self.f, self.kernel
+        if cut is None or kernel.line != kernel.rows:
+            return self.end
+        tiles, _ = f.divide(f.add(cut, self.schedule.row_tile - 1), self.schedule.row_tile)
+        return f.minimum(self.end, f.multiply(tiles, kernel.column_tiles))
 
     def _transpose(self, start: Register, patch: Patch) -> None:
         """Transpose a tile's part of the inputs that run across the output."""
@@ -87,9 +104,8 @@ class _LoopWriter:
             for pointer, view in zip(self.pointers, self.views, strict=True)
         ]
 
-    def _at_row(self, start: Register, number: Register, patch: Patch) -> LoopRow:
+    def _at_row(self, coordinates: tuple[Register, ...], number: Register, patch: Patch) -> LoopRow:
         f = self.f
-        coordinates = row_coordinates(f, f.binary("add", start, number), self.kernel.sizes[:-1])
         bases = self._bases(coordinates)
         for place, patched in self.transposed.items():
             bases[place] = patched.row(f, patch, number)
@@ -103,24 +119,25 @@ class _LoopWriter:
 
     def _row(self, row: LoopRow, first: Register, last: Register) -> None:
         f, lanes, columns = self.f, self.schedule.lanes, self.kernel.columns
+        ends = len(self.kernel.sizes) - 1 in self.ends  # so that any number of columns may be left
         step = lanes * self.schedule.unroll
         if columns >= step:
             with f.loop(first, f.add(last, 1 - step), step) as whole:
                 for number in range(self.schedule.unroll):
                     self._span(row, ColumnSpan(f, f.add(whole.index, number * lanes), lanes))
             first = whole.index
-        if columns % step == 0:
+        if columns % step == 0 and not ends:
             return
         if self.schedule.masked:
             with f.loop(first, last, lanes) as rest:
-                mask = mask_up_to(f, rest.index, last, lanes) if columns % lanes else None
+                mask = mask_up_to(f, rest.index, last, lanes) if columns % lanes or ends else None
                 self._span(row, ColumnSpan(f, rest.index, lanes, mask))
             return
         if columns >= lanes and self.schedule.unroll > 1:
             with f.loop(first, f.add(last, 1 - lanes), lanes) as single:
                 self._span(row, ColumnSpan(f, single.index, lanes))
             first = single.index
-        if columns % lanes:
+        if columns % lanes or ends:
             with f.loop(first, last) as one:
                 self._span(row, ColumnSpan(f, one.index, 1))
 

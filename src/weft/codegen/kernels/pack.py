@@ -9,12 +9,14 @@ Contract of the emitted function: void name(packed*, source*, [scale*,] begin, e
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from math import prod
 
+from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.tiles import PanelKind, choose, first_of, matrix_pointers, panel_kinds
 from weft.codegen.kernels.transpose import transpose_square
-from weft.codegen.kernels.vectors import Vectors
+from weft.codegen.kernels.vectors import Vectors, row_coordinates
 from weft.codegen.llvm.dtypes import cast
 from weft.codegen.llvm.module import FunctionWriter, Module
 from weft.codegen.llvm.register import Register, bits_of, constant, with_element
@@ -27,7 +29,7 @@ def emit_pack(module: Module, kernel: PackKernel) -> None:
     """Emit the function that packs a kernel's right operand."""
     # SAFETY: nothing is claimed of the pointers; the plan gives each buffer bytes of its own.
     pointers = ["ptr"] * (2 if kernel.scale_batch is None else 3)
-    writer = module.function(kernel.name, [*pointers, "i64", "i64"])
+    writer = module.function(kernel.name, parameter_kinds(kernel, pointers))
     if kernel.tile_count:
         PackEmitter(writer, kernel).emit()
 
@@ -41,26 +43,41 @@ class PackEmitter:
         self.vectors = Vectors(writer, kernel.element, kernel.lanes)
         self.read = self.vectors.of(kernel.read)
         self.square = ""
+        self.given = Parameters.of(writer, kernel)
+        rows = len(kernel.batch)
+        self.inner = self.given.ends.get(rows, writer.integer(kernel.inner))
+        self.columns = self.given.ends.get(rows + 1)
 
     def emit(self) -> None:
         """Emit the loop over panels."""
         writer, kernel, vectors = self.writer, self.kernel, self.vectors
-        packed, source, *scales, begin, end = writer.parameters
+        packed, source, *scales = self.given.pointers
         source = self.read.address(source, kernel.offset)
         kinds = panel_kinds(kernel.panels, kernel.columns, kernel.lanes)
-        with writer.loop(begin, end) as loop:
+        stops = [kind.stop for kind in kinds]
+        with writer.loop(self.given.begin, self.given.end) as loop:
             index, panel = writer.divide(loop.index, kernel.panels.count)
             column = writer.multiply(first_of(writer, kernel.panels, panel), kernel.lanes)
             operands = [(packed, kernel.packed_batch, vectors), (source, kernel.source.batch, self.read)]
             operands += [(scale, kernel.scale_batch or (), vectors) for scale in scales]
-            to, of, *by = matrix_pointers(writer, index, kernel.batch, operands)
-            to = vectors.moved(to, (column, kernel.depth))
-            of = self.read.moved(of, (column, kernel.source.column))
-            stops = [kind.stop for kind in kinds]
-            choose(writer, panel, stops, lambda i: self._outer(to, of, kinds[i], kernel.outer))
-            if by:
-                scale = vectors.moved(by[0], (column, 1))
-                choose(writer, panel, stops, lambda i: self._multiply(to, scale, kinds[i]))
+            needed = self._is_needed(index, column)
+            with writer.only_if(needed) if needed else nullcontext():
+                to, of, *by = matrix_pointers(writer, index, kernel.batch, operands)
+                to = vectors.moved(to, (column, kernel.depth))
+                of = self.read.moved(of, (column, kernel.source.column))
+                choose(writer, panel, stops, lambda i: self._outer(to, of, kinds[i], kernel.outer))
+                if by:
+                    scale = vectors.moved(by[0], (column, 1))
+                    choose(writer, panel, stops, lambda i: self._multiply(to, scale, kinds[i]))
+
+    def _is_needed(self, matrix: Register, column: Register) -> Register | None:
+        """Tell whether a panel is within; None where all are."""
+        batch, ends = self.kernel.batch, self.given.ends
+        at = row_coordinates(self.writer, matrix, batch) if any(place < len(batch) for place in ends) else ()
+        pairs = [(place, ends[number]) for number, place in enumerate(at) if number in ends]
+        if self.columns is not None:
+            pairs.append((column, self.columns))
+        return all_below(self.writer, pairs)
 
     def _outer(self, packed: Register, source: Register, kind: PanelKind, dims: tuple[tuple[int, int], ...]) -> None:
         """Pack a panel by its parts along the outer dimensions of the sum."""
@@ -81,18 +98,19 @@ class PackEmitter:
             self._groups(packed, source, vectors, tail)
             return
         if column == 1 or row != 1:
-            with writer.loop(0, kernel.inner) as loop:
+            with writer.loop(0, self.inner) as loop:
                 self._row(moved(packed, (loop.index, vectors * lanes)), seen(source, (loop.index, row)), vectors, tail)
             return
-        whole, full = kernel.inner // lanes, vectors if tail == lanes else vectors - 1
+        (whole, _), full = writer.divide(self.inner, lanes), vectors if tail == lanes else vectors - 1
+        done, none = writer.multiply(whole, lanes), writer.integer(0)
         with writer.loop(0, full) as vector, writer.loop(0, whole) as square:
             to = moved(packed, (vector.index, lanes), (square.index, vectors * lanes * lanes))
             of = seen(source, (vector.index, lanes * column), (square.index, lanes))
             writer.emit_void(f"call void @{self._square()}({to}, {of}, i64 {vectors * lanes}, i64 {column})")
-        self._numbers(packed, source, (whole * lanes, kernel.inner), (0, full * lanes, vectors * lanes))
+        self._numbers(packed, source, (done, self.inner), (0, full * lanes, vectors * lanes))
         if full < vectors:
             at = full * lanes
-            self._numbers(packed, source, (0, kernel.inner), (at, at + tail, vectors * lanes))
+            self._numbers(packed, source, (none, self.inner), (at, at + tail, vectors * lanes))
             self._zeros(packed, (at + tail, vectors * lanes))
 
     def _groups(self, packed: Register, source: Register, vectors: int, tail: int) -> None:
@@ -156,7 +174,7 @@ class PackEmitter:
             writer.store(value, self.vectors.address(packed, column))
 
     def _numbers(
-        self, packed: Register, source: Register, rows: tuple[int, int], columns: tuple[int, int, int]
+        self, packed: Register, source: Register, rows: tuple[Register, Register], columns: tuple[int, int, int]
     ) -> None:
         """Copy some rows of some columns, of a panel of a width, one by one: what is left over at the edges."""
         first, stop, width = columns
@@ -168,7 +186,7 @@ class PackEmitter:
     def _zeros(self, packed: Register, columns: tuple[int, int]) -> None:
         """Fill the columns up to the width of the panel."""
         first, width = columns
-        with self.writer.loop(0, self.kernel.inner) as row, self.writer.loop(first, width) as column:
+        with self.writer.loop(0, self.inner) as row, self.writer.loop(first, width) as column:
             to = self.vectors.moved(packed, (row.index, width), (column.index, 1))
             self.writer.store(constant(self.vectors.element, 0.0), to)
 

@@ -14,10 +14,12 @@ the columns, in several chains that are joined at the end, or along neighbouring
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
+from weft.codegen.kernels.ends import Parameters, all_below, parameter_kinds
 from weft.codegen.kernels.reducers import REDUCERS, Partial, Reducer, joined, masked_partial
 from weft.codegen.kernels.vectors import ColumnSpan, linear, mask_up_to, row_coordinates
 from weft.codegen.llvm.dtypes import HELD
@@ -39,7 +41,7 @@ def emit_reduce(module: Module, kernel: RowKernel) -> None:
     shared = {pair for output, number in expression.in_place for pair in (output, len(expression.outputs) + number)}
     count = len(expression.outputs) + len(expression.inputs)
     buffers = ["ptr" if number in shared else "ptr noalias" for number in range(count)]
-    f = module.function(kernel.name, [*buffers, "i64", "i64"])
+    f = module.function(kernel.name, parameter_kinds(kernel, buffers))
     if kernel.tile_count:
         _TileWriter(f, kernel).write()
 
@@ -51,8 +53,9 @@ class _TileWriter:
         self.f = f
         self.kernel = kernel
         self.schedule = kernel.schedule
-        self.rows = RowWriter(f, kernel)
-        self.begin, self.end = f.parameters[-2:]
+        given = Parameters.of(f, kernel)
+        self.rows = RowWriter(f, kernel, given)
+        self.begin, self.end, self.ends = given.begin, given.end, given.ends
 
     def write(self) -> None:
         """Write the loop over tiles."""
@@ -60,21 +63,34 @@ class _TileWriter:
         count = 1
         for size in kernel.outer_rows:
             count *= size
-        with f.loop(self.begin, self.end) as tiles:
+        cut = self.ends.get(0) if len(kernel.outer_rows) == 1 else None
+        with f.loop(self.begin, self._last_tile(cut)) as tiles:
             outer, lane = f.divide(tiles.index, kernel.lane_tiles)
             first = f.multiply(outer, schedule.row_tile)
-            last = f.minimum(f.add(first, schedule.row_tile), f.integer(count))
+            last = f.minimum(f.add(first, schedule.row_tile), cut or f.integer(count))
             with f.loop(first, last) as rows:
                 coordinates = row_coordinates(f, rows.index, kernel.outer_rows)
-                if schedule.along_rows:
-                    self._neighbours(coordinates, f.multiply(lane, schedule.lane_tile))
-                else:
-                    self.rows.write(RowPosition(coordinates, (ColumnSpan(f, f.integer(0), 1),)))
+                others = enumerate(coordinates if cut is None else ())
+                inside = all_below(f, ((place, self.ends[at]) for at, place in others if at in self.ends))
+                with f.only_if(inside) if inside else nullcontext():
+                    if schedule.along_rows:
+                        self._neighbours(coordinates, f.multiply(lane, schedule.lane_tile))
+                    else:
+                        self.rows.write(RowPosition(coordinates, (ColumnSpan(f, f.integer(0), 1),)))
+
+    def _last_tile(self, cut: Register | None) -> Register:
+        """Give where tiles end, at the latest behind the last row."""
+        f, row_tile = self.f, self.schedule.row_tile
+        if cut is None:
+            return self.end
+        tiles, _ = f.divide(f.add(cut, row_tile - 1), row_tile)
+        return f.minimum(self.end, f.multiply(tiles, self.kernel.lane_tiles))
 
     def _neighbours(self, coordinates: tuple[Register, ...], first: Register) -> None:
         """Write the neighbouring rows of a tile: as many vectors at once as it is wide, at the edge one by one."""
         f, schedule, total = self.f, self.schedule, self.kernel.lane_rows
-        last = f.minimum(f.add(first, schedule.lane_tile), f.integer(total))
+        given = self.ends.get(len(self.kernel.expression.rows) - 1)
+        last = f.minimum(f.add(first, schedule.lane_tile), given or f.integer(total))
         whole = f.compare("icmp eq", f.binary("sub", last, first), f.integer(schedule.lane_tile))
         if total >= schedule.lane_tile:
             with f.only_if(whole):
@@ -82,7 +98,7 @@ class _TileWriter:
                 self.rows.write(
                     RowPosition(coordinates, tuple(ColumnSpan(f, start, schedule.lanes) for start in starts))
                 )
-        if total % schedule.lane_tile:
+        if total % schedule.lane_tile or given:
             with f.only_if(f.binary("xor", whole, Register("i1", "true"))):
                 step = schedule.lanes if schedule.masked else 1
                 with f.loop(first, last, step) as rest:
@@ -104,7 +120,7 @@ class RowPosition:
 class RowWriter:
     """Writes all stages of a kernel for one place at a time."""
 
-    def __init__(self, f: FunctionWriter, kernel: RowKernel) -> None:
+    def __init__(self, f: FunctionWriter, kernel: RowKernel, given: Parameters) -> None:
         self.f = f
         self.expression = kernel.expression
         self.schedule = kernel.schedule
@@ -112,7 +128,8 @@ class RowWriter:
         # Values of a body are numbered inputs first, parameters of the function outputs first.
         self.views = (*self.expression.inputs, *self.expression.outputs)
         outputs = len(self.expression.outputs)
-        self.pointers = (*f.parameters[outputs:-2], *f.parameters[:outputs])
+        self.pointers = (*given.pointers[outputs:], *given.pointers[:outputs])
+        self.ends = {at - self.kept: end for at, end in given.ends.items() if at >= self.kept}  # of columns
         self.used = {number for stage in self.expression.stages for number in used_values(stage)}
         self.along = self.kept - 1 if self.schedule.along_rows else self.kept + len(self.expression.columns) - 1
 
@@ -168,6 +185,8 @@ class _StageWriter:
         self.row_values = row_values
         self.schedule = rows.schedule
         self.columns = rows.expression.columns
+        # How many columns there are along the last dimension, and steps of all others.
+        self.count = rows.ends.get(len(self.columns) - 1, self.f.integer(self.columns[-1]))
         lanes = self.schedule.lanes
         self.wide = row_values
         if not self.schedule.along_rows:
@@ -207,7 +226,8 @@ class _StageWriter:
 
         def at_outer(outer: Register, state: State) -> State:
             bases = self._moved(self.bases, row_coordinates(self.f, outer, self.columns[:-1]), 0)
-            return carrier.repeat(self.columns[-1], state, lambda c, now: at_column(outer, c, now, bases))
+            most = self.columns[-1]
+            return carrier.repeat(self.count, most, state, lambda c, now: at_column(outer, c, now, bases))
 
         state = self._over_outer(carrier, at_outer)
         return [
@@ -246,7 +266,8 @@ class _StageWriter:
                 return state
 
             if size >= step:
-                state = carrier.repeat(size // step, state, whole)
+                rounds, _ = f.divide(self.count, step)
+                state = carrier.repeat(rounds, size // step, state, whole)
             return self._rest(carrier, state, at_span)
 
         state = self._over_outer(carrier, at_outer)
@@ -261,6 +282,8 @@ class _StageWriter:
     def _rest(self, carrier: Carrier, state: State, at_span: Callable[[ColumnSpan, State, int], State]) -> State:
         """Write what is left of the columns after the rounds of all chains."""
         f, lanes, size = self.f, self.schedule.lanes, self.columns[-1]
+        if len(self.columns) - 1 in self.rows.ends:
+            return self._any_rest(carrier, state, at_span)
         first = size - size % (lanes * self.schedule.unroll)
         if self.schedule.masked:
             if first == size:
@@ -280,12 +303,30 @@ class _StageWriter:
             state = carrier.run(first, size, 1, state, lambda c, now: at_span(ColumnSpan(f, c, 1), now, chains))
         return state
 
+    def _any_rest(self, carrier: Carrier, state: State, at_span: Callable[[ColumnSpan, State, int], State]) -> State:
+        """The same where a call says how many columns there are."""
+        f, lanes, chains, last = self.f, self.schedule.lanes, self.schedule.unroll, self.count
+        rounds, _ = f.divide(last, lanes * chains)
+        first = f.multiply(rounds, lanes * chains)
+        if self.schedule.masked:
+
+            def masked(column: Register, state: State) -> State:
+                return at_span(ColumnSpan(f, column, lanes, mask_up_to(f, column, last, lanes)), state, 0)
+
+            return carrier.between(first, last, lanes, state, masked)
+        whole = f.multiply(f.divide(last, lanes)[0], lanes)
+        state = carrier.between(first, whole, lanes, state, lambda c, now: at_span(ColumnSpan(f, c, lanes), now, 0))
+        return carrier.between(whole, last, 1, state, lambda c, now: at_span(ColumnSpan(f, c, 1), now, chains))
+
     def _over_outer(self, carrier: Carrier, at_outer: Callable[[Register, State], State]) -> State:
         count = prod(self.columns[:-1])
         if count == 1:
             return at_outer(self.f.integer(0), carrier.start())
+        steps = self.f.integer(count)
+        if 0 in self.rows.ends:
+            steps = self.f.multiply(self.rows.ends[0], prod(self.columns[1:-1]))
         return carrier.repeat(
-            count, carrier.start(), lambda o, now: carrier.anew(now, lambda fresh: at_outer(o, fresh))
+            steps, count, carrier.start(), lambda o, now: carrier.anew(now, lambda fresh: at_outer(o, fresh))
         )
 
     def _slots(self, stage: RowPass, lanes: int) -> list[AccumulatorType]:
@@ -394,22 +435,26 @@ class Carrier:
         """Give the state of nothing."""
         return tuple(slot.identity for slot in self.slots)
 
-    def repeat(self, count: int, state: State, step: Step) -> State:
-        """Run a step for every number below a count."""
-        if count <= self.group or not any(slot.reducer.cascades for slot in self.slots):
-            return self._loop(self.f.integer(0), self.f.integer(count), state, step)
-        groups = -(-count // self.group)
+    def repeat(self, count: Register, most: int, state: State, step: Step) -> State:
+        """Run a step for every number below a count, which is at most so many."""
+        if most <= self.group or not any(slot.reducer.cascades for slot in self.slots):
+            return self._loop(self.f.integer(0), count, state, step)
+        groups, _ = self.f.divide(self.f.add(count, self.group - 1), self.group)
 
         def one_group(number: Register, before: State) -> State:
             first = self.f.multiply(number, self.group)
-            last = self.f.minimum(self.f.add(first, self.group), self.f.integer(count))
+            last = self.f.minimum(self.f.add(first, self.group), count)
             return self._merge(before, self._loop(first, last, self._fresh(before), step))
 
-        return self.repeat(groups, state, one_group)
+        return self.repeat(groups, -(-most // self.group), state, one_group)
 
     def run(self, start: int, end: int, stride: int, state: State, step: Step) -> State:
         """Run a step for a few numbers, without groups."""
         return self._loop(self.f.integer(start), self.f.integer(end), state, step, stride)
+
+    def between(self, first: Register, last: Register, stride: int, state: State, step: Step) -> State:
+        """The same where a call says how many."""
+        return self._loop(first, last, state, step, stride)
 
     def anew(self, state: State, piece: Callable[[State], State]) -> State:
         """Run code whose sums start from nothing, and add what they come to."""

@@ -13,7 +13,8 @@ blocks (tiles.py). Phase 0 is the first part of a sum, 2 the last of several, 1 
 phases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from weft.codegen.kernels.elementwise import BodyContext, Typed, emit_body
@@ -25,17 +26,22 @@ from weft.errors import InternalError
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction
 from weft.plan.kernels.gemm import Epilogue
 
+WHOLE_SUM = 3  # the phase of a sum of which there is one part, where there may be several
 LINE_BYTES = 64  # that the processor fetches at once
 BYTES_AHEAD = 4096  # of a packed panel that are asked into the nearest cache; past its end comes the next one
 
 
 @dataclass(frozen=True)
 class BlockShape:
-    """A register block: rows, vectors of columns, and how many numbers its last vector has."""
+    """A register block: rows, vectors of columns, and how many numbers its last vector has.
+
+    Of a `partial` block only some of the rows exist, at least one: it is told how many.
+    """
 
     rows: int
     vectors: int
     tail: int
+    partial: bool = False
 
     def count(self, vector: int, lanes: int) -> int:
         """Count the numbers of a vector."""
@@ -122,9 +128,15 @@ def stored_and_read(vectors: Vectors, epilogue: Epilogue) -> list[Vectors]:
 
 
 class EpilogueEmitter:
-    """Applies an epilogue to the sums of one register block; `pointers` are its inputs at the block's first place."""
+    """Applies an epilogue to the sums of one register block; `pointers` are its inputs at the block's first place.
 
-    def __init__(self, vectors: Vectors, epilogue: Epilogue, pointers: list[Register]) -> None:
+    `rows` says where each row of a partial block is.
+    """
+
+    def __init__(
+        self, vectors: Vectors, epilogue: Epilogue, pointers: list[Register], rows: Sequence[Register] | None = None
+    ) -> None:
+        self.rows = rows
         self.vectors = vectors
         self.epilogue = epilogue
         self.pointers = pointers
@@ -163,8 +175,10 @@ class EpilogueEmitter:
         operand = self.epilogue.inputs[number]
         place = (number, row if operand.row else 0, column if operand.column else 0, count)
         if place not in self._shared:
-            own = self._reads[number]
-            address = own.address(self.pointers[number], row * operand.row + column * operand.column)
+            own, base = self._reads[number], self.pointers[number]
+            if self.rows is not None:
+                base, row = own.moved(base, (self.rows[row], operand.row)), 0
+            address = own.address(base, row * operand.row + column * operand.column)
             self._shared[place] = own.load_apart(address, operand.column, count)
         return self._shared[place]
 
@@ -183,6 +197,7 @@ class Ending:
     rows: list[Register]
     epilogue: EpilogueEmitter
     accumulate: bool = False
+    existing: Register | None = None  # of the rows of a partial block: so many are stored
 
 
 class SetAside:
@@ -214,15 +229,19 @@ class SetAside:
 
 @dataclass(frozen=True)
 class PartOfSum:
-    """The phase of a sum in several parts; with two, no part is between the first and the last."""
+    """The phase of a sum in several parts; with two, no part is between the first and the last.
+
+    `varies` where there may be fewer parts in a call.
+    """
 
     number: Register
     parts: int
+    varies: bool = False
 
     @classmethod
-    def of(cls, number: Register, parts: int) -> "PartOfSum | None":
+    def of(cls, number: Register, parts: int, *, varies: bool = False) -> "PartOfSum | None":
         """Give the phase of a sum, if it has several parts."""
-        return cls(number, parts) if parts > 1 else None
+        return cls(number, parts, varies) if parts > 1 else None
 
 
 class BlockFunction:
@@ -251,6 +270,8 @@ class BlockFunction:
         first, middle = (accumulate, False), (True, False)
         last = True, rest is not None or bool(self.ending.epilogue.epilogue.body)
         ends = {0: first, 2: last} if self.phase.parts == 2 else {0: first, 1: middle, 2: last}
+        if self.phase.varies:
+            ends[WHOLE_SUM] = accumulate, last[1]
         labels = {end: writer.label("end") for end in ends.values()}
         listed = " ".join(f"i64 {number}, label %{labels[end]}" for number, end in ends.items() if end != last)
         writer.emit_void(f"switch {self.phase.number}, label %{labels[last]} [ {listed} ]")
@@ -273,6 +294,9 @@ class BlockFunction:
             return starts
         writer = self.vectors.writer
         first = writer.compare("icmp eq", self.phase.number, writer.integer(0))
+        if self.phase.varies:
+            alone = writer.compare("icmp eq", self.phase.number, writer.integer(WHOLE_SUM))
+            first = writer.binary("or", first, alone)
         return [writer.select(first, start, self.vectors.zero) for start in starts]
 
     def _finish(self, sums: list[Register], *, add: bool, last: bool) -> None:
@@ -280,11 +304,26 @@ class BlockFunction:
         if last and self.ending.epilogue.epilogue.is_long:
             self._finish_row_by_row(sums, add=add)
             return
-        for value, place in zip(sums, self._places(), strict=True):
-            row, column, count = place
-            address = stored.address(self.ending.rows[row], column)
-            total = vectors.writer.binary("fadd", value, vectors.load(address, count)) if add else value
-            stored.store(self.ending.epilogue.apply(total, *place) if last else total, address, count)
+        places, width = list(zip(sums, self._places(), strict=True)), self.shape.vectors
+        for row in range(self.shape.rows):
+            with self._if_exists(row):
+                for value, place in places[row * width : (row + 1) * width]:
+                    _, column, count = place
+                    address = stored.address(self.ending.rows[row], column)
+                    total = vectors.writer.binary("fadd", value, vectors.load(address, count)) if add else value
+                    stored.store(self.ending.epilogue.apply(total, *place) if last else total, address, count)
+
+    @contextmanager
+    def _if_exists(self, row: int) -> Iterator[None]:
+        """Do what is inside for a row that exists; what is loaded there is known there alone."""
+        existing = self.ending.existing
+        if existing is None or row == 0:
+            yield
+            return
+        self.ending.epilogue.begin_block()
+        with self.writer.only_if(self.writer.compare("icmp slt", self.writer.integer(row), existing)):
+            yield
+        self.ending.epilogue.begin_block()
 
     def _finish_row_by_row(self, sums: list[Register], *, add: bool) -> None:
         """Apply a long epilogue in a loop over rows, from sums and addresses of rows put on the stack."""
@@ -295,7 +334,7 @@ class BlockFunction:
             vectors.store(value, vectors.address(values, number * vectors.lanes))
         for number, address in enumerate(self.ending.rows):
             writer.store(address, writer.offset(rows, "ptr", number))
-        with writer.loop(0, shape.rows) as loop:
+        with writer.loop(0, self.ending.existing or shape.rows) as loop:
             epilogue = self.ending.epilogue.at(loop.index, writer.integer(0))
             out = writer.load("ptr", writer.offset(rows, "ptr", loop.index))
             first = vectors.moved(values, (loop.index, shape.vectors * vectors.lanes))

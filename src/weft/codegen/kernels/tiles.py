@@ -11,9 +11,10 @@ columns, of at most two sizes each (`Blocks`), and the numbers it adds up into p
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
-from weft.codegen.kernels.register_block import BlockShape
+from weft.codegen.kernels.register_block import WHOLE_SUM, BlockShape
 from weft.codegen.kernels.vectors import Vectors
 from weft.codegen.llvm.module import FunctionWriter
 from weft.codegen.llvm.register import Register
@@ -101,8 +102,39 @@ def matrix_pointers(
 
 
 @dataclass(frozen=True)
+class CutCount:
+    """A count that is known when a kernel runs, cut as `Blocks` are: into as few parts of at most so many as possible.
+
+    Of nothing there is one part, which is empty.
+    """
+
+    writer: FunctionWriter
+    count: Register
+    size: Register
+    large: Register
+
+    @classmethod
+    def of(cls, writer: FunctionWriter, total: Register, most: int) -> "CutCount":
+        """Cut a count."""
+        one = writer.integer(1)
+        count = writer.maximum(writer.divide(writer.add(total, most - 1), most)[0], one)
+        size = writer.binary("udiv", writer.add(writer.binary("add", total, count), -1), count)
+        small = writer.binary("sub", writer.binary("mul", size, count), total)
+        return cls(writer, count, size, writer.binary("sub", count, small))
+
+    def first(self, index: Register) -> Register:
+        """Give where a part starts."""
+        writer = self.writer
+        over = writer.maximum(writer.binary("sub", index, self.large), writer.integer(0))
+        return writer.binary("sub", writer.binary("mul", index, self.size), over)
+
+
+@dataclass(frozen=True)
 class BlockPosition:
-    """Where a block is: its first row, visit and column; of a part of the sum the first step, iterations and phase."""
+    """Where a block is: its first row, visit and column; of a part of the sum the first step, iterations and phase.
+
+    `rows` are those that a block has, where it has fewer than its shape.
+    """
 
     row: Register
     visit: Register
@@ -110,15 +142,27 @@ class BlockPosition:
     first: Register
     iterations: Register
     phase: Register
+    rows: Register | None = None
 
 
 class BlockLoops(ABC):
-    """Emits the loops; a kernel's emitter says what is done where a matrix begins and at each block."""
+    """Emits the loops; a kernel's emitter says what is done where a matrix begins and at each block.
+
+    Where sizes vary, rows end at `rows_end`, and the sum has the parts of `cut`.
+    """
 
     def __init__(self, writer: FunctionWriter, walk: Walk) -> None:
         self.writer = writer
         self.walk = walk
+        self.begin, self.end = writer.parameters[-2:]
+        self.rows_end: Register | None = None
+        self.cut: CutCount | None = None
         self._functions: dict[BlockShape, str] = {}
+
+    def is_needed(self, matrix: Register) -> Register | None:
+        """Tell whether a matrix is computed; None where all are."""
+        del matrix
+        return None
 
     @abstractmethod
     def enter(self, matrix: Register) -> None:
@@ -143,24 +187,38 @@ class BlockLoops(ABC):
     def emit(self) -> None:
         """Emit the loops over the tiles between the function's last two parameters."""
         writer, walk = self.writer, self.walk
-        begin, end = writer.parameters[-2:]
-        with writer.loop(begin, end) as loop:
+        with writer.loop(self.begin, self._last_tile()) as loop:
             rest, column = writer.divide(loop.index, walk.tile_columns)
             matrix, row = writer.divide(rest, walk.tile_rows)
-            self.enter(matrix)
-            rows = tile_range(writer, row, walk.tile_row_blocks, walk.blocks_down)
-            panels = tile_range(writer, column, walk.tile_panels, walk.panels.count)
-            outer, inner = (rows, panels) if walk.rows_outside else (panels, rows)
-            with writer.loop(0, max(walk.parts.count, 1)) as part:
-                first, iterations, phase = self._part(part.index)
-                with writer.loop(*outer) as one, writer.loop(*inner) as two:
-                    below, panel = (one.index, two.index) if walk.rows_outside else (two.index, one.index)
-                    below, visit = writer.divide(below, walk.visits)
-                    line, block = self._line_and_block(below)
-                    row_start = first_of(writer, walk.row_blocks, block)
-                    start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
-                    across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
-                    self._choose_shape((block, panel), BlockPosition(start, visit, across, first, iterations, phase))
+            needed = self.is_needed(matrix)
+            with writer.only_if(needed) if needed else nullcontext():
+                self.enter(matrix)
+                self._tile(row, column)
+
+    def _last_tile(self) -> Register:
+        """Give where tiles end, at the latest behind the last row of the only matrix."""
+        writer, walk = self.writer, self.walk
+        if self.rows_end is None or walk.matrices * walk.lines * walk.visits > 1:
+            return self.end
+        height = max(walk.row_blocks.sizes[-1] * walk.tile_row_blocks, 1)
+        tiles, _ = writer.divide(writer.add(self.rows_end, height - 1), height)
+        return writer.minimum(self.end, writer.multiply(tiles, walk.tile_columns))
+
+    def _tile(self, row: Register, column: Register) -> None:
+        writer, walk = self.writer, self.walk
+        rows = tile_range(writer, row, walk.tile_row_blocks, walk.blocks_down)
+        panels = tile_range(writer, column, walk.tile_panels, walk.panels.count)
+        outer, inner = (rows, panels) if walk.rows_outside else (panels, rows)
+        with writer.loop(0, self.cut.count if self.cut else max(walk.parts.count, 1)) as part:
+            first, iterations, phase = self._part(part.index)
+            with writer.loop(*outer) as one, writer.loop(*inner) as two:
+                below, panel = (one.index, two.index) if walk.rows_outside else (two.index, one.index)
+                below, visit = writer.divide(below, walk.visits)
+                line, block = self._line_and_block(below)
+                row_start = first_of(writer, walk.row_blocks, block)
+                start = writer.add(writer.multiply(line, walk.row_blocks.total), row_start)
+                across = writer.multiply(first_of(writer, walk.panels, panel), walk.lanes)
+                self._choose_shape((block, panel), BlockPosition(start, visit, across, first, iterations, phase))
 
     def _line_and_block(self, index: Register) -> tuple[Register, Register]:
         """Split the index of a row block into its line and its place in it."""
@@ -169,16 +227,22 @@ class BlockLoops(ABC):
 
     def _part(self, index: Register) -> tuple[Register, Register, Register]:
         """Give the first step, the number of iterations and the phase of a part of the sum."""
-        writer, parts = self.writer, self.walk.parts
-        start = first_of(writer, parts, index)
-        iterations = writer.binary("sub", first_of(writer, parts, writer.add(index, 1)), start)
+        writer, parts, cut = self.writer, self.walk.parts, self.cut
+        start, count = first_of(writer, parts, index), writer.integer(parts.count)
+        following = writer.add(index, 1)
+        if cut is None:
+            iterations = writer.binary("sub", first_of(writer, parts, following), start)
+        else:
+            start, count = cut.first(index), cut.count
+            iterations = writer.binary("sub", cut.first(following), start)
         after_first = writer.compare("icmp sgt", index, writer.integer(0))
-        last = writer.compare("icmp sge", index, writer.integer(parts.count - 1))
+        last = writer.compare("icmp sge", following, count)
         later = writer.select(last, writer.integer(2), writer.integer(1))
+        first = writer.integer(0) if cut is None else writer.select(last, writer.integer(WHOLE_SUM), writer.integer(0))
         return (
             writer.multiply(start, self.walk.part_step),
             iterations,
-            writer.select(after_first, later, writer.integer(0)),
+            writer.select(after_first, later, first),
         )
 
     def _choose_shape(self, index: tuple[Register, Register], at: BlockPosition) -> None:
@@ -186,9 +250,31 @@ class BlockLoops(ABC):
         kinds = panel_kinds(walk.panels, walk.columns, walk.lanes)
         stops = [kind.stop for kind in kinds]
         shapes = [[BlockShape(size, kind.vectors, kind.tail) for kind in kinds] for size in walk.row_blocks.sizes]
-        choose_size(
-            self.writer,
-            block,
-            walk.row_blocks,
-            lambda i: choose(self.writer, panel, stops, lambda j: self.block(shapes[i][j], at)),
-        )
+
+        def emit(height: int) -> None:
+            choose(self.writer, panel, stops, lambda kind: self._block(shapes[height][kind], at))
+
+        choose_size(self.writer, block, walk.row_blocks, emit)
+
+    def _block(self, shape: BlockShape, at: BlockPosition) -> None:
+        """Emit the block of a shape; where rows end, one of fewer rows may be all that is left, or none."""
+        if self.rows_end is None:
+            self.block(shape, at)
+            return
+        writer = self.writer
+        rows = writer.binary("sub", self.rows_end, at.row)
+        heights = partial_heights(shape.rows)
+
+        def emit(place: int) -> None:
+            if place > len(heights):
+                self.block(shape, at)
+            elif place:
+                self.block(replace(shape, rows=heights[place - 1], partial=True), replace(at, rows=rows))
+
+        choose(writer, rows, [1, *(min(height + 1, shape.rows) for height in heights), shape.rows + 1], emit)
+
+
+def partial_heights(rows: int) -> list[int]:
+    """List the heights of which there is code for fewer rows than a block has."""
+    below = [height for height in (2, 4) if height < rows]
+    return [*below, rows] if rows - 1 > max(below, default=0) else below

@@ -71,10 +71,10 @@ def axes_of(kernel: Kernel) -> Axes | None:
         views = [*expression.outputs, *expression.inputs]
         return (*expression.rows, *expression.columns), tuple(map(_steps, views))
     if isinstance(kernel, PackKernel):
-        item = DTYPE_BYTES[kernel.element]
-        steps = (kernel.packed_batch, kernel.source.batch)
-        others = () if kernel.scale_batch is None else (None,)
-        return kernel.batch, (*(tuple(step * item for step in row) for row in steps), *others)
+        sides = ((*kernel.packed_batch, 0, 0), (*kernel.source.batch, kernel.source.row, kernel.source.column))
+        items, others = (kernel.element, kernel.read), () if kernel.scale_batch is None else (None,)
+        steps = (tuple(step * DTYPE_BYTES[item] for step in row) for row, item in zip(sides, items, strict=True))
+        return (*kernel.batch, kernel.inner, kernel.columns), (*steps, *others)
     if isinstance(kernel, GemmKernel):
         return _axes_of_product(kernel)
     if isinstance(kernel, AttentionKernel):
@@ -107,37 +107,42 @@ def _steps(view: View) -> tuple[int, ...]:
 
 
 def _axes_of_product(kernel: GemmKernel) -> Axes:
-    item, batch = DTYPE_BYTES[kernel.element], len(kernel.batch)
+    def steps(
+        where: Matrix | PackedMatrix | EpilogueOperand, sides: tuple[int, int, int], item: int
+    ) -> tuple[int, ...]:
+        return tuple(step * item for step in (*where.batch, *sides))
 
-    def steps(where: Matrix | EpilogueOperand, row: int, column: int, size: int = item) -> tuple[int, ...]:
-        return tuple(step * size for step in (*where.batch, row, column))
-
-    right = kernel.right
-    return (*kernel.batch, kernel.rows, kernel.columns), (
-        steps(kernel.out, kernel.out.row, kernel.out.column, kernel.epilogue.stored_bytes(kernel.element)),
-        steps(kernel.left, kernel.left.row, 0),
-        None
-        if isinstance(right, PackedMatrix)
-        else (*(step * item for step in right.batch[:batch]), 0, right.column * item),
-        *(steps(operand, operand.row, operand.column) for operand in kernel.epilogue.inputs),
+    right, epilogue = kernel.right, kernel.epilogue
+    left_item, right_item = (DTYPE_BYTES[dtype] for dtype in kernel.operands)
+    dtypes = zip(epilogue.inputs, epilogue.dtypes(kernel.element), strict=True)
+    return (*kernel.batch, kernel.rows, kernel.columns, kernel.inner), (
+        steps(kernel.out, (kernel.out.row, kernel.out.column, 0), epilogue.stored_bytes(kernel.element)),
+        steps(kernel.left, (kernel.left.row, 0, kernel.left.column), left_item),
+        None if isinstance(right, PackedMatrix) else steps(right, (0, right.column, right.row), right_item),
+        *(steps(operand, (operand.row, operand.column, 0), DTYPE_BYTES[dtype]) for operand, dtype in dtypes),
     )
 
 
 def _axes_of_attention(kernel: AttentionKernel) -> Axes:
     sizes, item = kernel.sizes, DTYPE_BYTES[kernel.sizes.element]
 
-    def steps(batch: Sequence[int], row: int, size: int = item) -> tuple[int, ...]:
-        return tuple(step * size for step in (*batch, row))
+    def steps(batch: Sequence[int], row: int, key: int = 0, size: int = item) -> tuple[int, ...]:
+        return tuple(step * size for step in (*batch, row, key))
 
-    counts = (*sizes.batch, sizes.rows)
-    number = tuple(prod(counts[place + 1 :]) * item for place in range(len(counts)))
-    return counts, (
+    rows = (*sizes.batch, sizes.rows)
+    number = (*(prod(rows[place + 1 :]) * item for place in range(len(rows))), 0)
+    key_step = kernel.key.column if isinstance(kernel.key, Matrix) else 0
+    value_step = kernel.value.row if isinstance(kernel.value, Matrix) else 0
+    return (*rows, sizes.keys), (
         steps(kernel.out.batch, kernel.out.row),
         *((number, number) if kernel.keeps_numbers else ()),
         steps(kernel.query.batch, kernel.query.row),
-        steps(kernel.key.batch, 0),
-        steps(kernel.value.batch, 0),
-        *(steps(view.strides[:-2], view.strides[-2], DTYPE_BYTES[view.dtype]) for view in kernel.inputs),
+        steps(kernel.key.batch, 0, key_step),
+        steps(kernel.value.batch, 0, value_step),
+        *(
+            steps(view.strides[:-2], view.strides[-2], view.strides[-1], DTYPE_BYTES[view.dtype])
+            for view in kernel.inputs
+        ),
     )
 
 

@@ -2,26 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.blocks import cut
-from weft.plan.kernels.expression import DTYPE_BYTES
+from weft.plan.kernels.expression import DTYPE_BYTES, with_strides
 from weft.plan.kernels.gemm import Epilogue, EpilogueOperand, GemmKernel
 from weft.plan.kernels.kernel import Kernel
-from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.loop import TILE_ELEMENTS, LoopKernel
+from weft.plan.kernels.pack import PackKernel
 from weft.plan.kernels.reduce import RowKernel
 
 FAR_BYTES, FAR_ROWS = 1 << 20, 32  # of a right operand that is in no near cache when the next rows come: more of these
 LOOP_TILE, ROW_TILE = 512, 512  # elements of a tile of a loop, or of rows: small, for a few rows to be left out
 
 
+def with_ends(kernel: Kernel, dimensions: tuple[int, ...]) -> Kernel:
+    """Give the same kernel with loops that end where the caller says, in tiles of some rows for lanes to share."""
+    if isinstance(kernel, LoopKernel):
+        return replace(kernel, ends=dimensions)
+    if isinstance(kernel, RowKernel | PackKernel | AttentionKernel):
+        return replace(kernel, ends=dimensions)
+    assert isinstance(kernel, GemmKernel)
+    return replace(kernel, ends=dimensions)
+
+
+def in_lines(kernel: Kernel, lines: Sequence[tuple[int, int]]) -> Kernel:
+    """Give the same kernel with some dimensions as two each: lines of so many places, one behind the other.
+
+    What varies inside of lines can then end there.
+    """
+    for axis, line in reversed(lines):  # the last dimension first, so that numbers of those before stay
+        if isinstance(kernel, LoopKernel) and not kernel.schedule.transposed:
+            kernel = _loop_in_lines(kernel, axis, line)
+        elif isinstance(kernel, RowKernel) and axis < len(kernel.outer_rows):
+            kernel = _rows_in_lines(kernel, axis, line)
+        elif isinstance(kernel, GemmKernel) and axis == len(kernel.batch) == 0:
+            kernel = _product_in_lines(kernel, line)
+    return kernel
+
+
+def _split(numbers: tuple[int, ...], axis: int, outer: int, inner: int) -> tuple[int, ...]:
+    return (*numbers[:axis], outer, inner, *numbers[axis + 1 :])
+
+
+def _loop_in_lines(kernel: LoopKernel, axis: int, line: int) -> LoopKernel:
+    def split(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return _split(strides, axis, strides[axis] * line, strides[axis])
+
+    schedule = kernel.schedule
+    if axis == len(kernel.sizes) - 1:
+        step = schedule.lanes * schedule.unroll
+        if line < step:
+            return kernel
+        across = min(line, schedule.column_tile)
+        across = line if line - across < step else across
+        schedule = replace(schedule, column_tile=across, row_tile=max(1, TILE_ELEMENTS // across))
+    return replace(
+        kernel,
+        sizes=_split(kernel.sizes, axis, kernel.sizes[axis] // line, line),
+        outputs=tuple(replace(view, strides=split(view.strides)) for view in kernel.outputs),
+        inputs=tuple(replace(view, strides=split(view.strides)) for view in kernel.inputs),
+        body=tuple(with_strides(one, split) for one in kernel.body),
+        schedule=schedule,
+    )
+
+
+def _rows_in_lines(kernel: RowKernel, axis: int, line: int) -> RowKernel:
+    def split(strides: tuple[int, ...]) -> tuple[int, ...]:
+        return _split(strides, axis, strides[axis] * line, strides[axis])
+
+    before = kernel.expression
+    stages = tuple(
+        replace(stage, body=tuple(with_strides(one, split) for one in stage.body)) for stage in before.stages
+    )
+    expression = replace(
+        before,
+        rows=_split(before.rows, axis, before.rows[axis] // line, line),
+        outputs=tuple(replace(view, strides=split(view.strides)) for view in before.outputs),
+        inputs=tuple(replace(view, strides=split(view.strides)) for view in before.inputs),
+        stages=stages,
+    )
+    return replace(kernel, expression=expression)
+
+
 def finer_tiles(kernel: Kernel, line: int, block: int) -> Kernel:
     """Give the same kernel in smaller tiles, none of which is of two lines of so many rows; 0 is one line.
 
-    Products and attentions have blocks of so many rows.
+    Products and attentions have blocks of so many rows; 0 is as many as they have.
     """
+    block = block or _block_rows(kernel)
     if isinstance(kernel, LoopKernel) and kernel.rows == 1:
         step, before = kernel.schedule.lanes * kernel.schedule.unroll, kernel.schedule.column_tile
         steps = _rows(LOOP_TILE // step, before // step, line // step if line % step == 0 else 0)
@@ -47,17 +119,27 @@ def _rows(wanted: int, before: int, line: int, block: int = 0) -> int:
     return next(rows for rows in range(most, 0, -1) if not (line % rows or block % rows))
 
 
+def _block_rows(kernel: Kernel) -> int:
+    if isinstance(kernel, AttentionKernel):
+        return kernel.schedule.row_block
+    return kernel.schedule.block_rows if isinstance(kernel, GemmKernel) else 0
+
+
+def _product_in_lines(kernel: GemmKernel, line: int) -> GemmKernel:
+    return replace(
+        kernel,
+        batch=(kernel.rows // line,),
+        rows=line,
+        left=replace(kernel.left, batch=(line * kernel.left.row,)),
+        right=replace(kernel.right, batch=(0,)),
+        out=replace(kernel.out, batch=(line * kernel.out.row,)),
+        epilogue=_in_lines(kernel.epilogue, line),
+    )
+
+
 def _finer_product(kernel: GemmKernel, line: int, block: int) -> GemmKernel:
     if line and not kernel.batch and kernel.rows > line and not kernel.rows % line:
-        kernel = replace(
-            kernel,
-            batch=(kernel.rows // line,),
-            rows=line,
-            left=replace(kernel.left, batch=(line * kernel.left.row,)),
-            right=replace(kernel.right, batch=(0,)),
-            out=replace(kernel.out, batch=(line * kernel.out.row,)),
-            epilogue=_in_lines(kernel.epilogue, line),
-        )
+        kernel = _product_in_lines(kernel, line)
     schedule, panels = kernel.schedule, kernel.walk.panels.count
     if kernel.inner * kernel.columns * DTYPE_BYTES[kernel.element] > FAR_BYTES:
         down = min(schedule.tile_row_blocks, -(-FAR_ROWS // schedule.block_rows))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 
 import numpy as np
 
@@ -10,10 +11,38 @@ from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import Axes, axes_of
 from weft.plan.extents.parts import Part
 from weft.plan.form.plan import KernelCall, Location
+from weft.plan.kernels.attention import AttentionKernel
 from weft.plan.kernels.expression import DTYPE_BYTES, Instruction, View, strides_of
 from weft.plan.kernels.kernel import Kernel
 from weft.plan.kernels.loop import LoopKernel
 from weft.plan.kernels.reduce import RowKernel, RowPass
+
+
+def _lowest(dtype: str) -> float:
+    if dtype[0] in "fb" and dtype != "bool":
+        return -inf
+    return -(1 << (8 * DTYPE_BYTES[dtype] - 1)) if dtype[0] == "i" else 0
+
+
+def _highest(dtype: str) -> float:
+    if dtype[0] in "fb" and dtype != "bool":
+        return inf
+    if dtype == "bool":
+        return 1
+    return (1 << (8 * DTYPE_BYTES[dtype] - (dtype[0] == "i"))) - 1
+
+
+NEUTRAL: Mapping[str, Callable[[str], float]] = {
+    "sum": lambda _: 0,
+    "prod": lambda _: 1,
+    "any": lambda _: 0,
+    "all": lambda _: 1,
+    "max": _lowest,
+    "argmax": _lowest,
+    "min": _highest,
+    "argmin": _highest,
+}
+"""What each kind of reduction is not changed by, of a dtype; 0 is -0 too."""
 
 
 class Hidden:
@@ -38,6 +67,68 @@ class Hidden:
         else:
             return {}
         return {number: self._parts(number, some, axes) for number, some in hidden.items() if some}
+
+    def reduced(self) -> set[tuple[int, Polynomial]] | None:
+        """The axes and sizes beyond which all reductions of rows are given what changes nothing; None without any."""
+        kernel = self.call.kernel
+        assert isinstance(kernel, RowKernel)
+        expression, found = kernel.expression, None
+        numbers = len(expression.inputs) + len(expression.outputs)
+        for stage in expression.stages:
+            reductions = stage.reductions if isinstance(stage, RowPass) else ()
+            for one in reductions:
+                some = self._filled(expression.inputs, stage.body, numbers, (one.value, NEUTRAL[one.kind]))
+                found = some if found is None else found & some
+            numbers += len(reductions) if isinstance(stage, RowPass) else len(stage.results)
+        return found
+
+    def hidden_scores(self) -> set[tuple[int, Polynomial]]:
+        """The axes and sizes beyond which scores of an attention are -inf."""
+        kernel = self.call.kernel
+        assert isinstance(kernel, AttentionKernel)
+        inputs = (View(kernel.sizes.element, ()), *kernel.inputs)
+        if not kernel.body:
+            return set()
+        first = len(inputs)
+        return self._added(inputs, kernel.body, first, first + len(kernel.body) - 1)
+
+    def _added(
+        self, inputs: Sequence[View], body: Sequence[Instruction], first: int, value: int
+    ) -> set[tuple[int, Polynomial]]:
+        """The axes and sizes beyond which a value is -inf, also where that is added."""
+        if value >= first and body[value - first].op == "add":
+            one, other = (self._added(inputs, body, first, operand) for operand in body[value - first].operands)
+            return one | other
+        return self._filled(inputs, body, first, (value, NEUTRAL["max"]))
+
+    def zeros(self, output: int) -> set[tuple[int, Polynomial]]:
+        """The axes and sizes beyond which a result of a loop is 0."""
+        kernel = self.call.kernel
+        assert isinstance(kernel, LoopKernel)
+        return self._filled(kernel.inputs, kernel.body, len(kernel.inputs), (kernel.results[output], NEUTRAL["sum"]))
+
+    def _filled(
+        self,
+        inputs: Sequence[View],
+        body: Sequence[Instruction],
+        first: int,
+        wanted: tuple[int, Callable[[str], float]],
+    ) -> set[tuple[int, Polynomial]]:
+        """The axes and sizes beyond which a value is a number."""
+        value, number = wanted
+        if value < first:
+            return set()
+        line = body[value - first]
+        if line.op == "cast" and number("f32") == number("i8"):  # the same in every dtype
+            return self._filled(inputs, body, first, (line.operands[0], number))
+        if line.op != "select":
+            return set()
+        condition, kept, other = line.operands
+        if other < first or (filling := body[other - first]).op != "constant":
+            return set()
+        if filling.attributes[0] != number(filling.dtype):
+            return set()
+        return self._within(inputs, body, first, condition) | self._filled(inputs, body, first, (kept, number))
 
     def _of_rows(self, kernel: RowKernel) -> dict[int, set[tuple[int, Polynomial]]]:
         expression = kernel.expression
@@ -104,7 +195,9 @@ class Hidden:
             strides = strides_of(body[value - first])
         else:
             strides = None
-        moving = [axis for axis, step in enumerate(strides or ()) if step]
+        axes = axes_of(self.call.kernel)
+        counts = axes[0] if axes is not None else ()
+        moving = [axis for axis, step in enumerate(strides or ()) if step and counts[axis] > 1]
         return moving[0] if strides is not None and len(moving) == 1 and strides[moving[0]] == 1 else None
 
     def _size(self, inputs: Sequence[View], value: int) -> Polynomial | None:
@@ -113,6 +206,8 @@ class Hidden:
         return self.sizes.get(self._place(value).buffer)
 
     def _place(self, number: int) -> Location:
+        if isinstance(self.call.kernel, AttentionKernel):
+            return self.call.reads[number + 2]  # the score, which is no argument, is before the body's inputs
         return self.call.reads[number]
 
     def _parts(self, number: int, some: set[tuple[int, Polynomial]], axes: Axes) -> list[Part]:

@@ -9,15 +9,18 @@ positions beyond a size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.ir.extents import Polynomial
 from weft.plan.extents.axes import Axes, axes_of, boxes_of, row_axis, rows_of
-from weft.plan.extents.finer import finer_tiles
+from weft.plan.extents.ends import CallEnds, Ends, Nothing, nothing_beyond
+from weft.plan.extents.finer import finer_tiles, in_lines, with_ends
 from weft.plan.extents.hidden import Hidden
 from weft.plan.extents.parts import NEVER, Part, Parts, positions_of
 from weft.plan.form.plan import KernelCall, NeededTiles, Plan
@@ -60,6 +63,17 @@ class _Needs:
         self.needed: dict[int, Parts] = {
             number: dict(wanted.get(buffer.index, {})) for number, buffer in plan.of_kind("output")
         }
+        self.packed: dict[int, Ends] = {}  # where panels of packed operands are read to
+        self.nothing = self._nothing()
+
+    def _nothing(self) -> dict[int, Nothing]:
+        """Beyond which sizes buffers are 0, of those that one call writes."""
+        found: dict[int, Nothing] = {}
+        writers = Counter(place.buffer for call in self.plan.calls for place in call.writes)
+        for call in self.plan.calls:
+            here = nothing_beyond(call, Hidden(call, self.sizes, self.ramps), found)
+            found |= {buffer: some for buffer, some in here.items() if writers[buffer] == 1}
+        return found
 
     def found(self) -> list[KernelCall]:
         """The calls, in order."""
@@ -72,14 +86,45 @@ class _Needs:
         }
         sizes = [{part.size for part in parts.values()} for parts in written.values()]
         common = set.intersection(*sizes) if sizes else set()
+        call = replace(call, kernel=in_lines(call.kernel, self._lines(call, written)))
+        ended, ends = self._ended(call, written)
+        common -= {end.size for end in ends.values() if not end.more}
         if not common:
-            self._read(call, None, {})
-            return call
-        finer = replace(call, kernel=finer_tiles(call.kernel, self._line(call, written), self.block))
+            self._read(ended, None, {}, ends)
+            return ended
+        block = self.block if not ends else 0
+        finer = replace(ended, kernel=finer_tiles(ended.kernel, self._line(call, written), block))
         units = _Units(finer, MOST_UNITS)
         least = {size: units.least(written, size) for size in common}
-        self._read(finer, units, least)
-        return replace(finer, needed=units.tiles(self.holders, least)) if any(map(np.any, least.values())) else call
+        self._read(finer, units, least, ends)
+        return replace(finer, needed=units.tiles(self.holders, least)) if any(map(np.any, least.values())) else ended
+
+    def _ended(self, call: KernelCall, written: Mapping[int, Parts]) -> tuple[KernelCall, Ends]:
+        """The call with loops that end where nothing more is needed."""
+        found = CallEnds(call, Hidden(call, self.sizes, self.ramps), self.nothing).found(written, self.packed)
+        axes = axes_of(call.kernel)
+        ends = {axis: end for axis, end in found.items() if end.size in self.holders}
+        if axes is None or not ends:
+            return call, {}
+        kernel = with_ends(call.kernel, tuple(ends))
+        return replace(
+            call, kernel=kernel, ends=tuple(end.of(self.holders, axes[0][axis]) for axis, end in ends.items())
+        ), ends
+
+    def _lines(self, call: KernelCall, written: Mapping[int, Parts]) -> list[tuple[int, int]]:
+        """The dimensions of a kernel that are several in what it writes, each with how long a line of it is."""
+        axes = axes_of(call.kernel)
+        if axes is None:
+            return []
+        counts, steps = axes
+        found = set()
+        for number, parts in written.items():
+            own = steps[number] or (0,) * len(counts)
+            for (stride, count, _), axis in product(parts, range(len(counts))):
+                line = stride // own[axis] * count if own[axis] > 0 and stride % own[axis] == 0 else 0
+                if LEAST_LINE <= line < counts[axis] and counts[axis] % line == 0:
+                    found.add((axis, line))
+        return sorted(found)
 
     def _line(self, call: KernelCall, written: Mapping[int, Parts]) -> int:
         """How many rows of a kernel are a line: tiles of one line leave out what varies inside of it; 0 for any."""
@@ -96,17 +141,23 @@ class _Needs:
                     found.add(line)
         return next((line for line in sorted(found) if counts[row] % line == 0), 0)
 
-    def _read(self, call: KernelCall, units: _Units | None, least: Mapping[Polynomial, NDArray[np.int32]]) -> None:
-        """Add what a call reads to what is needed: all of it without `units`."""
+    def _read(
+        self, call: KernelCall, units: _Units | None, least: Mapping[Polynomial, NDArray[np.int32]], ends: Ends
+    ) -> None:
+        """Add what a call reads to what is needed: all of it without `units`, as far as loops go."""
         own = [self.plan.buffers[place.buffer].kind in ("arena", "output") for place in call.reads]
         if not any(own):
             return
         axes = axes_of(call.kernel)
-        hidden = Hidden(call, self.sizes, self.ramps).found()
+        hides = Hidden(call, self.sizes, self.ramps)
+        hidden, ending = hides.found(), CallEnds(call, hides, self.nothing)
+        for buffer, some in ending.packed(ends).items():
+            others = self.packed.get(buffer, some)
+            self.packed[buffer] = {at: end for at, end in some.items() if others.get(at) == end}
         for number, place in enumerate(call.reads):
             if own[number]:
                 parts = {} if units is None or axes is None else self._parts_read(call, units, least, axes, number)
-                for one in hidden.get(number, ()):
+                for one in (*hidden.get(number, ()), *ending.parts(number, ends).values()):
                     before = parts.get(one.key)
                     parts[one.key] = one if before is None else replace(one, least=np.maximum(one.least, before.least))
                 self._add(place.buffer, parts)

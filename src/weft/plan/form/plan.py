@@ -48,16 +48,32 @@ class NeededTiles:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopEnd:
+    """Where a loop of a kernel ends: at (size + more) * times, but at `most`; the size is an i32 in an input buffer."""
+
+    size: int
+    more: int
+    times: int
+    most: int
+
+    def count(self, size: int) -> int:
+        """Give the count of a size."""
+        return min((size + self.more) * self.times, self.most)
+
+
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """A kernel and where its arguments are: what it writes, then what it reads, in the order the kernel takes them.
 
-    Where sizes vary, some tiles are `needed` by calls of larger sizes alone.
+    Where sizes vary, some tiles are `needed` by calls of larger sizes alone, and the loops that a kernel has such ends
+    for (`Kernel.ends`) end at `ends`, in this order.
     """
 
     kernel: Kernel
     writes: tuple[Location, ...]
     reads: tuple[Location, ...]
     needed: NeededTiles | None = None
+    ends: tuple[LoopEnd, ...] = ()
 
     @property
     def arguments(self) -> tuple[Location, ...]:

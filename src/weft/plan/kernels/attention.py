@@ -89,6 +89,7 @@ class AttentionKernel(Kernel):
     schedule: AttentionSchedule
     masked_gives_zeros: bool = False
     keeps_numbers: bool = False
+    ends: tuple[int, ...] = ()
 
     @property
     def row_blocks(self) -> Blocks:
@@ -132,6 +133,7 @@ class AttentionKernel(Kernel):
             out=Matrix((), self.score_stride, 1),
             epilogue=Epilogue(),
             schedule=schedule,
+            ends=(0,) if self.rows_end else (),
         )
 
     def values(self, rows: int, keys: int) -> GemmKernel:
@@ -153,7 +155,18 @@ class AttentionKernel(Kernel):
             epilogue=Epilogue(operands=operands, body=body),
             schedule=schedule,
             accumulate=part,
+            ends=(0,) * self.rows_end + (2,) * self.keys_end,
         )
+
+    @property
+    def rows_end(self) -> bool:
+        """Whether the caller says where rows end."""
+        return len(self.sizes.batch) in self.ends
+
+    @property
+    def keys_end(self) -> bool:
+        """Whether the caller says where keys end."""
+        return len(self.sizes.batch) + 1 in self.ends
 
     @property
     def tile_sizes(self) -> tuple[Sizes, Sizes]:

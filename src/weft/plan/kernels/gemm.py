@@ -151,6 +151,7 @@ class GemmKernel(Kernel):
     accumulate: bool = False
     left_element: str = ""
     right_element: str = ""
+    ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         group = self.schedule.group
@@ -177,8 +178,12 @@ class GemmKernel(Kernel):
     @property
     def parts(self) -> Blocks:
         """Cut the turns of the loop over the sum into parts, each added up alone."""
-        unroll = self.schedule.unroll
-        return cut(self.steps // unroll, max(self.schedule.inner_block // unroll, 1))
+        return cut(self.steps // self.schedule.unroll, self.most_turns)
+
+    @property
+    def most_turns(self) -> int:
+        """Count the turns that a part has at most."""
+        return max(self.schedule.inner_block // self.schedule.unroll, 1)
 
     @property
     def walk(self) -> Walk:

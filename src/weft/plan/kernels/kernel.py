@@ -120,7 +120,10 @@ KINDS: dict[str, type[Kernel]] = {}
 
 
 class Kernel(ABC):
-    """One native function, `void name(writes*..., reads*..., begin, end)`, which runs the tiles [begin, end).
+    """One native function, `void name(writes*..., reads*..., begin, end, ends...)`, which runs the tiles [begin, end).
+
+    `ends` are dimensions whose loops end at counts that the caller gives: nothing beyond is computed, and what lies
+    there of arguments is not read for anything that is stored. A kind without such dimensions has none.
 
     Any split of the tiles over calls, in any order, gives the same bits: lanes share them out. Arguments do not overlap
     except as `written_over` says. Buffers begin as the plan places them: a kernel may rely on its views' offsets alone.

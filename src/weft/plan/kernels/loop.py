@@ -86,6 +86,7 @@ class LoopKernel(Space, Kernel):
     schedule: LoopSchedule
     in_place: tuple[tuple[int, int], ...] = ()
     tables: tuple[str, ...] = ()
+    ends: tuple[int, ...] = ()
 
     @property
     def column_tiles(self) -> int:

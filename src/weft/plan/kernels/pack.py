@@ -40,6 +40,7 @@ class PackKernel(Kernel):
     scale_batch: tuple[int, ...] | None = None
     casts: tuple[str, ...] = ()
     group: int = 1
+    ends: tuple[int, ...] = ()
 
     @property
     def read(self) -> str:

@@ -124,6 +124,7 @@ class RowKernel(Kernel):
 
     expression: RowExpression
     schedule: ReduceSchedule
+    ends: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

@@ -1,0 +1,257 @@
+"""Find where loops of kernels end, by what is needed of what they write and by what is nothing beyond a size.
+
+A dimension of which the first positions are needed ends there. So does a dimension that is summed up, where all that
+is beyond a size adds nothing: a `select` puts what changes nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.ir.extents import Polynomial
+from weft.plan.extents.axes import axes_of, boxes_of
+from weft.plan.extents.hidden import Hidden
+from weft.plan.extents.parts import Part, Parts
+from weft.plan.form.plan import KernelCall, LoopEnd
+from weft.plan.kernels.attention import AttentionKernel
+from weft.plan.kernels.gemm import GemmKernel, PackedMatrix
+from weft.plan.kernels.kernel import Kernel
+from weft.plan.kernels.loop import LoopKernel
+from weft.plan.kernels.pack import PackKernel
+from weft.plan.kernels.reduce import RowKernel
+
+ENDED = (LoopKernel, RowKernel, GemmKernel, PackKernel, AttentionKernel)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A dimension of which (size + more) * times places are needed."""
+
+    size: Polynomial
+    times: int
+    more: int
+
+    def of(self, holders: Mapping[Polynomial, int], most: int) -> LoopEnd:
+        """The same as a plan has it."""
+        return LoopEnd(holders[self.size], self.more, self.times, most)
+
+    def part(self, step: int, count: int) -> Part:
+        """What is needed of an argument that steps by so many bytes along a dimension of so many places."""
+        places = np.arange(-(-count // self.times), dtype=np.int32)
+        return Part(step * self.times, self.size, np.maximum(places - self.more, 0))
+
+
+Ends = dict[int, End]
+Nothing = set[
+    tuple[int, int, Polynomial]
+]  # of a buffer: beyond a size along rows of so many, so many bytes apart, is 0
+
+
+class CallEnds:
+    """Finds where loops of one call end."""
+
+    def __init__(self, call: KernelCall, hidden: Hidden, nothing: Mapping[int, Nothing]) -> None:
+        self.call = call
+        self.hidden = hidden
+        self.nothing = nothing
+        self.axes = axes_of(call.kernel)
+        whole = boxes_of(call.kernel, 0, call.kernel.tile_count) if call.kernel.tile_count else ()
+        self._begins = [
+            None if found is None else found.low + place.offset
+            for found, place in zip(whole, call.arguments, strict=False)
+        ]
+
+    def found(self, written: Mapping[int, Parts], read: Mapping[int, Ends]) -> Ends:
+        """The ends of a call by what is needed of what it writes; `read` are those of readers of packed operands."""
+        kernel = self.call.kernel
+        if not isinstance(kernel, ENDED) or self.axes is None or not self._begins:
+            return {}
+        found: Ends = {}
+        for axis in range(len(self.axes[0])):
+            choices = self._of_packing(kernel, axis, read) if isinstance(kernel, PackKernel) else None
+            if choices is None:
+                choices = self._choices(kernel, axis, written)
+            if choices:
+                found[axis] = min(choices, key=lambda end: end.times)  # that of an outer dimension leaves out more
+        return {axis: end for axis, end in found.items() if _can_end(kernel, axis)}
+
+    def _of_packing(self, kernel: PackKernel, axis: int, read: Mapping[int, Ends]) -> list[End] | None:
+        batch = len(kernel.batch)
+        if axis < batch:
+            return None
+        end = read.get(self.call.writes[0].buffer, {}).get(axis - batch)
+        return [] if end is None else [end]
+
+    def _choices(self, kernel: Kernel, axis: int, written: Mapping[int, Parts]) -> list[End]:
+        assert self.axes is not None
+        _, steps = self.axes
+        found: dict[tuple[Polynomial, int], int] | None = None
+        if all((own := steps[number]) is None or own[axis] == 0 for number in range(len(self.call.writes))):
+            return [End(size, times, 0) for size, times in self._summed(kernel, axis)]
+        for number, parts in written.items():
+            own = steps[number]
+            if own is None:
+                return []
+            if own[axis] == 0:
+                continue  # a number of a row, of what reductions give
+            here = self._written(number, axis, parts)
+            if found is not None:
+                here = {key: max(more, found[key]) for key, more in here.items() if key in found}
+            found = here
+        chosen = [End(size, times, more) for (size, times), more in (found or {}).items()]
+        if not isinstance(kernel, RowKernel) or axis < len(kernel.expression.rows):
+            return chosen
+        sums = self.hidden.reduced()
+        return [
+            one for one in chosen if one.more == 0 and (sums is None or ((axis, one.size) in sums and one.times == 1))
+        ]
+
+    def _written(self, number: int, axis: int, parts: Parts) -> dict[tuple[Polynomial, int], int]:
+        """The ends by what is needed of one result: by size and times, and how many more."""
+        counts, steps = self.axes or ((), ())
+        own, begin = steps[number], self._begins[number]
+        found: dict[tuple[Polynomial, int], int] = {}
+        if own is None or begin is None or own[axis] <= 0:
+            return found
+        for (stride, count, size), part in parts.items():
+            times, rest = divmod(stride, own[axis])
+            if rest or not 0 < times < counts[axis] <= times * count or not follows(counts, own, axis, begin, stride):
+                continue
+            least = part.least[: -(-counts[axis] // times)]
+            more = int((np.arange(len(least)) - least).max(initial=0))
+            found[size, times] = more
+        return found
+
+    def _summed(self, kernel: Kernel, axis: int) -> list[tuple[Polynomial, int]]:
+        """The sizes, and how often each counts, beyond which nothing is added along a dimension that is summed up."""
+        if isinstance(kernel, RowKernel):
+            sums = self.hidden.reduced()
+            return [(size, 1) for place, size in sums or () if place == axis]
+        if isinstance(kernel, AttentionKernel) and axis == len(kernel.sizes.batch) + 1:
+            scores = {size for place, size in self.hidden.hidden_scores() if place == axis}
+            values = self._nothing_read(len(self.call.writes) + 2, axis)
+            return [(size, times) for size, times in values if times == 1 and size in scores]
+        if not isinstance(kernel, GemmKernel) or axis != len(kernel.batch) + 2:
+            return []
+        first, second = (self._nothing_read(len(self.call.writes) + number, axis) for number in (0, 1))
+        return sorted(first & second, key=lambda one: one[1])
+
+    def _nothing_read(self, number: int, axis: int) -> set[tuple[Polynomial, int]]:
+        """The sizes beyond which an argument is 0 along a dimension, and how many places each position of them is."""
+        counts, steps = self.axes or ((), ())
+        own, begin = steps[number], self._begins[number]
+        known = self.nothing.get(self.call.arguments[number].buffer, set())
+        if own is None or (
+            isinstance(self.call.kernel, AttentionKernel) and not own[axis]
+        ):  # packed: known by the dimension of the sum, whose places are steps
+            return {(size, times) for times, count, size in known if counts[axis] <= times * count}
+        found = set()
+        for stride, count, size in known:
+            times, rest = divmod(stride, own[axis]) if own[axis] > 0 else (0, 0)
+            fits = not rest and 0 < times < counts[axis] <= times * count
+            if fits and begin is not None and follows(counts, own, axis, begin, stride):
+                found.add((size, times))
+        return found
+
+    def parts(self, read: int, ends: Ends) -> Parts:
+        """What is needed of an argument that is read, by where loops end."""
+        number = len(self.call.writes) + read
+        counts, steps = self.axes or ((), ())
+        own, begin = steps[number] if steps else None, self._begins[number] if self._begins else None
+        found: Parts = {}
+        if own is None or begin is None:
+            return found
+        for axis, end in ends.items():
+            if own[axis] > 0 and follows(counts, own, axis, begin, own[axis] * end.times):
+                part = end.part(own[axis], counts[axis])
+                found[part.key] = part
+        return found
+
+    def packed(self, ends: Ends) -> dict[int, Ends]:
+        """Where the panels of packed operands are read to, by buffer: of the sum (0) and of the columns (1)."""
+        kernel = self.call.kernel
+        if isinstance(kernel, AttentionKernel):
+            keys = ends.get(len(kernel.sizes.batch) + 1)
+            rows = ((1, 1, kernel.key), (2, 0, kernel.value))
+            places = [(self.call.reads[at].buffer, side) for at, side, one in rows if isinstance(one, PackedMatrix)]
+            return {buffer: {} if keys is None else {side: keys} for buffer, side in places}
+        if not isinstance(kernel, GemmKernel) or not isinstance(kernel.right, PackedMatrix):
+            return {}
+        inner = ends.get(len(kernel.batch) + 2)
+        return {self.call.reads[1].buffer: {} if inner is None else {0: inner}}
+
+
+def _can_end(kernel: Kernel, axis: int) -> bool:
+    """Whether there is code for a loop that ends along a dimension."""
+    if isinstance(kernel, LoopKernel):
+        return not kernel.schedule.transposed or axis >= len(kernel.sizes) - 2
+    if isinstance(kernel, RowKernel):
+        kept, last = len(kernel.expression.rows), len(kernel.expression.columns) - 1
+        return axis < kept or axis - kept in (0, last)
+    if isinstance(kernel, GemmKernel):
+        batch, schedule = len(kernel.batch), kernel.schedule
+        plain = schedule.group == 1 and not schedule.along_sum
+        return axis <= batch or (axis == batch + 2 and plain)
+    if isinstance(kernel, AttentionKernel):
+        return True
+    if isinstance(kernel, PackKernel):
+        plain = kernel.group == 1 and not kernel.outer and kernel.scale_batch is None
+        return axis < len(kernel.batch) or plain
+    return False
+
+
+def follows(counts: Sequence[int], steps: Sequence[int], axis: int, begin: int, stride: int) -> bool:
+    """Whether places along a dimension are positions, from 0 on, of rows that are so many bytes apart.
+
+    The other dimensions must stay inside a position, or go on by whole rows of positions.
+    """
+    step, period = steps[axis], steps[axis] * counts[axis]
+    if step <= 0 or stride % step or begin // stride % max(-(-period // stride), 1):
+        return False
+    inner, others = begin % stride, ((steps[place], counts[place]) for place in range(len(counts)) if place != axis)
+    for other, count in others:
+        if other < 0:
+            return False
+        if 0 < other < step:
+            inner += other * (count - 1)
+        elif other and count > 1 and other % period:
+            return False
+    return inner < step
+
+
+def nothing_beyond(call: KernelCall, hidden: Hidden, nothing: Mapping[int, Nothing]) -> dict[int, Nothing]:
+    """Find of what a call writes beyond which sizes it is 0: of packed operands along the sum, in steps of it."""
+    kernel, axes = call.kernel, axes_of(call.kernel)
+    found: dict[int, Nothing] = {}
+    if axes is None or not kernel.tile_count:
+        return found
+    ends = CallEnds(call, hidden, nothing)
+    if isinstance(kernel, PackKernel):
+        inner = len(kernel.batch)
+        if not (kernel.outer or kernel.group > 1 or kernel.scale_batch is not None):
+            known = ends._nothing_read(1, inner)
+            found[call.writes[0].buffer] = {(times, -(-kernel.inner // times), size) for size, times in known}
+        return found
+    if not isinstance(kernel, LoopKernel):
+        return found
+    counts, steps = axes
+    for number, place in enumerate(call.writes):
+        own, begin = steps[number], ends._begins[number]
+        if own is None or begin is None:
+            continue
+        zeros = {(axis, size, 1) for axis, size in hidden.zeros(number)}
+        source = kernel.results[number]
+        if source < len(kernel.inputs):  # a copy
+            argument = len(call.writes) + source
+            zeros |= {
+                (axis, size, times) for axis in range(len(counts)) for size, times in ends._nothing_read(argument, axis)
+            }
+        found[place.buffer] = {
+            (own[axis] * times, -(-counts[axis] // times), size)
+            for axis, size, times in zeros
+            if follows(counts, own, axis, begin, own[axis] * times)
+        }
+    return found
