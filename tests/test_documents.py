@@ -19,7 +19,7 @@ READMES = ["README.md", "README.zh-CN.md"]
 TUTORIALS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "tutorials").glob("*.md"))
 WHOLE = [*READMES, *TUTORIALS]
 WHOLE += [f"docs/{name}.md" for name in ("index", "performance", "how-to-add-a-device")]
-WHOLE += [f"docs/{name}.md" for name in ("hybridize", "many-devices", "checkpoints")]
+WHOLE += [f"docs/{name}.md" for name in ("hybridize", "many-devices", "checkpoints", "serving")]
 # What the blocks of others use of what a reader has already.
 GIVEN = "import torch\nimport weft\nnet, x = torch.nn.Linear(3, 2), torch.ones(1, 3)"
 OTHERS = ["docs/program-file.md", "docs/step.md", "docs/symbolic.md"]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
+
+import weft
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -35,3 +39,27 @@ def test_a_folder_of_old_checkpoints_is_converted_and_verified(monkeypatch, caps
     assert told.count("the same model") == 3
     assert "cut.pt" in told
     assert "1 could not be converted" in told
+
+
+@pytest.mark.slow
+def test_a_server_answers_several_threads_as_eager_does_and_compiles_nothing() -> None:
+    found = runpy.run_path(str(EXAMPLES / "serve.py"))
+    net = found["prepared"]()
+    traces = net.forward.traces
+    reference = found["Classifier"]().eval()
+    reference.load_state_dict(net.state_dict())
+    with found["Server"](net, 2) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            taken = found["send"](server.server_port, 5, 0.0)
+            texts = [[7] * length for length in range(16, 65, 6)]
+            answers = [server.answer(text) for text in texts]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert len(taken) == 8 * 5
+    for text, answer in zip(texts, answers, strict=True):
+        torch.testing.assert_close(torch.tensor([answer]), reference(torch.tensor([text])).detach())
+    assert net.forward.traces == traces
+    assert "imperatively" not in weft.explain(net)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from weft.api.asynchronous import engine_statistics, lazy, limit, on, ready, trace_to, wait, waitall
     from weft.api.explain import explain
     from weft.api.export import export
-    from weft.api.hybrid import hybridize
+    from weft.api.hybridize import hybridize
     from weft.api.hybrids import program
+    from weft.api.prepare import prepare
     from weft.api.source import compile_source
     from weft.api.spawn import spawn
     from weft.api.step import step
@@ -94,6 +95,7 @@ __all__ = [
     "models",
     "on",
     "predict",
+    "prepare",
     "program",
     "ready",
     "replicate",
@@ -137,7 +139,7 @@ HOMES = {
     "evaluate_accuracy_gpus": "weft.train.chapter",
     "explain": "weft.api.explain",
     "export": "weft.api.export",
-    "hybridize": "weft.api.hybrid",
+    "hybridize": "weft.api.hybridize",
     "lazy": "weft.api.asynchronous",
     "limit": "weft.api.asynchronous",
     "load": "weft.train.checkpoints.checkpoint",
@@ -146,6 +148,7 @@ HOMES = {
     "models": "weft.train",
     "on": "weft.api.asynchronous",
     "predict": "weft.train.evaluate",
+    "prepare": "weft.api.prepare",
     "program": "weft.api.hybrids",
     "ready": "weft.api.asynchronous",
     "replicate": "weft.train.devices.collective",

@@ -13,6 +13,7 @@ from torch import nn
 
 from weft.api.dynamo import backend
 from weft.api.hybrid import HybridFunction
+from weft.errors import UsageError
 
 pytestmark = [
     pytest.mark.usefixtures("by_library"),
@@ -52,11 +53,75 @@ def test_code_that_weft_alone_refuses_runs_with_a_graph_break() -> None:
         assert torch.equal(function(x), x * 2 + x.sign())
 
 
-def test_sizes_that_dynamo_leaves_open_get_a_program_each() -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[HybridFunction]:
+    """What the backend makes, a graph each."""
+    found: list[HybridFunction] = []
+
+    def make(*given: Any) -> HybridFunction:
+        found.append(HybridFunction(*given))
+        return found[-1]
+
+    monkeypatch.setattr("weft.api.dynamo.HybridFunction", make)
+    return found
+
+
+def test_sizes_that_dynamo_leaves_open_vary_in_one_program(made: list[HybridFunction]) -> None:
     function = torch.compile(lambda x: x.sin() + x.shape[0], backend="weft", dynamic=True)
-    for size in (3, 5, 9):
+    for size in (3, 5, 9, 16):
         x = torch.randn(size)
-        assert torch.equal(function(x), x.sin() + size)
+        torch.testing.assert_close(function(x), x.sin() + size)
+    assert [hybrid.traces for hybrid in made] == [1]
+
+
+def test_floats_that_dynamo_leaves_open_are_numbers_of_a_program(made: list[HybridFunction]) -> None:
+    net = nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 2)).eval()
+    compiled = torch.compile(net, backend="weft", dynamic=True)
+    with torch.no_grad():
+        for shape in ((3, 5), (4, 9), (7, 2)):
+            words = torch.randint(9, shape)
+            torch.testing.assert_close(compiled(words), net(words))
+    (hybrid,) = made
+    assert hybrid.imperative is None
+    assert hybrid.traces == 1
+
+
+def test_equal_sizes_and_ranges_are_those_that_dynamo_knows(made: list[HybridFunction]) -> None:
+    compiled = torch.compile(lambda x, y: (x + y).sum(-1), backend="weft")
+    x, y = torch.randn(6, 3), torch.randn(6, 3)
+    for tensor in (x, y):
+        torch._dynamo.mark_dynamic(tensor, 0, min=2, max=20)
+    torch.testing.assert_close(compiled(x, y), (x + y).sum(-1))
+    x, y = torch.randn(18, 3), torch.randn(18, 3)
+    torch.testing.assert_close(compiled(x, y), (x + y).sum(-1))
+    (hybrid,) = made
+    assert [max(shape[0] for shape in program.tops.values() if len(shape) > 1) for program in hybrid.varying] == [
+        16,
+        20,
+    ]
+
+
+@pytest.mark.parametrize("dynamic", [True, False, None])
+@pytest.mark.parametrize(
+    "given",
+    [{"mode": "reduce-overhead"}, {"mode": "max-autotune"}, {"options": {"max_autotune": True, "check": 1}}],
+    ids=str,
+)
+def test_modes_and_options_of_torch_compile_are_taken(dynamic: bool | None, given: dict[str, Any]) -> None:
+    compiled = torch.compile(lambda x: x.cos(), backend="weft", dynamic=dynamic, **given)
+    for rows in (3, 5):
+        x = torch.randn(rows)
+        torch.testing.assert_close(compiled(x), x.cos())
+
+
+def test_options_that_nobody_knows_are_refused(made: list[HybridFunction]) -> None:
+    module = torch.fx.symbolic_trace(nn.ReLU())
+    with pytest.raises(UsageError, match="no option 'speed'"):
+        backend(module, [torch.ones(2)], options={"speed": 1})
+    with pytest.raises(UsageError, match="mode is 'fast'"):
+        backend(module, [torch.ones(2)], mode="fast")
+    backend(module, [torch.ones(2)], options={"precision": "bfloat16"})
+    assert made[0].options.precision == "bfloat16"
 
 
 def test_the_backend_makes_a_hybrid_function_that_falls_back() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -105,3 +108,24 @@ def test_a_model_called_with_many_sizes_runs_a_handful_of_programs(name: str) ->
             assert ours.stride() == theirs.stride()
     assert list(hybrid.forward.varying), hybrid.forward.varying.refusals
     assert hybrid.forward.traces <= 6
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True, "bias": False}]
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_recurrent_layers_that_train_see_batches_of_every_size(options: dict[str, Any], training: bool) -> None:
+    """The gradient of a layer needs what PyTorch keeps only where autograd may record."""
+    torch.manual_seed(0)
+    eager = nn.LSTM(4, 8, **options).train(training)
+    ours = weft.hybridize(copy.deepcopy(eager), whole=False)
+    for sizes in ((9, 2), (12, 3), (7, 1), (5, 4), (11, 2)):
+        x = torch.randn(*sizes, 4)
+        for net in (eager, ours):
+            net.zero_grad()
+            output, (_, cell) = net(x)
+            (output.square().sum() + cell.sum()).backward()
+        for one, other in zip(ours.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), eager(x), rtol=1e-5, atol=1e-5)

@@ -235,7 +235,7 @@ class TestPrograms:
         with torch.no_grad():
             for rows in (3, 5):
                 hybrid(torch.randn(rows, 4))
-        assert "for sizes 2 to 16 in dim 0 of tensor 0" in str(weft.explain(hybrid))
+        assert "for sizes 2 to 16 in dim 0 of x" in str(weft.explain(hybrid))
 
     def test_a_size_that_comes_often_gets_a_program_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
         hybrid = weft.hybridize(twice)

@@ -145,6 +145,37 @@ def test_a_batch_longer_than_its_sequences_is_told_what_to_do() -> None:
     assert_alike(hybrid, eager, batch(eager), torch.tensor([5, 1, 1, 1]))
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_batch_longer_than_its_sequences_runs_as_python_does(kind: str) -> None:
+    """Which length is the longest decides between paths; where there is one for many sizes, too."""
+    eager = Net(kind, is_sorted=False, batch_first=True, bidirectional=True)
+    hybrid = weft.hybridize(deepcopy(eager), whole=False)
+    for turn in range(16):
+        torch.manual_seed(turn)
+        steps = 3 + turn % 5 if turn > 7 else STEPS
+        x = torch.randn(BATCH - turn % 3, steps, FEATURES, dtype=torch.float64)
+        assert_alike(hybrid, eager, x, torch.randint(1, steps + 1, (len(x),)))
+
+
+def test_a_step_of_a_batch_longer_than_its_sequences_runs_as_python_does() -> None:
+    eager = Net("gru", batch_first=True, is_sorted=False)
+    ours = deepcopy(eager)
+
+    def loss(found: tuple[torch.Tensor, ...], _target: torch.Tensor) -> torch.Tensor:
+        return found[0].square().mean()
+
+    sgd, own = (torch.optim.SGD(net.parameters(), 0.1) for net in (eager, ours))
+    step = weft.step(ours, loss, own, whole=False)
+    for longest in (5, 4, 5, 3):
+        lengths = torch.tensor([1, longest, 2, 1])
+        sgd.zero_grad()
+        loss(eager(batch(eager), lengths), lengths).backward()
+        sgd.step()
+        step(batch(eager), lengths, lengths)
+    for one, other in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
 def refused(function: Callable[..., Any], *arguments: Any) -> str:
     with pytest.raises(UnsupportedError) as caught:
         weft.hybridize(function)(*arguments)

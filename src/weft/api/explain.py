@@ -34,12 +34,16 @@ def explain(thing: Callable[..., Any]) -> Explanation:
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
         lines += [f"    {choice}" for choice in guarded.program.lane_choices]
-    lines += [f"  for sizes {varying.describe()}" for varying in hybrid.varying]
+    for structure, varying in hybrid.varying.with_structures():
+        lines.append(f"  for sizes {varying.describe(hybrid.leaf_names(structure))}")
     lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]
     if hybrid.rare.calls:
-        lines.append(
-            f"  {counted(hybrid.rare.calls, 'call')} ran imperatively, their signatures having come too rarely"
+        why = (
+            "their signatures not having been prepared"
+            if hybrid.rare.is_closed
+            else "their signatures having come too rarely"
         )
+        lines.append(f"  {counted(hybrid.rare.calls, 'call')} ran imperatively, {why}")
     if hybrid.misses:
         lines.append("  traced again because")
         lines += [f"    {sentence}" for sentence in hybrid.misses]

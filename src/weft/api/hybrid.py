@@ -10,32 +10,32 @@ import logging
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from threading import RLock
 from types import CodeType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from weft.api.checks.check import Check, Work, call_and_undo
-from weft.api.hybrid_errors import first_line, many_programs, refuse_active, refuse_wrong, show_less, too_many_paths
+from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked
+from weft.api.hybrid_errors import first_line, many_programs, show_less, too_many_paths
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.next_paths import NextPaths
 from weft.api.numbers import FreeNumbers
 from weft.api.python_runs import PythonRuns
 from weft.api.rare_calls import MOST_PROGRAMS, RareCalls
 from weft.api.refused_calls import RefusedCalls
-from weft.api.varying import Shapes, Sizes, VaryingProgram, VaryingPrograms
+from weft.api.varying import Shapes, SizeRequest, VaryingProgram, VaryingPrograms
 from weft.compile.ahead import compile_ahead
 from weft.compile.paths import CompiledSegments
 from weft.compile.pipeline import trace
-from weft.compile.precision import FULL
 from weft.compile.type_cache import trace_name
-from weft.errors import InternalError, UnsupportedError, UsageError, WeftError, memory_told
+from weft.errors import InternalError, UnsupportedError, WeftError, memory_told
 from weft.guards.entry import MISSED, Entry, refuse_all
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
@@ -70,7 +70,7 @@ from weft.trace.signature import (
     same_tensors,
     without_sizes,
 )
-from weft.trace.size_ties import SizeSpot, SizeTie
+from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
 from weft.trace.tracer import Around, Request
 from weft.trace.varying import trace_varying
@@ -133,6 +133,7 @@ class Hybrid:
         self._numbers = FreeNumbers()
         self.apart: dict[int, Any] = {}  # objects that stay whole among arguments: the function has them itself
         self._warned = False
+        self._declared = DeclaredSizes(options.sizes)
         self._called: set[Key] = set()  # signatures whose first call was to materialise lazy modules
         self.varying = VaryingPrograms()
         self._watched: set[Key] = set()  # kinds of calls that have come
@@ -152,6 +153,7 @@ class Hybrid:
                 return result
             result = self._known_calls.run(arguments, keywords)
             if result is MISSED and self.refused.is_next():
+                self._check_sizes(arguments, keywords)
                 return self._by_python(arguments, keywords)
             if result is MISSED:
                 result = self._call(arguments, keywords)
@@ -168,6 +170,7 @@ class Hybrid:
     def _call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """The long way of a call, which lazy code intercepts: entries are for plain tensors alone."""
         if self.imperative is not None:
+            self._check_sizes(arguments, keywords)
             return self.function(*arguments, **keywords)
         call = self.flat_call(arguments, keywords)
         if traced_elsewhere(call.leaves):
@@ -196,6 +199,7 @@ class Hybrid:
             if self.options.fallback is not None:
                 self._go_imperative(error)  # an argument that no program takes
             return self.function(*arguments, **keywords)
+        declared = self._sizes_of(call)
         found = self._find(key, leaves)
         if found is not None:
             return (
@@ -206,7 +210,7 @@ class Hybrid:
         if self.refused.error(key) is not None:
             self.refused.came_again(alone=not self.programs and (self.check is None or not self.check.left))
             return self._by_python(arguments, keywords)
-        varying = None if self.rare.is_often(key) else self._find_varying(key, call)
+        varying = None if self.rare.is_often(key) else self._find_varying(key, call, declared)
         if varying is not None:
             return self._run_varying(varying, call, key)
         try:
@@ -319,6 +323,18 @@ class Hybrid:
         keys = self._numbers.apply(call.structure, tuple(map(leaf_key, call.leaves)))
         return (call.structure, keys, modes_key(), aliases_of(call.containers), same_tensors(call.leaves))
 
+    def _sizes_of(self, call: FlatCall) -> CallSizes:
+        """What users say of the sizes of a call, or UsageError where it breaks what they promised."""
+        if not self._declared.rows:
+            return NONE_DECLARED
+        flat = FlatArguments(call.arguments, call.keywords, self.apart)
+        return self._declared.of(call.structure, flat.with_nodes, call.leaves, self._names_of_arguments(call.structure))
+
+    def _check_sizes(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Raise UsageError where a call that Python runs breaks what users promised of its sizes."""
+        if self._declared.rows:
+            self._sizes_of(self.flat_call(arguments, keywords))
+
     def _find(self, key: Key, leaves: list[Any]) -> Guarded[Program] | None:
         with self.lock:  # a thread that traces has stand-ins in places that are compared
             for guarded in self.programs.get(key, ()):
@@ -364,20 +380,33 @@ class Hybrid:
 
     def _is_worth_it(self, key: Key, is_new: bool) -> bool:
         """Whether a program is to be made now: beside a call that Python runs in another thread, none can be."""
-        if self.python_runs.others():
+        if self.rare.is_closed or self.python_runs.others():
             return False
         return (is_new and len(self.programs.get(key, ())) < PATHS_AT_ONCE) or self.rare.deserves(key)
 
-    def _find_varying(self, key: Key, call: FlatCall) -> VaryingProgram | None:
+    def _find_varying(self, key: Key, call: FlatCall, declared: CallSizes) -> VaryingProgram | None:
         """The program of a call and of others that differ in sizes, made if need be, where there can be one."""
         if not self.sizes_vary:
             return None
         found = self.varying.find(key, call.leaves)
-        if found is not None and not found.is_worth_less(call.leaves):
+        if self.rare.is_closed or (found is not None and not self._is_wasteful(found, call.leaves)):
             return found
-        make, is_close = partial(self._make_varying, call), found is not None
+        request = SizeRequest(
+            partial(self._make_varying, call),
+            self.leaf_names(call.structure),
+            marked(call.leaves, declared),
+            is_close=found is not None,
+        )
         with self.lock:
-            return self.varying.learn(key, call.leaves, make, is_close=is_close) or found
+            return self.varying.learn(key, call.leaves, request) or found
+
+    def _is_wasteful(self, found: VaryingProgram, leaves: list[Any]) -> bool:
+        """Whether calls of such sizes get a program of smaller ones, as they have cost, or will cost, too much."""
+        return found.is_worth_less(leaves) or (self.rare.is_preparing and found.is_too_large(leaves))
+
+    def varying_program(self, call: FlatCall) -> VaryingProgram | None:
+        """The smallest program for a range of sizes that takes a call, if there is one by now."""
+        return self.varying.find(self._key_of(call), call.leaves)
 
     def _run_varying(self, found: VaryingProgram, call: FlatCall, key: Key) -> Any:
         """Run a program for a range of sizes, which an entry leads the next call of the same sizes to."""
@@ -399,12 +428,12 @@ class Hybrid:
         self,
         call: FlatCall,
         tops: Shapes,
-        varying: Sizes,
-        ties: Mapping[SizeSpot, SizeTie],
+        asked: AskedSizes,
     ) -> tuple[Traced, Guarded[Program] | None]:
         """Trace and compile a program for all sizes up to the largest; no program where a size is always one number."""
         underway(f"tracing {self.name}")
         # One tensor that is several arguments stays one: code may ask.
+        varying = asked.dimensions
         tensors = [place for place in varying if isinstance(call.leaves[place], torch.Tensor)]
         large = {id(call.leaves[place]): _zeros_like(call.leaves[place], tops[place]) for place in tensors}
         leaves = [
@@ -416,11 +445,11 @@ class Hybrid:
         state = self._state(*roots)
         if self._keep_whole(call, state):
             raise UnsupportedError(f"the sizes of {self.name} do not vary", why="it has an argument itself, too")
-        request = self._request(self.flat_call(arguments, keywords), state)
+        request = replace(self._request(self.flat_call(arguments, keywords), state), alone=self.options.refuses())
         told = (as_eager_computes(request.state.modules), without_collection(), memory_told(self.name))
         with torch.inference_mode(False), torch.set_grad_enabled(request.around.grad), told[0], told[1], told[2]:
             try:
-                traced = trace_varying(request, varying, ties)
+                traced = trace_varying(request, asked)
             except (WeftError, MemoryError):
                 raise
             except Exception as error:
@@ -484,7 +513,8 @@ class Hybrid:
         name = trace_name(self.name, call.leaves, reached)
         request = self._request(call, state)
         decides = self.decides and self.options.decides() and not whole
-        request = replace(request, decides=decides, prints_each_time=self.options.python == "run")
+        alone = whole or self.options.refuses()
+        request = replace(request, decides=decides, alone=alone, prints_each_time=self.options.python == "run")
         around = request.around
         failure: Exception | None = None
         try:
@@ -538,15 +568,23 @@ class Hybrid:
 
     def leaf_names(self, structure: TreeSpec) -> list[str]:
         """What the arguments of a call are called, nested ones by their place."""
-        return names_of_leaves(structure, self._positional_names(structure.children()[0].num_children))
+        return names_of_leaves(structure, self._names_of_arguments(structure))
+
+    def _names_of_arguments(self, structure: TreeSpec) -> list[str]:
+        return self._positional_names(structure.children()[0].num_children)
 
     def _positional_names(self, count: int) -> list[str]:
         """What the first `count` arguments of a call are called, as far as that is known."""
-        del count
         try:
-            return [name for name in inspect.signature(self.function).parameters if name != "self"]
+            parameters = [one for one in inspect.signature(self.function).parameters.values() if one.name != "self"]
         except (TypeError, ValueError):
             return []
+        names = [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        places = [one.kind for one in parameters]
+        if inspect.Parameter.VAR_POSITIONAL not in places:
+            return names
+        rest = places.index(inspect.Parameter.VAR_POSITIONAL)
+        return [*names[:rest], *(f"{parameters[rest].name}[{index}]" for index in range(count - rest))]
 
     def _drop_oldest(self) -> None:
         if sum(map(len, self.programs.values())) <= MOST_PROGRAMS:
@@ -593,7 +631,8 @@ class ModuleForward(Hybrid):
         return ModuleForward(memo.get(id(self.root), self.root), self.options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ModuleForward.__new__, (ModuleForward,), {"root": self.root, **asdict(self.options)}
+        options = {field.name: getattr(self.options, field.name) for field in fields(HybridOptions)}
+        return ModuleForward.__new__, (ModuleForward,), {"root": self.root, **options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         given = {field.name: state[field.name] for field in fields(HybridOptions) if field.name in state}
@@ -628,72 +667,3 @@ class HybridFunction(Hybrid):
             found = getattr(found, part, None)
         # Found by name, as a plain function is, where it stands in the place of that.
         return name if found is self else (HybridFunction, (self.function, self.options))
-
-
-Thing = TypeVar("Thing", bound=Callable[..., Any])
-
-
-@overload
-def hybridize(
-    thing: Thing,
-    active: bool = True,
-    *,
-    whole: bool | None = None,
-    python: str = "once",
-    fallback: str | None = None,
-    check: int = 0,
-    precision: str = FULL,
-) -> Thing: ...
-
-
-@overload
-def hybridize(
-    thing: None = None,
-    active: bool = True,
-    *,
-    whole: bool | None = None,
-    python: str = "once",
-    fallback: str | None = None,
-    check: int = 0,
-    precision: str = FULL,
-) -> Callable[[Thing], Thing]: ...
-
-
-def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
-    """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
-
-    A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
-    `active=False` restores what was there before. Code that no program can be made of, as it looks at values, say, is
-    run by Python at each call, and `weft.explain` says why; with `whole=True` it raises UnsupportedError, and with
-    `fallback="eager"` it warns once. What whole programs print they print once, when they are made; with `python="run"`
-    code that prints or logs is run by Python too. The first `check` calls are made by eager PyTorch too, and compared
-    in all that they give and change; MismatchError tells what differs. Calls without gradients compute products with
-    weights, convolutions and attentions of float32 in another `precision`, where one is given: "bfloat16", "float16" or
-    "int8".
-    """
-    if not isinstance(active, bool):
-        refuse_active(active)
-    found = HybridOptions(**options)
-    if thing is None:
-        return functools.partial(hybridize, active=active, **options)
-    if isinstance(thing, nn.Module):
-        return _hybridize_module(thing, active, found)
-    if isinstance(thing, HybridFunction):
-        thing = thing.function
-    refuse_wrong(thing)
-    return HybridFunction(thing, found) if active else thing
-
-
-def _hybridize_module(module: nn.Module, active: bool, options: HybridOptions) -> nn.Module:
-    before = module.__dict__.get("forward")
-    if before is not None and not isinstance(before, ModuleForward):
-        raise UsageError(
-            f"{type(module).__name__} has a forward of its own instance",
-            why="someone replaced module.forward, and hybridize would have to replace it again",
-            fix="hybridize before wrapping, or remove the instance's forward",
-        )
-    if before is not None:
-        del module.forward
-    if active:
-        module.forward = ModuleForward(module, options)
-    return module

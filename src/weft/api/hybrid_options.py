@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from weft.api.declared_sizes import size_rows
 from weft.api.hybrid_errors import refuse_check
 from weft.compile.precision import FULL, refuse_precision
 from weft.config import config
@@ -16,7 +18,7 @@ class HybridOptions:
 
     `whole`: code that no program can be made of is an error. `python`: whether what code prints is printed once, when
     its program is made, or at each run. `fallback`: a warning says that code runs imperatively. `check`: how many of
-    the first calls are made by eager PyTorch too. `precision`: in what products are computed.
+    the first calls are made by eager PyTorch too. `precision`: in what products are computed. `sizes`: which vary.
     """
 
     whole: bool | None = None
@@ -24,6 +26,7 @@ class HybridOptions:
     fallback: str | None = None
     check: int = 0
     precision: str = FULL
+    sizes: Any = ()  # as users write them; rows once they have been read
 
     def __post_init__(self) -> None:
         """Refuse what no option can be."""
@@ -51,6 +54,7 @@ class HybridOptions:
                 fix="leave out one of both",
             )
         refuse_check(self.check)
+        object.__setattr__(self, "sizes", size_rows(self.sizes))
 
     def decides(self) -> bool:
         """Whether values may decide between paths."""

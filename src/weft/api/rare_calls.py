@@ -35,9 +35,35 @@ class RareCalls:
         self._programs: Counter[Key] = Counter()  # that were made, by their signature without sizes
         self._cost = FIRST_GUESS
         self.calls = 0  # that ran imperatively
+        self._worth: bool | None = None  # whether all are worth a program, or none, whatever they cost
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all programs have been made, and what comes now gets none."""
+        return self._worth is False
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether programs are made now for calls that come later."""
+        return self._worth is True
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Let every signature be worth a program that comes in the block, and none that comes later."""
+        self._worth = True
+        try:
+            yield
+        finally:
+            self._worth = False
+
+    def open(self) -> None:
+        """Let programs be made as calls come, as from the start."""
+        self._worth = None
 
     def deserves(self, key: Key) -> bool:
         """Whether a signature that has come once more gets a program now."""
+        if self._worth is not None:
+            return self._worth
         if self._programs[without_sizes(key)] < config().programs_at_once:
             return True
         doubled = max(self._programs.total() - 2 * MOST_PROGRAMS, 0) // PROGRAMS_TO_DOUBLE
@@ -45,7 +71,7 @@ class RareCalls:
 
     def is_often(self, key: Key) -> bool:
         """Whether a signature that a program for a range of sizes takes has come often enough for one of its own."""
-        return self._seconds.get(key, 0.0) > OFTEN * self._cost
+        return self._worth is None and self._seconds.get(key, 0.0) > OFTEN * self._cost
 
     @contextmanager
     def making(self, key: Key, *, is_path: bool = False) -> Iterator[None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from weft.api.hybrid import hybridize
+from weft.api.hybridize import hybridize
 from weft.api.hybrids import program
 from weft.errors import LONGEST_CODE, UsageError
 from weft.ir.graph import Graph

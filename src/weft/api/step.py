@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Work, call_and_undo
+from weft.api.declared_sizes import refuse_unknown
 from weft.api.hybrid import FlatCall, Hybrid
 from weft.api.hybrid_errors import refuse_check, show_less
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
@@ -35,7 +36,7 @@ from weft.api.step_training import (
     total_gradients,
     update,
 )
-from weft.api.varying import Shapes, Sizes, VaryingPrograms
+from weft.api.varying import Shapes, VaryingPrograms
 from weft.errors import UnsupportedError, UsageError, WeftError, counted
 from weft.guards.entry import MISSED, Entry
 from weft.guards.guarded import Guarded
@@ -56,7 +57,7 @@ from weft.trace.interception.capture import (
 from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
 from weft.trace.python_state.locations import Location
 from weft.trace.python_state.reachable import PythonState, find_state
-from weft.trace.size_ties import SizeSpot, SizeTie
+from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
 
 MEMORY = ("normal", "low")
@@ -334,7 +335,7 @@ class Step(Hybrid):
     def _made_for(self, call: FlatCall) -> Guarded[Program] | None:
         """A program for a call that no exact one takes; None where it is worth none."""
         key = self._key_of(call)
-        varying = None if self.rare.is_often(key) else self._find_varying(key, call)
+        varying = None if self.rare.is_often(key) else self._find_varying(key, call, self._sizes_of(call))
         if varying is None:
             return self._trace(call, always=self.task.deterministic)
         if varying.is_too_large(call.leaves):
@@ -354,10 +355,8 @@ class Step(Hybrid):
         self._updated[found] = self._gradients_there
         return found
 
-    def _make_varying(
-        self, call: FlatCall, tops: Shapes, varying: Sizes, ties: Mapping[SizeSpot, SizeTie]
-    ) -> tuple[Traced, Guarded[Program] | None]:
-        traced, found = super()._make_varying(call, tops, varying, ties)
+    def _make_varying(self, call: FlatCall, tops: Shapes, asked: AskedSizes) -> tuple[Traced, Guarded[Program] | None]:
+        traced, found = super()._make_varying(call, tops, asked)
         if found is not None:
             self._updated[found] = self._gradients_there
         return traced, found
@@ -516,6 +515,7 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     memory: str = "normal",
     whole: bool | None = None,
     check: int = 0,
+    sizes: Mapping[Any, Any] | None = None,
 ) -> Step:
     """A function that trains: `step(x, y)` runs forward, loss, backward and update as one program.
 
@@ -526,7 +526,8 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     cores; `memory="low"` computes cheap values again in the backward where that lowers `step.peak_bytes`. Code that no
     program can be made of runs by Python at each step; with `whole=True` it raises UnsupportedError. The first `check`
     steps are made by PyTorch's usual loop too, and compared in losses, parameters, gradients, buffers and the
-    optimizer's state; MismatchError tells what differs.
+    optimizer's state; MismatchError tells what differs. `sizes` names sizes that vary, as in `weft.hybridize`; the
+    target is called "target".
     """
     _refuse_wrong(net, loss, optimizer)
     refuse_check(check)
@@ -545,7 +546,9 @@ def step(  # noqa: PLR0913 - what a step may be told, by keyword
     rule = RULES.get(type(optimizer))
     clipping = Clipping(clip_norm, clip_value)
     task = TrainingTask(net, loss, rule, clipping, accumulate, deterministic, memory == "low")
-    return Step(task, optimizer, HybridOptions(whole=whole, check=check))
+    options = HybridOptions(whole=whole, check=check, sizes=sizes)
+    refuse_unknown(options.sizes, getattr(net, "forward", net), ["target"])
+    return Step(task, optimizer, options)
 
 
 def _not_timed(*, by_python: bool) -> AbstractContextManager[None]:
@@ -623,6 +626,7 @@ def _parts_of(step: Step) -> Parts:
         "memory": "low" if task.low_memory else "normal",
         "whole": step.options.whole,
         "check": step.options.check,
+        "sizes": step.options.sizes,
     }
     # Copies of parameters have no gradients; those that were added up so far belong to the next update.
     gradients = [parameter.grad for parameter in step._parameters()] if step._calls else []

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from weft.api.declared_sizes import NONE_DECLARED, CallSizes
 from weft.api.pace import Pace
 from weft.api.sized_calls import SizedCalls
 from weft.errors import InternalError, WeftError
@@ -26,6 +27,7 @@ from weft.ir.types import row_major
 from weft.programs.program import Program
 from weft.trace.python_state.counters import Condition
 from weft.trace.signature import Key, number_of, without_sizes
+from weft.trace.size_symbols import AskedSizes
 from weft.trace.size_ties import Group, SizeSpot, SizeTie, tied
 from weft.trace.traced import Traced
 
@@ -36,13 +38,27 @@ LEAST_TOP = 16  # the sizes of the smallest program
 MOST_AHEAD = 2  # times the next power of two: the largest size of what grows by one at each call
 LEAST_AHEAD = 256
 LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
+LARGEST = 2**62  # where no largest size is promised
 MOST_PROGRAMS = 16  # of one kind of call
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
 Shapes = Mapping[int, tuple[int, ...]]  # of the tensors among the arguments
 Sizes = Mapping[int, frozenset[int]]  # of tensors among the arguments: dimensions
 Ties = Mapping[SizeSpot, SizeTie]
-Make = Callable[[Shapes, Sizes, Ties], tuple[Traced, Guarded[Program] | None]]
+Make = Callable[[Shapes, AskedSizes], tuple[Traced, Guarded[Program] | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SizeRequest:
+    """A call that wants a program for a range of sizes: what makes one, and what users say of its sizes.
+
+    With `is_close` there is one, and the new one is to waste less.
+    """
+
+    make: Make
+    arguments: Sequence[str]  # what the leaves are called
+    declared: CallSizes = NONE_DECLARED
+    is_close: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +73,7 @@ class VaryingProgram:
     alike: tuple[tuple[tuple[int, int], ...], ...]  # places that must have the same size
     ties: Ties  # sizes that must be made of others
     conditions: tuple[Condition, ...]
+    names: Mapping[SizeSpot, str]  # of sizes that users have named
     cost: float  # seconds that it took to be made
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
@@ -110,10 +127,21 @@ class VaryingProgram:
                 return False
         return all(size_of(spot) == tie.size(size_of) for spot, tie in self.ties.items())
 
-    def describe(self) -> str:
-        """Say which sizes it takes, by argument and dimension."""
-        rows = ((place, at, self.tops[place][at]) for place, some in self.varying.items() for at in sorted(some))
-        return ", ".join(f"{SMALLEST} to {top} in dim {at} of tensor {place}" for place, at, top in rows)
+    def describe(self, arguments: Sequence[str]) -> str:
+        """Say which sizes it takes; `arguments` are the names of the leaves."""
+        spots: dict[SizeSpot, list[SizeSpot]] = {}
+        for place, at in ((place, at) for place, some in sorted(self.varying.items()) for at in sorted(some)):
+            if (place, at) in self.ties:
+                continue  # it follows from others
+            group = next((group for group in self.alike if (place, at) in group), ((place, at),))
+            spots.setdefault(group[0], []).append((place, at))
+        found = []
+        for first, members in spots.items():
+            where = ", ".join(f"dim {at} of {arguments[place]}" for place, at in members)
+            sizes = f"{SMALLEST} to {self.tops[first[0]][first[1]]}"
+            name = self.names.get(first)
+            found.append(f"{sizes} in {where}" if name is None else f"{name} {sizes} ({where})")
+        return "; ".join(found)
 
     def is_worth_less(self, leaves: Sequence[Any]) -> bool:
         """Whether what calls of such sizes wasted would have paid for a program of smaller ones."""
@@ -176,6 +204,16 @@ class _Kind:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SizedCall:
+    """A call with the shapes of its arguments; `numbers` are arguments that vary and are no tensors."""
+
+    leaves: Sequence[Any]
+    shapes: Shapes
+    numbers: Collection[int]
+    request: SizeRequest
+
+
 class VaryingPrograms:
     """The programs of one object that run for a range of sizes; any thread may find one, one at a time learns."""
 
@@ -183,6 +221,10 @@ class VaryingPrograms:
         self._kinds: dict[Key, _Kind] = {}
         self._known: dict[Key, VaryingProgram] = {}  # the smallest program of a signature
         self.refusals: list[str] = []
+
+    def with_structures(self) -> Iterator[tuple[Any, VaryingProgram]]:
+        """The programs, each with how the arguments of its calls nest."""
+        return iter([(key[0], program) for key, kind in [*self._kinds.items()] for program in kind.programs])
 
     def __iter__(self) -> Iterator[VaryingProgram]:
         return iter([program for kind in [*self._kinds.values()] for program in kind.programs])
@@ -201,56 +243,73 @@ class VaryingPrograms:
                 return program
         return None
 
-    def learn(self, key: Key, leaves: Sequence[Any], make: Make, *, is_close: bool = False) -> VaryingProgram | None:
-        """Note a call for which there is no program; make one that takes it and others, where sizes have varied.
-
-        With `is_close` there is one, and the new one is to waste less.
-        """
+    def learn(self, key: Key, leaves: Sequence[Any], request: SizeRequest) -> VaryingProgram | None:
+        """Note a call for which there is no program; make one that takes it and others, where sizes vary."""
         shapes = {place: shape_of(leaf) for place, leaf in enumerate(leaves) if _has_size(leaf, key[1][place])}
         kind = self._kinds.setdefault(without_numbers(key), _Kind([]))
         if kind.is_refused or len(kind.programs) >= MOST_PROGRAMS:
             return None
         kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
-        kind.varying = _without(_differing(kind, shapes), kind.fixed)
-        varying = _large(kind.varying, shapes)
+        kind.varying = _without(_with(_differing(kind, shapes), request.declared.free), kind.fixed)
+        varying = _large(_without(kind.varying, request.declared.fixed), shapes)
         numbers = {place for place in varying if not isinstance(leaves[place], torch.Tensor)}
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
             return None
-        lowered: Shapes | None = None
-        while varying:
-            begin, related = perf_counter(), _related(kind.seen, varying, numbers)
-            if related is None:
-                return None
-            groups, ties = related
-            ahead = {} if is_close or lowered else kind.growing(groups)
-            tops = lowered or _tops(shapes, (groups, ties), _close_top if is_close else _top, ahead)
+        call = _SizedCall(leaves, shapes, numbers, request)
+        for names in (request.declared.names, {}) if request.declared.names else ({},):
             try:
-                traced, guarded = make(tops, varying, ties)
+                found = self._learn_with(kind, call, varying, names)
             except (InternalError, MemoryError):
                 raise  # a mistake of Weft's, and a machine that is full, are no matter of sizes
             except WeftError as error:  # exact programs go on
-                self._refuse(kind, error.why or error.fact)
+                reason = error.why or error.fact
+                continue
+            if found is not None:
+                return self._if_it_runs(kind, found, leaves)
+            break
+        else:
+            self._refuse(kind, reason)
+        return None
+
+    def _learn_with(
+        self, kind: _Kind, call: _SizedCall, varying: Sizes, names: Mapping[SizeSpot, str]
+    ) -> VaryingProgram | None:
+        """Make a program in which sizes of one name are one, and others as they have been in calls."""
+        request, shapes = call.request, call.shapes
+        lowered: Shapes | None = None
+        while varying:
+            begin, related = perf_counter(), _related(kind.seen, varying, call.numbers, names)
+            if related is None:
                 return None
+            groups, ties = related
+            ahead = {} if request.is_close or lowered else kind.growing(groups)
+            most = {group: top for group in groups if (top := request.declared.most(group)) is not None}
+            tops = lowered or _tops(
+                shapes, (groups, ties), _top_of(_close_top if request.is_close else _top, ahead, most)
+            )
+            named = {spot: names[known] for group in groups for known in group if known in names for spot in group}
+            traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
             places = tuple((entry.argument, entry.dimension) for entry in traced.sizes)
             if guarded is not None:
                 program = VaryingProgram(
                     guarded,
                     tops,
-                    _strides(leaves, varying),
+                    _strides(call.leaves, varying),
                     varying,
                     places,
                     tuple(group for group in groups if len(group) > 1),
                     ties,
                     traced.size_conditions,
+                    named,
                     perf_counter() - begin,
                 )
-                if ahead and program.is_too_large(leaves):
+                if ahead and program.is_too_large(call.leaves):
                     kind.grows = False
                     continue
-                logger.info("weft: one program for %s", program.describe())
+                logger.info("weft: one program for %s", program.describe(request.arguments))
                 kind.programs = tuple(sorted((*kind.programs, program), key=lambda one: one.volume))
                 self._known.clear()
-                return program if program.fits(leaves) else None
+                return program
             if not traced.fixed_sizes:
                 lowered = None if lowered else _lowered(traced, tops, shapes, (groups, ties))
                 if lowered is None:
@@ -258,11 +317,27 @@ class VaryingPrograms:
                     self._refuse(kind, "the code decides by what they are: " + ", ".join(broken))
                     return None
                 continue
-            kind.fixed |= {place for group in groups if {*group} & traced.fixed_sizes for place in group}
-            kind.varying, varying = _without(kind.varying, kind.fixed), _without(varying, kind.fixed)
+            fixed = {place for group in groups if {*group} & traced.fixed_sizes for place in group}
+            if len(kind.seen) > 1:  # else another size, of which nobody has spoken yet, may go with it
+                kind.fixed |= fixed
+                kind.varying = _without(kind.varying, kind.fixed)
+            varying = _without(varying, fixed)
         return None
 
+    def _if_it_runs(self, kind: _Kind, program: VaryingProgram, leaves: Sequence[Any]) -> VaryingProgram | None:
+        """A new program, if it runs for the call that it was made for.
+
+        It was traced with tensors of its own. What code asked of these (where they begin in memory, whether they are
+        views, what is put on them) need not hold of the call's.
+        """
+        changed = program.guarded.miss(leaves) if program.fits(leaves) else None
+        if changed is not None:
+            self._refuse(kind, changed)
+        return program if changed is None and program.fits(leaves) else None
+
     def _refuse(self, kind: _Kind, reason: str) -> None:
+        if len(kind.seen) == 1:
+            return  # what was declared is not all that varies: the next call tells more
         kind.is_refused = True
         sentence = f"sizes do not vary: {reason}"
         self.refusals.append(sentence)
@@ -308,7 +383,14 @@ def _large(varying: Sizes, shapes: Shapes) -> Sizes:
     return {place: some for place, some in found.items() if some}
 
 
-def _without(varying: Sizes, fixed: set[tuple[int, int]]) -> Sizes:
+def _with(varying: Sizes, more: Collection[SizeSpot]) -> Sizes:
+    found = dict(varying)
+    for place, at in more:
+        found[place] = found.get(place, frozenset()) | {at}
+    return found
+
+
+def _without(varying: Sizes, fixed: Collection[SizeSpot]) -> Sizes:
     found = {place: frozenset(at for at in some if (place, at) not in fixed) for place, some in varying.items()}
     return {place: some for place, some in found.items() if some}
 
@@ -347,26 +429,35 @@ def _strides(leaves: Sequence[Any], varying: Sizes) -> dict[int, tuple[int, ...]
 
 
 def _related(
-    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int]
+    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], names: Mapping[SizeSpot, str]
 ) -> tuple[list[Group], dict[SizeSpot, SizeTie]] | None:
     """The sizes of tensors by which all others can be expressed, and these; None where a number has to do with none."""
-    groups, ties = tied(_histories(seen, varying, numbers))
+    histories = _histories(seen, varying, numbers, names)
+    groups, ties = tied(histories, {group for group in histories if any(spot in names for spot in group)})
     if any(group[0][0] in numbers for group in groups):
         return None
     ties |= {spot: SizeTie(group[:1], 0) for group in groups for spot in group if spot[0] in numbers}
     return [tuple(spot for spot in group if spot[0] not in numbers) for group in groups], ties
 
 
-def _histories(seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int]) -> dict[Group, Sequence[int]]:
-    """The sizes that vary, together where they have been the same in every call, with what they were.
+def _histories(
+    seen: Sequence[Shapes], varying: Sizes, numbers: Collection[int], names: Mapping[SizeSpot, str]
+) -> dict[Group, Sequence[int]]:
+    """The sizes that vary, together where they have one name or have been the same in every call, with what they were.
 
     Of those that are the same, the size of a tensor comes before a number.
     """
-    found: dict[tuple[int, ...], list[SizeSpot]] = {}
-    for place in sorted(varying, key=lambda place: (place in numbers, place)):
-        for at in sorted(varying[place]):
-            found.setdefault(tuple(shapes[place][at] for shapes in seen), []).append((place, at))
-    return {tuple(group): history for history, group in found.items()}
+    spots = [(place, at) for place in varying for at in varying[place]]
+    found: dict[tuple[str | None, tuple[int, ...]], list[SizeSpot]] = {}
+    name_of: dict[tuple[int, ...], str] = {}  # by what a size was
+    for spot in sorted(spots, key=lambda spot: (spot not in names, spot[0] in numbers, spot)):
+        place, at = spot
+        history = tuple(shapes[place][at] for shapes in seen)
+        name = names[spot] if spot in names else name_of.get(history) if len(seen) > 1 else None
+        if name is not None:
+            name_of.setdefault(history, name)
+        found.setdefault((name, history), []).append(spot)
+    return {tuple(group): history for (_, history), group in found.items()}
 
 
 def _close_top(size: int) -> int:
@@ -375,12 +466,22 @@ def _close_top(size: int) -> int:
     return next(found for found in (top * 5 // 8, top * 6 // 8, top * 7 // 8, top) if found >= size)
 
 
-def _tops(
-    shapes: Shapes,
-    related: tuple[Sequence[Group], Ties],
-    top_of: Callable[[int], int],
-    ahead: Mapping[Group, int],
-) -> Shapes:
+def tops_between(least: int, most: int) -> list[int]:
+    """Give the largest sizes that programs of sizes between two may have, the largest first: 64, 56, 48, 40, 32, ..."""
+    found = [most]
+    while found[-1] > max(least, LEAST_TOP):
+        found.append(next(size for size in range(found[-1] - 1, 0, -1) if _close_top(size) == size or size <= least))
+    return found
+
+
+def _top_of(
+    top_of: Callable[[int], int], ahead: Mapping[Group, int], most: Mapping[Group, int]
+) -> Callable[[Group, int], int]:
+    """What gives the largest size of a program for one of a call: no larger than what is promised."""
+    return lambda group, size: min(ahead.get(group) or top_of(size), most.get(group, LARGEST))
+
+
+def _tops(shapes: Shapes, related: tuple[Sequence[Group], Ties], top_of: Callable[[Group, int], int]) -> Shapes:
     """The largest sizes of a program: powers of two, so that a handful of programs take all sizes.
 
     Sizes that vary apart have different ones: equal ones would be taken for one size. Smaller sizes have smaller ones,
@@ -389,7 +490,7 @@ def _tops(
     tops: dict[SizeSpot, int] = {}
     groups, ties = related
     for group in sorted(groups, key=lambda group: max(shapes[place][at] for place, at in group)):
-        top = ahead.get(group) or top_of(max(shapes[place][at] for place, at in group))
+        top = top_of(group, max(shapes[place][at] for place, at in group))
         while top in tops.values():
             top += LEAST_TOP // 2
         tops |= dict.fromkeys(group, top)

@@ -79,7 +79,10 @@ def above_zero(text: str) -> float:
     return float(text)
 
 
-TARGET = Argument("TARGET", "file.py:name of a module, a class of modules without arguments, or a function")
+TARGET = Argument(
+    "TARGET",
+    "file.py:name of a module, a class of modules without arguments, or a function; or MXNet's net-symbol.json",
+)
 INPUT = Argument(
     "--input",
     "sizes of an argument, in order: 1,3,224,224, or 8,128:i64 for another element type; else the file's"
@@ -170,7 +173,7 @@ COMMANDS = (
             ("weft show net.weft", "the graph in a saved program"),
         ),
         (
-            Argument("TARGET", "file.py:name, or a .weft file"),
+            Argument("TARGET", "file.py:name, a .weft file, or MXNet's net-symbol.json"),
             INPUT,
             Argument("--stage", ", ".join(STAGES), shows="STAGE", default="graph", choices=STAGES),
             Argument("--output", "write to a file instead of printing", shows="FILE", writes=True),
@@ -178,15 +181,21 @@ COMMANDS = (
     ),
     Command(
         "run",
-        "run a saved program",
+        "run a saved program, or a network that MXNet exported",
         "weft.console.report.running",
         (
             ("weft run net.weft", "on random inputs of the sizes it was made for"),
             ("weft run net.weft --input image.npy --output result.npy", "on your own"),
+            ("weft run net-symbol.json --input 1,3,224,224", "a network that MXNet exported"),
         ),
         (
-            Argument("FILE", "a program that Program.save wrote"),
-            Argument("--input", "an argument as an .npy file, in order; else random numbers", shows="FILE", many=True),
+            Argument("FILE", "a program that Program.save wrote, or MXNet's net-symbol.json"),
+            Argument(
+                "--input",
+                "an argument as an .npy file, in order; else random numbers (of net-symbol.json, sizes will do)",
+                shows="FILE",
+                many=True,
+            ),
             Argument("--output", "write the result as .npy; a list of results as FILE-0.npy, ...", "FILE", writes=True),
         ),
     ),
@@ -199,7 +208,7 @@ COMMANDS = (
             ("weft export net.py:net --input 1,512 --to net", "of a model"),
         ),
         (
-            Argument("TARGET", "file.py:name, or a .weft file"),
+            Argument("TARGET", "file.py:name, a .weft file, or MXNet's net-symbol.json"),
             INPUT,
             Argument("--to", "the folder; its name begins the names of the C functions", shows="FOLDER"),
         ),
@@ -237,13 +246,17 @@ COMMANDS = (
             ("weft ckpt verify runs/", "every checkpoint of a folder, byte by byte"),
             ("weft ckpt diff old.pt new.safetensors", "names, shapes and values compared"),
             ("weft ckpt convert model.pt --to model.safetensors", "verified after it is written"),
+            ("weft ckpt convert net-0000.params --to net.safetensors", "an MXNet file, also the other way"),
             ("weft ckpt clean runs/lenet --keep 2", "what killed writers left, and older checkpoints"),
         ),
         (
             Argument("ACTION", ", ".join(CHECKPOINT_ACTIONS), choices=CHECKPOINT_ACTIONS),
-            Argument("FILE", ".safetensors, .pt, .pth, or a folder", many=True),
+            Argument("FILE", ".safetensors, .pt, .pth, .params, or a folder", many=True),
             Argument(
-                "--to", "convert: the new file; its ending, .safetensors or .pt, says which kind", "FILE", writes=True
+                "--to",
+                "convert: the new file; its ending, .safetensors, .pt or .params, says which kind",
+                "FILE",
+                writes=True,
             ),
             Argument("--force", "convert: write over a file that is there"),
             Argument("--keep", "clean: how many of the newest good checkpoints stay (all)", "COUNT", read=whole),

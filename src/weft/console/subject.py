@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.hybrid import HybridFunction, hybridize
+from weft.api.hybrid import HybridFunction
+from weft.api.hybridize import hybridize
 from weft.api.step import Step
 from weft.api.step_training import losses_of
 from weft.api.user_file import one_line, place_in, run_file
@@ -33,6 +35,8 @@ DTYPES = {
     "bool": torch.bool,
 }
 SIZES = re.compile(r"(\d+(?:,\d+)*|scalar)(?::(\w+))?", re.ASCII)
+# Files of models that are no Python: their endings, and who opens them (`open_module`), imported only for such a file.
+FORMATS = {".json": "weft.mx.symbols.exported"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Subject:
     thing: Callable[..., Any]
     inputs: tuple[Any, ...]
     caller: Callable[..., Any]
+    input_names: tuple[str, ...] = ()  # where a file of a model says them
 
     @property
     def trains(self) -> bool:
@@ -72,6 +77,8 @@ def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
     Random numbers start from one seed before the file runs and before inputs are made, so that it is the same model
     with the same inputs each time.
     """
+    if is_model_file(target):
+        return _opened(target, sizes)
     path, _, name = target.rpartition(":")
     if target.endswith(".weft"):
         raise UsageError(
@@ -88,6 +95,32 @@ def load_subject(target: str, sizes: Sequence[str] = ()) -> Subject:
     torch.manual_seed(SEED)
     inputs = tuple(map(random_input, sizes)) if sizes else _examples(names, thing, target)
     return Subject(name, thing, inputs, _caller(path, name))
+
+
+def is_model_file(target: str) -> bool:
+    """Tell whether a target is a file that holds a model itself, such as MXNet's `net-symbol.json`."""
+    return Path(target).suffix in FORMATS
+
+
+def _opened(target: str, sizes: Sequence[str]) -> Subject:
+    """Open the model of a file, with inputs of given sizes, else of those that the file says."""
+    underway(f"reading {target}")
+    module, noted = importlib.import_module(FORMATS[Path(target).suffix]).open_module(target)
+    if not sizes and None in noted:
+        missing = [name for name, known in zip(module.input_names, noted, strict=True) if known is None]
+        raise UsageError(
+            f"{target} does not say the sizes of {', '.join(missing)}",
+            fix="give --input with sizes, such as --input 1,3,224,224",
+        )
+    texts = sizes or [",".join(map(str, known)) or "scalar" for known in noted]
+    torch.manual_seed(SEED)
+    name = re.sub(r"\W", "_", Path(target).name.removesuffix(".json").removesuffix("-symbol"))
+    return Subject(name, module.eval(), tuple(map(random_input, texts)), _call, tuple(module.input_names))
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function from nobody's file: the model has none."""
+    return function(*arguments)
 
 
 def random_input(text: str) -> torch.Tensor:

@@ -20,6 +20,7 @@ from weft.ir.graph import Place
 from weft.ir.types import TensorType, contiguous
 from weft.trace.interception.capture import outside_tracing, pack_padded, pad_packed
 from weft.trace.interception.modes import open_blocks
+from weft.trace.interception.refusals import refuse
 from weft.trace.interception.user_lines import user_place
 from weft.trace.replacements import taken_whole
 
@@ -71,8 +72,17 @@ class Packed(NamedTuple):
 class PackedSequences:
     """The packed sequences of one trace, by what stands for them."""
 
-    def __init__(self, empty: Callable[[TensorType], Tensor], elements: Callable[[Tensor], Tensor | None]) -> None:
+    def __init__(
+        self,
+        empty: Callable[[TensorType], Tensor],
+        elements: Callable[[Tensor], Tensor | None],
+        *,
+        alone: bool,
+        decides: bool,
+    ) -> None:
         self._empty = empty
+        self._alone = alone  # each run fails that the program is not for; else something else runs it
+        self._decides = decides  # by the lengths of this call
         self._elements = elements  # of a tensor, where they are the same at every run
         self._of: dict[int, Packed] = {}
         self._sizes: dict[int, Packed] = {}  # by what stands for the numbers of sequences that are not at their end
@@ -143,10 +153,17 @@ class PackedSequences:
         steps = packed.rows.shape[0]
         rows = packed.filled(packed.rows, value).contiguous()
         if type(total) is Longest and not packed.exact:
-            torch.ops.weft.check_longest(packed.lengths, steps)
+            self._require_longest(packed.lengths, steps)
         if total > steps:
             rows = torch.cat((rows, rows.new_full((total - steps, *rows.shape[1:]), value)))
         return rows.transpose(0, 1) if batch_first else rows, packed.lengths.clone()
+
+    def _require_longest(self, lengths: Tensor, steps: int) -> None:
+        """Go on only where the longest sequence has as many steps as are known."""
+        if self._alone:
+            torch.ops.weft.check_longest(lengths, steps)
+        elif not self._decides or not bool(lengths.max() == steps):
+            refuse("packed sequence", user_place())
 
     def _layers(self, function: Callable[..., Any], data: Tensor, _sizes: Tensor, first: Any, *options: Any) -> Any:
         packed = self._of[id(data)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import UnsupportedError
@@ -17,20 +17,22 @@ from weft.trace.size_ties import SizeSpot, SizeTie
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedSize:
-    """A size that varies: its value in the Graph, its symbol, of which argument's dimension it is."""
+    """A size that varies: its value in the Graph, its symbol, of which argument's dimension it is, its largest one."""
 
     value: Value
     symbol: Any
     argument: int
     dimension: int
+    largest: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskedSizes:
-    """Dimensions of arguments that are symbols, and which of them are made of others."""
+    """Dimensions of arguments that are symbols, which of them are made of others, and which have names."""
 
-    dimensions: Mapping[int, frozenset[int]]
-    ties: Mapping[SizeSpot, SizeTie]
+    dimensions: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    ties: Mapping[SizeSpot, SizeTie] = field(default_factory=dict)
+    names: Mapping[SizeSpot, str] = field(default_factory=dict)
 
 
 class SizeSymbols:
@@ -65,10 +67,11 @@ class SizeSymbols:
         size = self._interception.size(largest, f"{name}_{dimension}")
         if size.node.expr in self._interception.sizes:
             return size
-        value = Value("input", (), NumberType("int"), name=f"{name.replace('.', '_')}_{dimension}")
+        own = self._varying.names.get(spot, f"{name.replace('.', '_')}_{dimension}")
+        value = Value("input", (), NumberType("int"), name=own)
         self._recorder.varies = True
         self._recorder.numbers[size.node.expr] = self._interception.sizes[size.node.expr] = value
-        self.found.append(TracedSize(value, size.node.expr, argument, dimension))
+        self.found.append(TracedSize(value, size.node.expr, argument, dimension, largest))
         return size
 
     def fixed(self) -> frozenset[SizeSpot]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -28,15 +28,17 @@ class SizeTie:
 Group = tuple[SizeSpot, ...]  # sizes that have been the same in every call
 
 
-def tied(histories: Mapping[Group, Sequence[int]]) -> tuple[list[Group], dict[SizeSpot, SizeTie]]:
+def tied(
+    histories: Mapping[Group, Sequence[int]], named: Collection[Group] = ()
+) -> tuple[list[Group], dict[SizeSpot, SizeTie]]:
     """The sizes by which all others can be expressed, and these others.
 
-    `histories` has what each was in the calls that were seen.
+    `histories` has what each was in the calls that were seen; those that have names are made of no others.
     """
     free: dict[Group, Sequence[int]] = {}
     ties: dict[SizeSpot, SizeTie] = {}
     for group, history in sorted(histories.items(), key=lambda item: (item[1][-1], item[0])):
-        tie = _tie(history, free)
+        tie = None if group in named else _tie(history, free)
         if tie is None:
             free[group] = history
         else:

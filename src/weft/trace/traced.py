@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -292,16 +293,21 @@ def _is_same(free: Traced, fixed: Traced, *, drawn: bool = False) -> bool:
     return (
         (free.gradient is None) == (fixed.gradient is None)
         and all(same_graph(bind_numbers(left, numbers), right) for left, right in pairs)
-        and _leave_the_same(free, fixed)
+        and leave_the_same(free, fixed)
     )
 
 
-def _leave_the_same(free: Traced, fixed: Traced) -> bool:
-    """Whether both leave the same in Python with today's numbers: text that was made of a stand-in is another one."""
-    numbers = [entry.number for entry in free.numbers], [entry.number for entry in fixed.numbers]
-    if len(free.made) != len(fixed.made) or len(free.leaves) != len(fixed.leaves):
-        return False
+def leave_the_same(free: Traced, fixed: Traced) -> bool:
+    """Whether both leave the same in Python with today's numbers: text that was made of a stand-in is another one.
+
+    Of sizes that vary, today's are the largest.
+    """
+    numbers = _numbers_of(free), _numbers_of(fixed)
     ours, theirs = ({_place(entry): entry for entry in traced.kept} for traced in (free, fixed))
+    if not _are_built_alike(free, fixed) or any(
+        ours[place].structure != entry.structure for place, entry in theirs.items() if place in ours
+    ):
+        return False
     alone = [entry for place, entry in ours.items() if place not in theirs]
     rows = [(free.leaves, fixed.leaves)]
     rows += [(ours[place].leaves, entry.leaves) for place, entry in theirs.items() if place in ours]
@@ -316,6 +322,17 @@ def _leave_the_same(free: Traced, fixed: Traced) -> bool:
             for left, right in rows
         )
     )
+
+
+def _numbers_of(traced: Traced) -> list[Any]:
+    """The numbers that a run of this trace would have, the sizes behind them."""
+    return [*(entry.number for entry in traced.numbers), *(entry.largest for entry in traced.sizes)]
+
+
+def _are_built_alike(one: Traced, other: Traced) -> bool:
+    """Whether what both give nests in the same way, under the same keys, and both print the same."""
+    structures = [[traced.structure, *(structure for _, structure in traced.made)] for traced in (one, other)]
+    return structures[0] == structures[1] and one.printed.texts == other.printed.texts
 
 
 def _place(entry: Rebound) -> Any:
@@ -351,6 +368,7 @@ def _is_traced_again(request: Request, graph: Graph) -> bool:
 
 def traced_once(request: Request) -> Traced:
     """Trace a program, with what it leaves in Python put back."""
+    gc.collect(0)  # what is among the youngest objects later, the code has made
     tracer = Tracer(request)
     kept = Kept(request.state)
     try:

@@ -55,7 +55,7 @@ from weft.trace.interception.refusals import refuse, refuse_unmaterialised, unma
 from weft.trace.interception.user_lines import user_place
 from weft.trace.memory import TensorState
 from weft.trace.packed import PackedSequences
-from weft.trace.python_state.counters import Condition, NumberLeaf, place_stand_in, plain_number
+from weft.trace.python_state.counters import Condition, NumberLeaf, composed, place_stand_in
 from weft.trace.python_state.draws import Draw, DrawnSources
 from weft.trace.python_state.effects import ArgumentCopies
 from weft.trace.python_state.facts import left_settings, put_back
@@ -84,7 +84,6 @@ from weft.trace.results.rehearsal import REFUSALS, as_kernel, result_of_kernel
 from weft.trace.results.result_rules import result_by_symbols, row_by_rule
 from weft.trace.results.result_types import ResultTypes, stand_ins
 from weft.trace.size_symbols import AskedSizes, SizeSymbols, TracedSize
-from weft.trace.size_ties import SizeSpot, SizeTie
 from weft.trace.tensor_index import TensorIndex
 
 NO_ELEMENTS = contiguous(torch.float32, (0,), torch.device("cpu"))
@@ -133,11 +132,11 @@ class Request:
     apart: Mapping[int, Any] = field(default_factory=dict)  # objects among the arguments that stay whole
     places: tuple[Location, ...] = ()  # of numbers that the function reaches by itself, which may change too
     counted_index: frozenset[tuple[int, int]] = frozenset()  # where another trace has indexed by counted numbers
-    varying: Mapping[int, frozenset[int]] = field(default_factory=dict)  # of arguments: dimensions that are symbols
-    ties: Mapping[SizeSpot, SizeTie] = field(default_factory=dict)  # of these, what is made of others
+    sizes: AskedSizes = field(default_factory=AskedSizes)  # of arguments: those that are symbols
     prints_each_time: bool = False  # so that code that prints is no program
     reads: bool = False  # numbers that are read from tensors flow on, where values decide
     decides: bool = False  # by the values that tensors have in this call; else code that asks for them is refused
+    alone: bool = True  # nothing else may run where the program cannot: what depends on values may fail in a run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +177,7 @@ class Tracer:
         self.request = request
         self.recorder = Recorder(self._adopt, self.place, self._results)
         self.recorder.derive = self._derive
-        self.interception = Interception(self, alike=bool(request.varying))
+        self.interception = Interception(self, alike=bool(request.sizes.dimensions))
         self.trace = Trace()
         self.copies = ArgumentCopies((), {}, ((), ()), {})
         self.result: Any = None
@@ -192,9 +191,11 @@ class Tracer:
         self._in_backward = False
         self._sums: GradientSums | None = None
         self._unsized: set[int] = set()
-        self.sizes = SizeSymbols(self.interception, self.recorder, AskedSizes(request.varying, request.ties))
+        self.sizes = SizeSymbols(self.interception, self.recorder, request.sizes)
         self.trace.sizes = self.sizes.found
-        self._packed = PackedSequences(self.interception.empty, self._elements)
+        self._packed = PackedSequences(
+            self.interception.empty, self._elements, alone=request.alone, decides=request.decides
+        )
         self._drawn = DrawnSources(request.state if request.draws else PythonState(), self._add_draw)
         self._written = None if request.draws_written is None else iter(request.draws_written)
         self._counted = CountedIndex(self._is_counted, request.counted_index)
@@ -257,7 +258,7 @@ class Tracer:
                 leaves[position] = Refusing(leaf)
             elif isinstance(leaf, SOURCES):
                 leaves[position] = self._drawn.stand_in(leaf)
-            elif position in self.request.varying:
+            elif position in self.request.sizes.dimensions:
                 leaves[position] = self.sizes.of((leaf,), position, self._argument_name(position))[0]
             elif position in self.request.numbers:
                 leaves[position] = self._add_number(leaf, position)
@@ -382,6 +383,7 @@ class Tracer:
         """Refuse a program that leaves, as these, what no run could leave."""
         leaves = list(leaves)
         self._check_copies(leaves)
+        self._check_attributes(leaves)
         self._tensor_index.check(leaves)
         self._check_draws()
 
@@ -438,7 +440,7 @@ class Tracer:
             found = self.reads.leaf(leaf.node.expr) if found is None and self.reads is not None else found
             if found is not None:
                 return found
-        return plain_number(leaf)
+        return composed(leaf, partial(self.number_leaf, of_arguments=of_arguments))
 
     def of_places(self, expression: Any, *, of_arguments: bool = False, of_sizes: bool = False) -> NumberLeaf | None:
         """An expression of nothing but numbers that go in: from places, and from arguments and sizes if these count."""
@@ -474,7 +476,6 @@ class Tracer:
             if kind_of(entry.stand_in) != entry.value.type:
                 refuse("input reshaped in place", None)
         self._check_lazy_bits()
-        self._check_attributes()
         if any(leaf in self._packed for leaf in self.trace.leaves):
             refuse("packed sequence", self._packed.place)
         for memory in self.recorder.memories.values():
@@ -484,10 +485,10 @@ class Tracer:
                 if argument is None and not self.request.state.may_write(real):
                     refuse("captured write", memory.base.place)
 
-    def _check_attributes(self) -> None:
-        """Refuse to give tensors on which Python has put attributes: each run gives others."""
+    def _check_attributes(self, leaves: Iterable[Any]) -> None:
+        """Refuse to leave tensors on which Python has put attributes: each run leaves others."""
         given = {id(entry.stand_in) for entry in self.trace.inputs}
-        for leaf in self.trace.leaves:
+        for leaf in leaves:
             if is_stand_in(leaf) and id(leaf) not in given:
                 put = [name for name in vars(leaf) if not name.startswith("_") and name not in STAND_IN_ATTRIBUTES]
                 if put:

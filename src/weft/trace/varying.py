@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 
 from weft.errors import UnsupportedError
 from weft.ir.graph import Graph, Result, Value
@@ -13,20 +12,15 @@ from weft.ir.types import TensorType, TupleType, Type
 from weft.trace.backward import Backward, Tangents
 from weft.trace.python_state.effects import Rebound
 from weft.trace.python_state.impurity import without_draws, without_impure_calls
-from weft.trace.size_ties import SizeSpot, SizeTie
-from weft.trace.traced import Gradient, Traced, traced_once, traced_with_numbers
+from weft.trace.size_symbols import AskedSizes
+from weft.trace.traced import Gradient, Traced, leave_the_same, traced_once, traced_with_numbers
 from weft.trace.tracer import Request
-
-NO_TIES: Mapping[SizeSpot, SizeTie] = MappingProxyType({})
-
 
 SAME_OPERATORS = {"aten._unsafe_view.default": "aten.view.default"}  # which of both it is, sizes may decide
 WHOLE_SLICES = ("aten.slice.Tensor", "aten.slice_backward.default")
 
 
-def trace_varying(
-    request: Request, varying: Mapping[int, frozenset[int]], ties: Mapping[SizeSpot, SizeTie] = NO_TIES
-) -> Traced:
+def trace_varying(request: Request, asked: AskedSizes) -> Traced:
     """Trace code whose arguments have the largest sizes that some dimensions are to have, for all smaller ones too.
 
     PyTorch's rules say how sizes depend on one another, and its kernels how results of the largest ones lie in memory.
@@ -37,7 +31,7 @@ def trace_varying(
         plain = traced_with_numbers(request)
         numbers = request.numbers - plain.fixed
         state = request.walk(*request.state.roots)
-        return plain, traced_once(replace(request, varying=varying, ties=ties, numbers=numbers, state=state))
+        return plain, traced_once(replace(request, sizes=asked, numbers=numbers, state=state))
 
     plain, found = without_impure_calls(request.state, partial(without_draws, request.state.sources, both))
     found = replace(found, fixed=plain.fixed)
@@ -46,6 +40,8 @@ def trace_varying(
     name = request.name
     if not _only_computes(found):
         raise UnsupportedError(f"the sizes of {name} do not vary", why="it does more than to compute new tensors")
+    if not leave_the_same(found, plain):
+        raise UnsupportedError(f"the sizes of {name} do not vary", why="the code takes them for more than numbers")
     try:
         return _laid_out(found, plain)
     except _OtherOperatorsError:

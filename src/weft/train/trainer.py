@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from weft.api.hybrid import hybridize
+from weft.api.hybridize import hybridize
 from weft.errors import UnsupportedError, UsageError, counted
 from weft.trace.interception.capture import note_step
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from weft.api.asynchronous import lazy, wait
-from weft.api.hybrid import hybridize
+from weft.api.hybridize import hybridize
 from weft.api.step import Step, step
 from weft.console.subject import losses_function
 from weft.errors import UnsupportedError, UsageError

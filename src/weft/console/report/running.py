@@ -6,8 +6,8 @@ import io
 import re
 import time
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.api.hybridize import hybridize
 from weft.console.outcome import Outcome
 from weft.console.report.stages import load
+from weft.console.subject import call, is_model_file, load_subject
 from weft.console.terminal import Progress
 from weft.document.blocks import Code, Document, Heading, Paragraph, facts
 from weft.errors import ExecutionError, UsageError, WeftError, counted
@@ -88,6 +90,24 @@ def run_program(program: LoadedProgram, files: Sequence[str | Path] = ()) -> Run
     return RunResult(program.graph.name, tuple(shown), tuple(tree_flatten(found)[0]), median(times))
 
 
+def run_model(target: str, inputs: Sequence[str] = ()) -> RunResult:
+    """Call the network of a model file as a program, on arrays from .npy files or random numbers of given sizes."""
+    files = [Path(text) for text in inputs if not SIZES.fullmatch(text)]
+    if files and len(files) < len(inputs):
+        raise UsageError("--input is given .npy files and sizes", fix="give one kind for all inputs")
+    arrays = tuple(map(_read, files))
+    subject = load_subject(target, ["scalar"] * len(arrays) if files else list(inputs))
+    subject = replace(subject, inputs=arrays) if files else subject
+    with torch.no_grad():
+        call(subject)  # imperatively, so that an error of the inputs is the caller's to see
+        network = hybridize(subject.thing)
+        found = network(*subject.inputs)
+        underway(f"timing {subject.name}")
+        times = [_timed(network, subject.inputs, {}) for _ in range(CALLS)]
+    shown = (f"{name}: {describe(value)}" for name, value in zip(subject.input_names, subject.inputs, strict=True))
+    return RunResult(subject.name, tuple(shown), tuple(tree_flatten(found)[0]), median(times))
+
+
 def save_results(ran: RunResult, path: Path) -> list[Path]:
     """Write results as .npy; several as NAME-0.npy, NAME-1.npy, ..."""
     arrays = [result for result in ran.results if isinstance(result, torch.Tensor)]
@@ -108,7 +128,7 @@ def describe(value: Any) -> str:
     return repr(value)
 
 
-def _timed(program: LoadedProgram, arguments: Sequence[Any], keywords: dict[str, Any]) -> float:
+def _timed(program: Callable[..., Any], arguments: Sequence[Any], keywords: dict[str, Any]) -> float:
     start = time.perf_counter()
     program(*arguments, **keywords)
     return time.perf_counter() - start
@@ -176,21 +196,19 @@ def _beginning(result: Any) -> str:
 def run_call(given: Namespace) -> str:
     """Give the Python call that does the same."""
     files = f", {given.input!r}" if given.input else ""
-    call = f"run_program(weft.load_program({given.FILE!r}){files})"
-    imports = (
-        "from pathlib import Path\n\nimport weft\nfrom weft.console.report.running import run_program, save_results\n"
-    )
+    runner, opened, needs = "run_program", f"weft.load_program({given.FILE!r})", "import weft\n"
+    if is_model_file(given.FILE):
+        runner, opened, needs = "run_model", repr(given.FILE), ""
+    call = f"{runner}({opened}{files})"
+    imports = f"from pathlib import Path\n\n{needs}from weft.console.report.running import {runner}, save_results\n"
     if given.output is None:
-        return f"import weft\nfrom weft.console.report.running import run_program\n\nprint({call})"
+        return f"{needs}from weft.console.report.running import {runner}\n\nprint({call})"
     return f"{imports}\nran = {call}\nprint(ran)\nsave_results(ran, Path({given.output!r}))"
 
 
 def run_run(given: Namespace, progress: Progress) -> Outcome:
     """Run a program, and keep its results where that is asked for."""
-    progress.stage(f"reading {given.FILE}")
-    program = load(given.FILE)
-    progress.stage(f"running {given.FILE}")
-    ran = run_program(program, given.input)
+    ran = _ran(given, progress)
     document, data = ran.document(), ran.as_dict()
     if given.output is None:
         return Outcome(document, data)
@@ -198,6 +216,15 @@ def run_run(given: Namespace, progress: Progress) -> Outcome:
     written = [str(path) for path in save_results(ran, Path(given.output))]
     document = Document((*document.blocks, Paragraph("written: " + ", ".join(written))))
     return Outcome(document, {**data, "written": written})
+
+
+def _ran(given: Namespace, progress: Progress) -> RunResult:
+    progress.stage(f"reading {given.FILE}")
+    if is_model_file(given.FILE):
+        return run_model(given.FILE, given.input)
+    program = load(given.FILE)
+    progress.stage(f"running {given.FILE}")
+    return run_program(program, given.input)
 
 
 def train_call(given: Namespace) -> str:

@@ -1,146 +1,24 @@
-"""Read and write arrays as MXNet keeps them in files (`.params`): sizes are checked before memory is asked for.
-
-A file is a list: a magic number, the arrays, their names. An array is a magic number (or, before version 0.9, none),
-its sizes, its device, its element type and its elements; all numbers are little-endian.
-"""
+"""Save arrays to `.params` files and load them, as `nd.save` and `nd.load` do: named or in a list."""
 
 from __future__ import annotations
 
-import math
 import os
-import struct
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from weft.files import given_file
+from weft.errors import CheckpointError
+from weft.files import given_file, write_atomically
 from weft.mx.arrays.ndarray import NDArray, ready
 from weft.mx.base.context import cpu
-from weft.mx.base.element_types import NAMES_OF_TYPES, TORCH_TYPES, TYPE_NAMES, TYPE_NUMBERS
 from weft.mx.base.errors import MXNetError
-
-LIST_MAGIC = 0x112
-V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # sizes of 64 bits; a kind of storage; sizes as NumPy has them
-MOST_DIMENSIONS = 32
-STORAGES = {1: "row_sparse", 2: "csr"}
+from weft.params_file import read_arrays, written_arrays
 
 
-class _Reader:
-    """Bytes that are read from the front, never past their end."""
-
-    def __init__(self, content: bytes, name: str) -> None:
-        self.content = memoryview(content)
-        self.place = 0
-        self.name = name
-
-    def wrong(self, what: str) -> MXNetError:
-        """The error that says what is wrong, and where."""
-        return MXNetError(
-            f"Invalid NDArray file format: {self.name}: {what} (at byte {self.place} of {len(self.content)})"
-        )
-
-    def take(self, count: int, what: str) -> memoryview:
-        """So many bytes."""
-        if count > len(self.content) - self.place:
-            raise self.wrong(f"{what} should take {count} bytes, but only {len(self.content) - self.place} follow")
-        found = self.content[self.place : self.place + count]
-        self.place += count
-        return found
-
-    def number(self, form: str, what: str) -> int:
-        """One number."""
-        (found,) = struct.unpack("<" + form, self.take(struct.calcsize(form), what))
-        return int(found)
-
-    def count(self, what: str, at_least: int) -> int:
-        """A number of things that take at least so many bytes each."""
-        found = self.number("Q", what)
-        if found * at_least > len(self.content) - self.place:
-            raise self.wrong(f"it says that {found} {what} follow, for which it is too short")
-        return found
-
-
-def _sizes(reader: _Reader, dims: int, form: str) -> tuple[int, ...]:
-    if not 0 <= dims <= MOST_DIMENSIONS:
-        raise reader.wrong(f"an array of {dims} dimensions")
-    sizes = tuple(reader.number(form, "a size") for _ in range(dims))
-    if any(size < 0 for size in sizes):
-        raise reader.wrong(f"an array of sizes {sizes}")
-    return sizes
-
-
-def _array(reader: _Reader) -> Tensor:
-    magic = reader.number("I", "an array")
-    if magic in (V2, V3):
-        storage = reader.number("i", "a kind of storage")
-        if storage in STORAGES:
-            raise reader.wrong(f"an array with storage {STORAGES[storage]}, which weft.mx does not have")
-        if storage not in (0, -1):
-            raise reader.wrong(f"storage of the unknown kind {storage}")
-        sizes = _sizes(reader, reader.number("i", "the number of dimensions"), "q")
-        if magic == V3 and storage == -1:
-            return torch.zeros(0)
-    elif magic == V1:
-        sizes = _sizes(reader, reader.number("I", "the number of dimensions"), "q")
-    else:
-        sizes = _sizes(reader, magic, "I")  # the oldest form: the first number is that of the dimensions
-    if not sizes and magic != V3:
-        return torch.zeros(0)
-    reader.number("i", "a kind of device")
-    reader.number("i", "the number of a device")
-    number = reader.number("i", "an element type")
-    name = TYPE_NAMES[number] if 0 <= number < len(TYPE_NAMES) else None
-    if name is None:
-        raise reader.wrong(f"elements of the unknown type {number}")
-    dtype = TORCH_TYPES[name]
-    content = reader.take(math.prod(sizes) * dtype.itemsize, f"an array of sizes {sizes}")
-    if not len(content):
-        return torch.zeros(sizes, dtype=dtype)
-    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(sizes)
-
-
-def read_arrays(content: bytes, name: str) -> tuple[list[Tensor], list[str]]:
-    """The arrays of a file, and their names, of which there may be none."""
-    reader = _Reader(content, name)
-    if len(content) < 8 or reader.number("Q", "the head") != LIST_MAGIC:
-        raise reader.wrong("Check failed: header == kMXAPINDArrayListMagic: it does not begin as such a file does")
-    reader.number("Q", "the head")
-    arrays = [_array(reader) for _ in range(reader.count("arrays", 4))]
-    names = []
-    for _ in range(reader.count("names", 8)):
-        length = reader.count("bytes of a name", 1)
-        try:
-            names.append(bytes(reader.take(length, "a name")).decode())
-        except UnicodeDecodeError as error:
-            raise reader.wrong("a name that is no text") from error
-    if names and len(names) != len(arrays):
-        raise reader.wrong(f"{len(arrays)} arrays have {len(names)} names")
-    if reader.place != len(reader.content):
-        raise reader.wrong("something follows the last name")
-    return arrays, names
-
-
-def written_arrays(arrays: Sequence[Tensor], names: Sequence[str]) -> bytes:
-    """The content of a file with these arrays."""
-    parts = [struct.pack("<QQQ", LIST_MAGIC, 0, len(arrays))]
-    for array in arrays:
-        scalar = array.dim() == 0
-        parts.append(struct.pack("<Iii", V3 if scalar else V2, 0, array.dim()))
-        parts.append(struct.pack(f"<{array.dim()}q", *array.shape))
-        parts.append(struct.pack("<iii", 1, 0, TYPE_NUMBERS[NAMES_OF_TYPES[array.dtype]]))
-        content = array.detach().cpu().contiguous()
-        parts.append(content.reshape(-1).view(torch.uint8).numpy().tobytes() if content.numel() else b"")
-    parts.append(struct.pack("<Q", len(names)))
-    for name in names:
-        encoded = name.encode()
-        parts += [struct.pack("<Q", len(encoded)), encoded]
-    return b"".join(parts)
-
-
-def _as_given(arrays: Sequence[Tensor], names: Sequence[str]) -> Any:
+def _loaded(content: bytes, name: str) -> Any:
+    try:
+        arrays, names = read_arrays(content, name)
+    except CheckpointError as error:
+        raise MXNetError(f"Invalid NDArray file format: {error.fact}") from error
     made = [ready(array, cpu()) for array in arrays]
     return dict(zip(names, made, strict=True)) if names else made
 
@@ -152,14 +30,14 @@ def load(fname: str | os.PathLike[str]) -> Any:
         content = path.read_bytes()
     except OSError as error:
         raise MXNetError(f'LocalFileSystem: Check failed: allow_null: :Open "{fname}": {error.strerror}') from error
-    return _as_given(*read_arrays(content, str(fname)))
+    return _loaded(content, str(fname))
 
 
 def load_frombuffer(buf: bytes) -> Any:
     """The arrays that the content of a file has."""
     if not isinstance(buf, (bytes, bytearray, memoryview)):
         raise TypeError("buf required to be a string or bytes")
-    return _as_given(*read_arrays(bytes(buf), "the buffer"))
+    return _loaded(bytes(buf), "the buffer")
 
 
 def save(fname: str | os.PathLike[str], data: NDArray | Sequence[NDArray] | Mapping[str, NDArray]) -> None:
@@ -172,4 +50,5 @@ def save(fname: str | os.PathLike[str], data: NDArray | Sequence[NDArray] | Mapp
         raise TypeError("save only accept dict str->NDArray or list of NDArray")
     for array in arrays:
         array.wait_to_read()
-    Path(fname).write_bytes(written_arrays([array.raw() for array in arrays], names))
+    path = given_file(fname, "nd.save", 'nd.save("net-0000.params", arrays)')
+    write_atomically(path, [written_arrays([array.raw() for array in arrays], names)])

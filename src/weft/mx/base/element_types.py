@@ -7,22 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-# In the order of the numbers by which files name them.
-TYPE_NAMES = (
-    "float32",
-    "float64",
-    "float16",
-    "uint8",
-    "int32",
-    "int8",
-    "int64",
-    "bool",
-    None,
-    None,
-    None,
-    None,
-    "bfloat16",
-)
+from weft.params_file import TYPE_NAMES
+
 TYPE_NUMBERS = {name: number for number, name in enumerate(TYPE_NAMES) if name is not None}
 TORCH_TYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in TYPE_NUMBERS}
 NAMES_OF_TYPES = {dtype: name for name, dtype in TORCH_TYPES.items()}

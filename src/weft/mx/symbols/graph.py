@@ -80,8 +80,7 @@ class GraphFunction:
     def _compute_random(self, p: Any, generator: torch.Generator | None, *tensors: Tensor) -> Any:
         """Run the program; tensors without elements only go through the operators."""
         given = [tensors[place] for place in self._given]
-        shapes = tuple(tuple(tensor.shape) for tensor in given) if self._unsized else ()
-        sized = self._sized(shapes) if self._unsized else {}
+        shapes, sized = self._sizes_at(given)
         if not self.compiles or not given or given[0].device.type == "meta":
             return self._run(p.train, generator, sized, given)
         key = p.train, generator, shapes
@@ -89,6 +88,27 @@ class GraphFunction:
         if compiled is None:
             compiled = self._compiled[key] = _TracedBesideOthers(self._alone(p.train, generator, sized))
         return compiled(*given)
+
+    @property
+    def output_count(self) -> int:
+        """Count the outputs, without new values of auxiliary states."""
+        return len(self._outputs)
+
+    @property
+    def changed_inputs(self) -> tuple[int, ...]:
+        """The places of the inputs whose new values follow the outputs while training."""
+        return self.rule.aux
+
+    def run(self, train: bool, generator: torch.Generator | None, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run the operators one after the other: for code that is itself traced, or not to be."""
+        given = [tensors[place] for place in self._given]
+        return self._run(train, generator, self._sizes_at(given)[1], given)
+
+    def _sizes_at(self, given: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[_Step, Any]]:
+        if not self._unsized:
+            return (), {}
+        shapes = tuple(tuple(tensor.shape) for tensor in given)
+        return shapes, self._sized(shapes)
 
     def _alone(self, train: bool, generator: torch.Generator | None, sized: dict[_Step, Any]) -> Callable[..., Any]:
         """The graph as a function of tensors alone."""

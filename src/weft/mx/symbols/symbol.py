@@ -262,6 +262,11 @@ class Symbol:
         return ([shown((node, 0)) for node in arguments], [shown(entry) for entry in self.entries],
                 [shown((node, 0)) for node in auxiliary])  # fmt: skip
 
+    def infer_sizes(self, given: Mapping[str, Shape]) -> dict[str, Shape]:
+        """The sizes of all variables that follow from those of some, by name."""
+        found = self._infer(given)
+        return {node.name: kind[0] for (node, _), kind in found.items() if node.row is None}
+
     def infer_type(self, *args: Any, **given: Any) -> Any:
         """The element types of arguments, outputs and auxiliary states: those of the first that is known."""
         known = [dtype for dtype in (*args, *given.values()) if dtype is not None]

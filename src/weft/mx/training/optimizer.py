@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
+from weft.errors import CheckpointError
 from weft.mx.arrays import nd
-from weft.mx.arrays.array_file import read_arrays, written_arrays
 from weft.mx.arrays.invoke import call_operator
 from weft.mx.arrays.ndarray import NDArray, ready, zeros
 from weft.mx.base.context import cpu
 from weft.mx.base.errors import MXNetError
 from weft.mx.operators.table import operator
+from weft.params_file import read_arrays, written_arrays
 
 REGISTERED: dict[str, type[Optimizer]] = {}
 
@@ -391,7 +392,10 @@ def states_content(states: dict[Any, Any], optimizer: Optimizer) -> bytes:
 
 def read_states(content: bytes, optimizer: Optimizer) -> dict[Any, Any]:
     """The states under their keys; the optimizer takes the counts."""
-    arrays, names = read_arrays(content, "the states of an optimizer")
+    try:
+        arrays, names = read_arrays(content, "the states of an optimizer")
+    except CheckpointError as error:
+        raise MXNetError(error.fact) from error
     found: dict[Any, Any] = {}
     for name, tensor in zip(names, arrays, strict=True):
         try:

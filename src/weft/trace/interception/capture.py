@@ -56,6 +56,17 @@ TreeSpec = pytree.TreeSpec
 AttributeKey = pytree.GetAttrKey
 
 
+def leaf_paths(tree: Any) -> list[tuple[Any, ...]]:
+    """How to get to each leaf: indices, keys and names of attributes."""
+    return [tuple(map(_key_of, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+
+
+def _key_of(step: Any) -> Any:
+    if isinstance(step, pytree.SequenceKey):
+        return step.idx
+    return step.name if isinstance(step, pytree.GetAttrKey) else getattr(step, "key", step)
+
+
 class Nesting(TreeSpec):
     """How leaves nest, with a hash that is computed once: signatures are looked up by it at each call."""
 

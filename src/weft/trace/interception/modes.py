@@ -228,3 +228,24 @@ def hide_from_dynamo(packages: tuple[str, ...]) -> None:
 
     for package in packages:
         trace_rules.add(package)
+
+
+def symbolic_sizes(tensor: Any) -> dict[int, tuple[str, int, int | None]]:
+    """The sizes of what another tracer made that vary, by dimension: what each is called, and its range.
+
+    A whole number is taken as a size too. What is computed of others is not among them.
+    """
+    sizes = (tensor,) if isinstance(tensor, torch.SymInt) else getattr(tensor, "shape", ())
+    found: dict[int, tuple[str, int, int | None]] = {}
+    for place, size in enumerate(sizes):
+        if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+            bounds = size.node.shape_env.var_to_range[size.node.expr]
+            least, most = bounds.lower, bounds.upper
+            found[place] = (str(size.node.expr), int(least), int(most) if most.is_Integer and most < 1 << 60 else None)
+    return found
+
+
+def is_option_of_inductor(name: str) -> bool:
+    """Whether an option is one of PyTorch's own compiler."""
+    found: list[str] = importlib.import_module("torch._inductor").list_options()
+    return name in found

@@ -97,6 +97,29 @@ def number_at(slot: Location) -> Any:
     return found if is_countable(found) else MISSING
 
 
+def composed(leaf: Any, leaf_of: Callable[[Any], Any]) -> Any:
+    """A number, or a size or a slice made of numbers, as a leaf: `leaf_of` gives those of its numbers."""
+    if not isinstance(leaf, (torch.Size, slice)):
+        return plain_number(leaf)
+    make: Callable[..., Any] = slice if isinstance(leaf, slice) else _size
+    parts = tuple(map(leaf_of, (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else leaf))
+    if not any(isinstance(part, NumberLeaf) for part in parts):
+        return make(*parts)
+    places = tuple(sorted({place for part in parts if isinstance(part, NumberLeaf) for place in part.places}))
+
+    def value(*numbers: Any) -> Any:
+        known = dict(zip(places, numbers, strict=True))
+        return make(
+            *[part.function(*map(known.get, part.places)) if isinstance(part, NumberLeaf) else part for part in parts]
+        )
+
+    return NumberLeaf(value, places)
+
+
+def _size(*parts: int) -> torch.Size:
+    return torch.Size(parts)
+
+
 def plain_number(leaf: Any) -> Any:
     """A number that is handed out is a Python number; that it is handed out ties the program to its value."""
     if isinstance(leaf, (torch.SymInt, torch.SymBool)):

@@ -37,6 +37,45 @@ class Fact:
     find: Callable[[torch.Tensor], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class SizeMark:
+    """A dimension that torch._dynamo marked on a tensor: it varies, within a range, or it does not.
+
+    `is_strict`: whoever marked it wants to know where it cannot vary.
+    """
+
+    dimension: int
+    varies: bool
+    least: int = 0
+    most: int | None = None
+    is_strict: bool = True
+
+
+def size_marks(tensor: torch.Tensor) -> tuple[SizeMark, ...]:
+    """The marks on a tensor; a dimension that is marked to vary does so, whatever else it is marked as."""
+    own = vars(tensor)
+    if "_has_dynamo_dim_marking" not in own:
+        return ()
+    ranges = {found.dim: (found.min, found.max) for found in own.get("_dynamo_dynamic_range", ())}
+    ranges |= own.get("_dynamo_unbacked_bounds", {})
+    found: dict[int, SizeMark] = {}
+    for names, varies, is_strict in MARKS:
+        for given in sorted({place for name in names for place in own.get(name, ())}):
+            if -tensor.dim() <= given < tensor.dim():
+                least, most = ranges.get(given, (None, None))
+                mark = SizeMark(given % tensor.dim(), varies, least or 0, most, is_strict)
+                found.setdefault(mark.dimension, mark)
+    return tuple(found.values())
+
+
+# The attributes of a tensor, what they say of dimensions, and how strictly: the first that names one counts.
+MARKS = (
+    (("_dynamo_dynamic_indices", "_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices"), True, True),
+    (("_dynamo_weak_dynamic_indices",), True, False),
+    (("_dynamo_static_indices",), False, False),
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """A fact of an argument of each call, or of what is in a place, with the answer that the trace got."""

@@ -10,13 +10,18 @@ such an object consists of is asked as `copy.copy` asks: a function that makes i
 
 from __future__ import annotations
 
+import gc
+import sys
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from argparse import Namespace
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
-from types import MappingProxyType
+from threading import local
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from weakref import ReferenceType
 
@@ -27,8 +32,9 @@ from weft.trace.interception.capture import TreeSpec, is_stand_in, register_node
 from weft.trace.interception.refusals import refuse
 from weft.trace.python_state.containers import attributes, has_attributes, look, slots
 from weft.trace.python_state.draws import is_drawn_from
-from weft.trace.python_state.facts import SIMPLE, WHOLE
+from weft.trace.python_state.facts import BUFFERS, SIMPLE, WHOLE
 from weft.trace.python_state.locations import Location
+from weft.trace.python_state.names import is_library
 from weft.trace.python_state.reachable import PythonState
 
 LEAVES = frozenset({torch.Tensor, torch.nn.Parameter, bool, int, float, complex, str, bytes, type(None)})
@@ -76,6 +82,10 @@ NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)  # what stands for a num
 ENTIRE = (*SIMPLE, *NUMBERS, *WHOLE, torch.Tensor, torch.Size)  # what is never taken apart
 LATER = (Iterator, types.FunctionType)  # what still has to run
 DEEPEST = 8
+# Of the standard library, whose objects are what is in them.
+PLAIN_MODULES = frozenset({"builtins", "collections", "types", "argparse", "array", "numpy"})
+PLAIN_KINDS = (set, *BUFFERS, dict, UserDict, UserList, ChainMap, SimpleNamespace, Namespace)
+TOLD_APART = (Enum, BaseException, Iterator, local, type, ReferenceType)  # or more than their attributes
 STAND_IN_TEXTS = ("FakeTensor(..., size=", "StandIn(..., size=")  # how PyTorch writes a tensor without elements
 PROTOCOL = 4  # of pickle, whose way to take objects apart this is
 
@@ -114,17 +124,61 @@ register_node(
 )
 
 
-def opened(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """The tree, with objects that hold stand-ins taken apart; what `is_leaf` says is one stays."""
-    return _opened(tree, is_leaf, 0)
+def _nothing(thing: Any) -> bool:
+    del thing
+    return False
 
 
-def _opened(tree: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:
-    leaves, structure = tree_flatten(tree, is_leaf=is_leaf)
-    others = (leaf for leaf in leaves if not (_is_whole(leaf) or (is_leaf is not None and is_leaf(leaf))))
-    if depth > DEEPEST or not any(_holds_stand_in(leaf, 0, set()) for leaf in others):
-        return tree
-    return tree_unflatten([_open(leaf, is_leaf, depth) for leaf in leaves], structure)
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """How trees are taken apart: what is a leaf whatever it holds, and what each run makes anew."""
+
+    is_leaf: Callable[[Any], bool]
+    is_made: Callable[[Any], bool]
+
+    def opened(self, tree: Any, depth: int = 0) -> Any:
+        """The tree, with objects taken apart."""
+        leaves, structure = tree_flatten(tree, is_leaf=self.is_leaf)
+        kinds = [self._kind(leaf) for leaf in leaves] if depth <= DEEPEST else ()
+        if not any(kinds):
+            return tree
+        return tree_unflatten([self._open(*pair, depth) for pair in zip(leaves, kinds, strict=True)], structure)
+
+    def _kind(self, leaf: Any) -> str | None:
+        if _is_whole(leaf) or self.is_leaf(leaf):
+            return None
+        return "holds" if _holds_stand_in(leaf, 0, set(), NUMBERS) else "made" if self.is_made(leaf) else None
+
+    def _open(self, leaf: Any, kind: str | None, depth: int) -> Any:
+        if kind is None:
+            return leaf
+        try:
+            copy(leaf)
+            reduced = leaf.__reduce_ex__(PROTOCOL)
+        except Exception:  # noqa: BLE001 - whatever its class raises
+            reduced = ""
+        if isinstance(reduced, str) or isinstance(leaf, LATER):
+            if kind == "made":
+                return leaf
+            refuse("foreign result", None, detail=type(leaf).__name__)
+        function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        parts = (arguments, state, list(items or ()), list(pairs or ()))
+        return Opened(Maker(type(leaf), function), self.opened(parts, depth + 1))
+
+
+def opened(tree: Any, is_leaf: Callable[[Any], bool] = _nothing, is_made: Callable[[Any], bool] = _nothing) -> Any:
+    """The tree, with objects that hold stand-ins, or are made by each run, taken apart; leaves stay."""
+    return _Opening(is_leaf, is_made).opened(tree)
+
+
+def is_changeable(thing: Any) -> bool:
+    """Whether a thing that code makes can be changed by whoever gets it, so that each run must make another one."""
+    kind = type(thing)
+    if isinstance(thing, (*ENTIRE, *TOLD_APART)) or callable(thing):
+        return False
+    if is_library(kind) or kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+        return kind.__module__ in PLAIN_MODULES and isinstance(thing, PLAIN_KINDS)
+    return isinstance(thing, (set, dict, list)) or has_attributes(thing)
 
 
 def has_stand_in(things: Iterable[Any]) -> bool:
@@ -132,35 +186,21 @@ def has_stand_in(things: Iterable[Any]) -> bool:
     return any(_holds_stand_in(thing, 0, set()) for thing in things)
 
 
-def _open(leaf: Any, is_leaf: Callable[[Any], bool] | None, depth: int) -> Any:
-    if _is_whole(leaf) or (is_leaf is not None and is_leaf(leaf)) or not _holds_stand_in(leaf, 0, set()):
-        return leaf
-    try:
-        copy(leaf)
-        reduced = leaf.__reduce_ex__(PROTOCOL)
-    except Exception:  # noqa: BLE001 - whatever its class raises
-        refuse("foreign result", None, detail=type(leaf).__name__)
-    if isinstance(reduced, str) or isinstance(leaf, LATER):
-        refuse("foreign result", None, detail=type(leaf).__name__)
-    function, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    parts = (arguments, state, list(items or ()), list(pairs or ()))
-    return Opened(Maker(type(leaf), function), _opened(parts, is_leaf, depth + 1))
-
-
 def _is_whole(thing: Any) -> bool:
     return isinstance(thing, ENTIRE)
 
 
-def _holds_stand_in(thing: Any, depth: int, seen: set[int]) -> bool:
-    """Whether a stand-in can be reached by attributes and items."""
-    if is_stand_in(thing) or isinstance(thing, Iterator):
+def _holds_stand_in(thing: Any, depth: int, seen: set[int], kinds: tuple[type, ...] = ()) -> bool:
+    """Whether a stand-in of a tensor, or what is of these kinds, can be reached by attributes and items."""
+    if is_stand_in(thing) or isinstance(thing, (Iterator, *kinds)):
         return True  # what an iterator will give is not known
     if isinstance(thing, ReferenceType):
         return is_stand_in(thing())
     if _is_whole(thing) or depth > DEEPEST or id(thing) in seen:
         return False
     seen.add(id(thing))
-    return any(_holds_stand_in(part, depth + 1, seen) for part in chain(_attributes(thing), _items(thing)))
+    parts = chain(_attributes(thing), _items(thing))
+    return any(_holds_stand_in(part, depth + 1, seen, kinds) for part in parts)
 
 
 def _attributes(thing: Any) -> list[Any]:
@@ -252,6 +292,7 @@ class TakenApart:
         self.held: list[Location] = []
         self.made: list[tuple[list[Any], TreeSpec]] = []
         self._references: dict[int, Any] = {}
+        self._young: set[int] | None = None
         counts: Counter[int] = Counter()
         for tree in self._trees:
             self._count(tree, counts)
@@ -265,11 +306,26 @@ class TakenApart:
         def stops(node: Any) -> bool:
             return is_size(node) or self._is_known(node) or (id(node) in self._shared and node is not root)
 
-        leaves, structure = tree_flatten(opened(tree, stops), is_leaf=stops)
+        leaves, structure = tree_flatten(opened(tree, stops, self._is_made), is_leaf=stops)
+        if root is not None and not structure.is_leaf() and any(leaf is root for leaf in leaves):
+            refuse("foreign result", None, detail=type(root).__name__)  # it holds itself
         return [leaf if leaf is root else self._leaf(leaf) for leaf in leaves], structure
 
     def _is_known(self, node: Any) -> bool:
         return id(node) in self._given or id(node) in self._state.homes or id(node) in self._state.visited
+
+    def _is_made(self, thing: Any) -> bool:
+        """Whether the code has made a thing that can be changed, so that each run makes another one.
+
+        What was there before a trace is no longer among the youngest objects of the collector.
+        """
+        if not is_changeable(thing) or self._is_known(thing):
+            return False
+        if not gc.is_tracked(thing):
+            return id(thing) not in self._state.containers
+        if self._young is None:
+            self._young = {id(one) for one in gc.get_objects(generation=0)}
+        return id(thing) in self._young
 
     def _leaf(self, leaf: Any) -> Any:
         refuse_text_of_stand_in(leaf)
@@ -294,9 +350,9 @@ class TakenApart:
             return
         children = children_of(thing)
         if children is None:
-            if callable(thing) or not has_attributes(thing) or not has_stand_in([thing]):
+            if not (self._is_made(thing) or (has_attributes(thing) and not callable(thing) and has_stand_in([thing]))):
                 return
-            children = list(attributes(thing).values())
+            children = list(attributes(thing).values()) if has_attributes(thing) else []
         for key in thing if isinstance(thing, dict) else ():
             refuse_text_of_stand_in(key)
         counts[id(thing)] += 1

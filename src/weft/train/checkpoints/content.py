@@ -17,6 +17,7 @@ from weft.document.blocks import Document, Paragraph, facts
 from weft.document.html import notebook
 from weft.errors import CheckpointError, UsageError, counted
 from weft.train.checkpoints.foreign_file import begins_foreign, read_foreign
+from weft.train.checkpoints.mxnet_file import begins_mxnet, read_mxnet
 from weft.train.checkpoints.names import MatchReport, canonical_names
 from weft.train.checkpoints.states import optimizer_state, random_states
 from weft.train.checkpoints.tensor_file import (
@@ -177,6 +178,8 @@ def read(path: Path, *, verify: bool = True, told: Told = nobody) -> Checkpoint:
     with opened(path) as file:
         if begins_foreign(file):
             return Checkpoint(path, *read_foreign(path, file, verify=verify, told=told))
+        if begins_mxnet(path, file):
+            return Checkpoint(path, read_mxnet(path, file, verify=verify))
         content = read_tensors(path, file, verify=verify, told=told)
     try:
         return _checkpoint(path, content.description, to_tensors(content.blocks, content.description.get("pairs", {})))

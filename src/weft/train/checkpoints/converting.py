@@ -10,13 +10,16 @@ import torch
 
 from weft.errors import CheckpointError, UsageError
 from weft.files import FILE, FOLDER, sweep_orphans, what_is_there
-from weft.train.checkpoints.content import Checkpoint, read, snapshot_of
+from weft.params_file import PARAMS_ENDING
+from weft.train.checkpoints.content import Checkpoint, snapshot_of
 from weft.train.checkpoints.examining import content_of, good_and_damaged
 from weft.train.checkpoints.foreign_file import TORCH_ENDINGS, write_torch
+from weft.train.checkpoints.mxnet_file import write_mxnet
 from weft.train.checkpoints.names import WRAPPED, without_wrappers
 from weft.train.checkpoints.tensor_file import Told, nobody
 
 OURS = (".safetensors",)
+ENDINGS = (*OURS, *TORCH_ENDINGS, PARAMS_ENDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ def convert(source: Path, target: Path, told: Told = nobody, *, force: bool = Fa
 
     A file that is there already is written over only by `force`.
     """
-    if target.suffix not in OURS + TORCH_ENDINGS:
+    if target.suffix not in ENDINGS:
         raise UsageError(
             f"{target} ends with {target.suffix or 'nothing'}",
-            why=f"the kind of file is told by its ending: one of {', '.join(OURS + TORCH_ENDINGS)}",
+            why=f"the kind of file is told by its ending: one of {', '.join(ENDINGS)}",
         )
     there, was = what_is_there(target), what_is_there(source)
     if there == FOLDER:
@@ -63,10 +66,13 @@ def convert(source: Path, target: Path, told: Told = nobody, *, force: bool = Fa
     if target.suffix in OURS:
         snapshot_of(model, found.parts, found.random).write(target, told)
         left_out: tuple[str, ...] = ()
+    elif target.suffix == PARAMS_ENDING:
+        write_mxnet(target, model, told)
+        left_out = (*found.parts, *(("random states",) if found.random is not None else ()))
     else:
         write_torch(target, model, found.parts, told)
         left_out = ("random states",) if found.random is not None else ()
-    _check(read(target, told=told), model)
+    _check(content_of(target, told), model)
     return Converted(target, len(model), renamed, left_out)
 
 

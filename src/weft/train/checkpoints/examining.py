@@ -14,6 +14,7 @@ from weft.files import FILE, FOLDER, missing_file, what_is_there
 from weft.train.checkpoints.content import Checkpoint, read
 from weft.train.checkpoints.file_series import FileSeries
 from weft.train.checkpoints.foreign_file import is_foreign
+from weft.train.checkpoints.mxnet_file import is_mxnet
 from weft.train.checkpoints.names import MatchReport, match
 from weft.train.checkpoints.tensor_file import SUFFIXES, NoChecksumError, NotTensorsError, Told, nobody, to_blocks
 from weft.train.checkpoints.values import encode
@@ -35,6 +36,8 @@ class Examined:
         """Say who wrote such files."""
         if is_foreign(self.path):
             return "torch.save"
+        if is_mxnet(self.path):
+            return "MXNet"
         if self.content is None and self.path.suffix != ".safetensors":
             return "unknown"
         return "Weft" if self.content is not None and self.content.made_by else "safetensors"

@@ -37,7 +37,7 @@ from weft.interrupts import interrupts_after
 
 Told = Callable[[str, int, int], None]  # what is done with which file, bytes so far, bytes in all
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")  # of checkpoints, anybody's
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".params")  # of checkpoints, anybody's
 LARGEST_HEADER = 64 * 2**20
 ALIGNMENT = 8
 PIECE = 2**24  # bytes that are read, and taken into a digest, at once

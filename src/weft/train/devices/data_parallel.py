@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch.autograd.function import FunctionCtx
 
-from weft.api.hybrid import hybridize as hybridize_module
+from weft.api.hybridize import hybridize as hybridize_module
 from weft.errors import UnsupportedError, UsageError
 from weft.trace.interception.capture import graph_is_retained, traced_elsewhere
 from weft.trace.interception.refusals import refuse_unmaterialised, unmaterialised

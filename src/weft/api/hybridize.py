@@ -1,0 +1,90 @@
+"""Put programs in the place of a module's forward, or of a function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from torch import nn
+
+from weft.api.declared_sizes import refuse_unknown
+from weft.api.hybrid import HybridFunction, ModuleForward
+from weft.api.hybrid_errors import refuse_active, refuse_wrong
+from weft.api.hybrid_options import HybridOptions
+from weft.compile.precision import FULL
+from weft.errors import UsageError
+
+Thing = TypeVar("Thing", bound=Callable[..., Any])
+
+
+@overload
+def hybridize(
+    thing: Thing,
+    active: bool = True,
+    *,
+    whole: bool | None = None,
+    python: str = "once",
+    fallback: str | None = None,
+    check: int = 0,
+    precision: str = FULL,
+    sizes: Mapping[Any, Any] | None = None,
+) -> Thing: ...
+
+
+@overload
+def hybridize(
+    thing: None = None,
+    active: bool = True,
+    *,
+    whole: bool | None = None,
+    python: str = "once",
+    fallback: str | None = None,
+    check: int = 0,
+    precision: str = FULL,
+    sizes: Mapping[Any, Any] | None = None,
+) -> Callable[[Thing], Thing]: ...
+
+
+def hybridize(thing: Any = None, active: bool = True, **options: Any) -> Any:
+    """Run a module or a function as whole programs: traced at the first call of each signature, then run natively.
+
+    A module is changed in place and given back; a function is replaced (use the result, or decorate with it).
+    `active=False` restores what was there before. Code that no program can be made of, as it looks at values, say, is
+    run by Python at each call, and `weft.explain` says why; with `whole=True` it raises UnsupportedError, and with
+    `fallback="eager"` it warns once. What whole programs print they print once, when they are made; with `python="run"`
+    code that prints or logs is run by Python too. The first `check` calls are made by eager PyTorch too, and compared
+    in all that they give and change; MismatchError tells what differs. Calls without gradients compute products with
+    weights, convolutions and attentions of float32 in another `precision`, where one is given: "bfloat16", "float16" or
+    "int8". `sizes` names sizes that vary, as `{"x": {0: "batch", 1: ("length", 1, 512)}}`: equal names are equal sizes,
+    a range is a promise, and the first call already makes a program for many sizes. A call that breaks a promise is a
+    UsageError.
+    """
+    if not isinstance(active, bool):
+        refuse_active(active)
+    found = HybridOptions(**options)
+    if thing is None:
+        return functools.partial(hybridize, active=active, **options)
+    if isinstance(thing, nn.Module):
+        return _hybridize_module(thing, active, found)
+    if isinstance(thing, HybridFunction):
+        thing = thing.function
+    refuse_wrong(thing)
+    refuse_unknown(found.sizes, thing)
+    return HybridFunction(thing, found) if active else thing
+
+
+def _hybridize_module(module: nn.Module, active: bool, options: HybridOptions) -> nn.Module:
+    before = module.__dict__.get("forward")
+    if before is not None and not isinstance(before, ModuleForward):
+        raise UsageError(
+            f"{type(module).__name__} has a forward of its own instance",
+            why="someone replaced module.forward, and hybridize would have to replace it again",
+            fix="hybridize before wrapping, or remove the instance's forward",
+        )
+    refuse_unknown(options.sizes, type(module).forward)
+    if before is not None:
+        del module.forward
+    if active:
+        module.forward = ModuleForward(module, options)
+    return module

@@ -1,0 +1,172 @@
+"""Compile ahead what calls like some examples need, so that nothing is compiled while a server answers.
+
+Each example is called in every mode that a server may call in, often enough for all that is made late: native entries,
+the forward that packs parameters once no backward follows. What the calls changed is put back. Calls of other
+signatures are Python's from then on: a program that is made while a request waits costs more than it saves there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import islice, product
+from typing import Any
+
+import torch
+from torch import nn
+
+from weft.api.checks.check import Streams
+from weft.api.checks.snapshot import Snapshot
+from weft.api.explain import Explanation, explain
+from weft.api.hybrid import FlatCall, Hybrid, ModuleForward
+from weft.api.step import Step
+from weft.api.varying import shape_of, tops_between
+from weft.errors import UsageError
+from weft.runtime.differentiable import MOST_UNANSWERED
+from weft.trace.interception.capture import tree_flatten, tree_unflatten
+from weft.trace.size_ties import SizeSpot
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+MOST_BETWEEN = 64  # calls of sizes between those of examples
+CALLS = MOST_UNANSWERED + 4  # of each example in each mode: after so many all is made that is made late
+Mode = Callable[[], AbstractContextManager[Any]]
+# In which a server may call; in the first also with tensors that were made in it.
+MODES: tuple[Mode, ...] = (torch.inference_mode, torch.no_grad, nullcontext)
+
+
+def prepare(thing: Callable[..., Any], *examples: Any) -> Explanation:
+    """Compile all that calls like the examples need, and return when it is done; a server does so before it listens.
+
+    An example is the one argument of a call, a tuple of all of them, or a dictionary of arguments by name. Examples
+    that differ in sizes give programs for all sizes between them. They are called in this thread, with gradients,
+    without, and in inference mode; what that changes (counters, running averages, random streams) is put back. From
+    then on nothing is compiled in a call: other signatures are run by Python, and `weft.explain` counts them. Gives
+    what `weft.explain(thing)` says. Backwards are compiled by the first backward, as ever.
+    """
+    if not examples:
+        raise UsageError(
+            "weft.prepare has no example", fix="give an argument like those of calls: weft.prepare(net, x)"
+        )
+    hybrids = _hybrids(thing)
+    calls = [_arguments(example) for example in examples]
+    roots = {"thing": thing, **{f"example {number}": example for number, example in enumerate(examples)}}
+    before, streams = Snapshot(roots), Streams()
+    try:
+        with ExitStack() as stack:
+            for hybrid in hybrids:
+                stack.enter_context(hybrid.rare.preparing())
+            with torch.inference_mode():
+                made_inside = [_copied(call) for call in calls]
+            for mode, given in ((torch.inference_mode, made_inside), *((mode, calls) for mode in MODES)):
+                _call_all(thing, given, mode)
+    finally:
+        before.put_back()
+        streams.put_back()
+    for hybrid in hybrids:
+        if not hybrid.programs and not [*hybrid.varying]:
+            hybrid.rare.open()  # it is part of another, or was not called
+    return _explained(thing, hybrids)
+
+
+def _hybrids(thing: Any) -> list[Hybrid]:
+    """What is hybridized of a thing."""
+    if isinstance(thing, Step):
+        raise UsageError(
+            "weft.prepare is given a step",
+            why="a step trains: to call it ahead would change the model",
+            fix="its first calls compile it; prepare the network for calls without training",
+        )
+    found = [*_found(thing)]
+    if found:
+        return found
+    name = type(thing).__name__ if isinstance(thing, nn.Module) else getattr(thing, "__name__", repr(thing))
+    raise UsageError(
+        f"nothing of {name} is hybridized",
+        why="it has no programs to compile",
+        fix="weft.hybridize it, then prepare it",
+    )
+
+
+def _found(thing: Any) -> Iterator[Hybrid]:
+    if isinstance(thing, Hybrid):
+        yield thing
+    elif isinstance(thing, nn.Module):
+        forwards = (module.__dict__.get("forward") for module in thing.modules())
+        yield from (forward for forward in forwards if isinstance(forward, ModuleForward))
+
+
+def _arguments(example: Any) -> Call:
+    """The arguments of the call that an example stands for."""
+    if isinstance(example, tuple):
+        return example, {}
+    if isinstance(example, dict) and all(isinstance(name, str) for name in example):
+        return (), example
+    return (example,), {}
+
+
+def _call_all(thing: Callable[..., Any], calls: Sequence[Call], mode: Mode) -> None:
+    """Make calls in a mode, often enough, and those of sizes between theirs."""
+    for arguments, keywords in calls:
+        for _ in range(CALLS):
+            with mode():
+                thing(*arguments, **keywords)
+    with mode():
+        between = _between(thing, calls)
+        repeats = CALLS if torch.is_grad_enabled() else 1  # several sizes have one program
+    for arguments, keywords in between:
+        for _ in range(repeats):
+            with mode():
+                thing(*arguments, **keywords)
+
+
+def _copied(call: Call) -> Call:
+    """The same call with tensors that are made now."""
+    leaves, structure = tree_flatten(call)
+    leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    found: Call = tree_unflatten(leaves, structure)
+    return found
+
+
+def _between(thing: Any, calls: Sequence[Call]) -> list[Call]:
+    """Calls of sizes between those of examples, the largest first, where programs are for a range of them.
+
+    They are parts of the largest example, in steps so close that each size has a program that computes little more.
+    """
+    hybrid = thing if isinstance(thing, Hybrid) else thing.__dict__.get("forward")
+    if not isinstance(hybrid, Hybrid):
+        return []
+    cuts = []
+    flat = [hybrid.flat_call(arguments, dict(keywords)) for arguments, keywords in calls]
+    for call in flat:
+        found = hybrid.varying_program(call)
+        if found is None or found.ties:
+            continue
+        alike = [other for other in flat if other.structure == call.structure]
+        steps = []
+        for place, at in found.places:
+            least = min(shape_of(other.leaves[place])[at] for other in alike)
+            steps.append(tops_between(least, call.leaves[place].shape[at]))
+        chosen = (dict(zip(found.places, sizes, strict=True)) for sizes in islice(product(*steps), MOST_BETWEEN))
+        cuts += [_cut(call, sizes, found.alike) for sizes in chosen]
+    return cuts
+
+
+def _cut(call: FlatCall, sizes: Mapping[SizeSpot, int], alike: Sequence[Sequence[SizeSpot]]) -> Call:
+    """The arguments of a call, cut to sizes; some are the same in several places. They are inference's as those are."""
+    leaves, cut = list(call.leaves), set()
+    for spot, size in sizes.items():
+        for place, at in next((group for group in alike if spot in group), (spot,)):
+            leaves[place] = leaves[place].narrow(at, 0, size)
+            cut.add(place)
+    for place in cut:  # in rows: a tensor of one row may lie otherwise and call itself contiguous
+        given = call.leaves[place]
+        with torch.inference_mode(given.is_inference()), torch.no_grad():
+            leaves[place] = leaves[place].clone(memory_format=torch.contiguous_format)
+        leaves[place].requires_grad_(given.requires_grad)
+    arguments, keywords = tree_unflatten(leaves, call.structure)
+    return arguments, keywords
+
+
+def _explained(thing: Any, hybrids: list[Hybrid]) -> Explanation:
+    wholes = [thing] if isinstance(thing, Hybrid) else hybrids
+    return Explanation("\n".join(explain(hybrid) for hybrid in wholes if hybrid.traces or hybrid.refused))
