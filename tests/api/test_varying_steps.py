@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import weft
-from weft.api.pace import SAMPLES, WARM, Pace
+from weft.api.pace import FEWEST_SAMPLES, SAMPLES, WARM, Pace
 
 __all__ = ["poisoned"]
 BATCHES = ((32,), (32,), (7,), (13,), (32,), (9,), (50,), (3,))
@@ -210,7 +210,7 @@ def test_deterministic_steps_have_a_program_for_each_size() -> None:
     assert not list(step.varying)
 
 
-@pytest.mark.parametrize(("seconds", "is_pythons"), [(0.5, True), (2.0, False)])
+@pytest.mark.parametrize(("seconds", "is_pythons"), [(0.9, True), (1.1, False)])
 def test_the_faster_of_program_and_python_goes_on_for_what_there_is_to_compute(
     seconds: float, is_pythons: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,3 +224,16 @@ def test_the_faster_of_program_and_python_goes_on_for_what_there_is_to_compute(
         with pace.timed(by_python=by_python, work=work):
             clock[0] += work * (seconds if by_python else 1.0)
     assert pace.is_for_python() == is_pythons
+
+
+@pytest.mark.parametrize(("seconds", "is_pythons"), [(0.5, True), (2.0, False)])
+def test_a_few_calls_settle_what_is_clear(seconds: float, is_pythons: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("weft.api.pace.perf_counter", lambda: clock[0])
+    pace = Pace(with_gradients=False, warm=0)
+    for _ in range(2 * FEWEST_SAMPLES):
+        by_python = pace.is_for_python()
+        with pace.timed(by_python=by_python):
+            clock[0] += seconds if by_python else 1.0
+    assert pace.is_settled != is_pythons
+    assert [pace.is_for_python() for _ in range(3)] == [is_pythons] * 3

@@ -17,7 +17,9 @@ from weakref import WeakKeyDictionary
 
 from weft.trace.signature import Key
 
-SAMPLES = 8  # of each way
+SAMPLES = 8  # of each way, or
+FEWEST_SAMPLES = 3  # where one way takes
+CLEARLY = 1.25  # times as long, and longer, as the other
 WARM = 8  # calls by programs, before any is timed: what is traced and bound meanwhile
 SLOWER = 1.0  # times as long as Python a program may take
 WITH_GRADIENTS = 1.6  # the same where a backward follows, which is one program
@@ -28,7 +30,8 @@ MOST_BY_PYTHON = 2_000_000
 class Pace:
     """The pace of calls that are alike; any thread may call."""
 
-    def __init__(self, *, with_gradients: bool) -> None:
+    def __init__(self, *, with_gradients: bool, warm: int = WARM) -> None:
+        self._first_warm = warm
         self._limit = WITH_GRADIENTS if with_gradients else SLOWER
         self._lock = Lock()  # nothing is called while it is held
         self._next_by_python = FEWEST_BY_PYTHON
@@ -36,14 +39,15 @@ class Pace:
         self._begin()
 
     def _begin(self) -> None:
-        self._warm = WARM
+        self._warm = self._first_warm
+        self._is_settled = False
         self._programs: list[float] = []
         self._python: list[float] = []
 
     @property
     def is_settled(self) -> bool:
         """Whether programs have turned out to be faster."""
-        return len(self._python) >= SAMPLES and not self.by_python
+        return self._is_settled and not self.by_python
 
     def is_for_python(self) -> bool:
         """Whether Python is to run this call: as it is faster, or to time it."""
@@ -52,7 +56,7 @@ class Pace:
             if self.by_python == 0:
                 self._begin()
             return True
-        return not self._warm and len(self._python) < len(self._programs) and len(self._python) < SAMPLES
+        return not (self._warm or self._is_settled) and len(self._python) < len(self._programs)
 
     @contextmanager
     def timed(self, *, by_python: bool, work: float = 1.0) -> Iterator[None]:
@@ -69,11 +73,20 @@ class Pace:
                 self._warm -= 1
             elif len(self._programs) < SAMPLES:
                 self._programs.append(seconds)
-            if len(self._python) >= SAMPLES and len(self._programs) >= SAMPLES:
+            if min(len(self._python), len(self._programs)) >= SAMPLES or self._is_clear():
                 self._settle()
 
+    def _is_clear(self) -> bool:
+        """Whether a few calls leave no doubt: all of one way took much longer than any of the other."""
+        if min(len(self._python), len(self._programs)) < FEWEST_SAMPLES:
+            return False
+        ways = (self._programs, self._python)
+        return any(min(one) > CLEARLY * self._limit * max(other) for one, other in (ways, reversed(ways)))
+
     def _settle(self) -> None:
-        programs, python = (sum(sorted(times)[: SAMPLES // 2]) for times in (self._programs, self._python))
+        self._is_settled = True
+        count = min(len(self._python), len(self._programs)) // 2
+        programs, python = (sum(sorted(times)[:count]) for times in (self._programs, self._python))
         if programs > self._limit * python:
             self.by_python = self._next_by_python
             self._next_by_python = min(10 * self._next_by_python, MOST_BY_PYTHON)

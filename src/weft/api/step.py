@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
+from time import thread_time
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -16,13 +17,14 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Work, call_and_undo
-from weft.api.declared_sizes import refuse_unknown
+from weft.api.declared_sizes import marked, refuse_unknown
 from weft.api.hybrid import FlatCall, Hybrid
 from weft.api.hybrid_errors import refuse_check, show_less
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.optimizers.library import OptimizerSnapshot, all_or_nothing, by_library, needs_closure
 from weft.api.optimizers.rules import RULES
 from weft.api.optimizers.state import GradientPlace, OptimizerState, Prepared, UpdateForm
+from weft.api.rare_steps import RareSteps
 from weft.api.steady_step import Ran, SteadyStep, steady_step
 from weft.api.step_training import (
     Clipping,
@@ -31,6 +33,7 @@ from weft.api.step_training import (
     UsualLoop,
     added_up,
     clipped,
+    count_nodes,
     losses_of,
     number_dtype,
     total_gradients,
@@ -57,6 +60,7 @@ from weft.trace.interception.capture import (
 from weft.trace.interception.refusals import KEEP_EAGER, refuse_unmaterialised, trace_failure, unmaterialised
 from weft.trace.python_state.locations import Location
 from weft.trace.python_state.reachable import PythonState, find_state
+from weft.trace.signature import Key
 from weft.trace.size_symbols import AskedSizes
 from weft.trace.traced import Traced
 
@@ -69,6 +73,8 @@ IN_A_LOOP = (
 # What a step trains, how it does so, gradients that are still to be used, of how many calls these are.
 Parts = tuple[Any, dict[str, Any], list[Any], int]
 MOST_FORMS = 8  # of rounds whose inputs an entry gives
+UNSEEN = 20.0  # times as long as it took to look at a step, Python makes those behind it unseen
+SEEN_FIRST = 3  # steps that Python makes
 FIRST_STEADY = 2  # at the first step the optimizer has only just been given what it keeps
 
 
@@ -97,6 +103,9 @@ class Step(Hybrid):
         # Where a search decides how often the loss is computed, roundings decide where it ends.
         options = replace(options, check=0) if needs_closure(optimizer) else options
         super().__init__(self._train, task.net, f"a step of {_name(task.net)}", options)
+        self.rare: RareSteps = RareSteps()
+        self._unseen = 0.0  # seconds of steps that Python makes without a look at their sizes
+        self._passed, self._passed_seconds = 0, 0.0  # of those, so far
         # What ran before must not decide how a deterministic step rounds.
         self.sizes_vary = self.sizes_vary and not task.deterministic
         self.task = task
@@ -150,9 +159,21 @@ class Step(Hybrid):
             losses = self._steady.run(arguments)
             if losses is not MISSED:
                 return losses
+        if self._unseen > 0 and self._covered() and not traced_elsewhere(arguments):
+            return self._unlooked(arguments, keywords)
         if self.check is not None and self.check.left and not self._waits_for_sizes:
             return self.check.run(self._checked_work(arguments, keywords))
         return self._trained(arguments, keywords)
+
+    def _unlooked(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Let Python make a step whatever its sizes are: to look at them each time would cost small steps a lot."""
+        begin = thread_time()
+        losses = self._imperatively(arguments, keywords)
+        seconds = thread_time() - begin
+        self._unseen -= seconds
+        self._passed += 1
+        self._passed_seconds += seconds
+        return losses
 
     def _checked_work(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Work:
         """A step as one that is made in both ways."""
@@ -220,12 +241,15 @@ class Step(Hybrid):
 
     def _differentiate(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Run the program of a round and hand out the gradients; a rule's update is part of the program."""
-        self._timed = _not_timed
+        self._timed, begin = _not_timed, thread_time()
         ready = self._program_of(current, arguments, keywords)
         if ready is None:
             key = self._key_of(self._call_of(current, arguments, keywords))
+            looked = thread_time() - begin
             with self.rare.running(key), self._timed(by_python=True):
-                return self._imperatively(arguments, keywords)
+                losses = self._imperatively(arguments, keywords)
+            self._note_python(key, looked, thread_time() - begin - looked)
+            return losses
         found, inputs = ready
         if self._kept is not None and any(self._updated[found][index] for index in current.prepared.idle):
             self._kept.wake()
@@ -243,27 +267,38 @@ class Step(Hybrid):
         return losses
 
     def _imperatively(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Run a round as Python says: batches of sizes that hardly ever come are not worth a program each."""
+        """Run a round by PyTorch's usual loop: sizes that hardly ever come are not worth a program each."""
         if self._kept is not None:
-            self._kept.wake()  # which parameters will get a gradient is not known before
-        current = self._next_round(covered=self._covered())
-        if not self._calls:
-            self.optimizer.zero_grad()
-        kept = (tensor for entry in current.prepared.kept for tensor in entry.values())
+            self._kept.wake()  # which parameters get a gradient is not known before
+        note = None if self.rare.nodes else self._note_graph
+        loop = UsualLoop(self.task, self.optimizer, [*self._parameters()], self._calls, note)
+        updates = loop.updates and self._covered()  # else whoever calls lets the optimizer make its step
+        added_to = (parameter.grad for parameter in loop.parameters) if self._calls else ()
         before = OptimizerSnapshot()
-        added_to = (gradient for gradient in current.before if gradient is not None)
-        before.take([*self._buffers(), *current.prepared.parameters, *kept, *added_to], {})
+        before.take([*self._buffers(), *(gradient for gradient in added_to if gradient is not None)], {})
 
-        def train() -> tuple[Any, Gradients]:
-            with torch.inference_mode(False), torch.enable_grad():
-                found: tuple[Any, Gradients] = self._train(
-                    *arguments, *current.numbers.values(), current.form, **keywords
-                )
-            return found
+        def finish(_: Any) -> None:
+            if updates:
+                self.optimizer.step()
+                if self._kept is not None:
+                    self._kept.stepped()
+            self._calls = self._calls + 1 if not loop.updates else 0
 
-        losses, _ = all_or_nothing(train, before.restore, lambda found: self._hand_out(current, found[1]))
         self._steady = None
-        return losses
+        return all_or_nothing(lambda: loop.differentiate(arguments, keywords), before.restore, finish)
+
+    def _note_graph(self, roots: Sequence[torch.Tensor]) -> None:
+        self.rare.nodes = count_nodes(roots)
+
+    def _note_python(self, key: Key, looked: float, seconds: float) -> None:
+        """Note a step that Python has made; so many go by unseen after it that looking costs hardly anything."""
+        self.rare.note(key, seconds + self._passed_seconds, 1 + self._passed)
+        self._passed, self._passed_seconds = 0, 0.0
+        self._unseen = UNSEEN * looked if self._is_patient() and self.rare.calls > SEEN_FIRST else 0.0
+
+    def _is_patient(self) -> bool:
+        """Whether Python makes steps until a program is worth what it costs."""
+        return not (self.options.refuses() or self.task.deterministic or self.options.sizes)
 
     def _first_step(self, arguments: tuple[Any, ...], keywords: dict[str, Any], *, covered: bool) -> Any:
         """Run a step as Python says: its forward makes the parameters that wait for the first batch."""
@@ -335,13 +370,21 @@ class Step(Hybrid):
     def _made_for(self, call: FlatCall) -> Guarded[Program] | None:
         """A program for a call that no exact one takes; None where it is worth none."""
         key = self._key_of(call)
-        varying = None if self.rare.is_often(key) else self._find_varying(key, call, self._sizes_of(call))
+        varying, declared = self.varying.find(key, call.leaves), marked(call.leaves, self._sizes_of(call))
+        if varying is not None or declared.free or not self._is_patient() or self.rare.many_pay(key):
+            varying = self._find_varying(key, call, declared)
+        else:
+            self.varying.note(key, call.leaves)
         if varying is None:
             return self._trace(call, always=self.task.deterministic)
-        if varying.is_too_large(call.leaves):
-            return None
-        self._timed = partial(varying.pace.timed, work=varying.work(call.leaves))
-        return None if varying.pace.is_for_python() else varying.guarded
+        pace = varying.pace_of(call.leaves)
+        self._timed = partial(pace.timed, work=varying.work(call.leaves))
+        return None if pace.is_for_python() else varying.guarded
+
+    def _is_worth_it(self, key: Key, is_new: bool) -> bool:
+        if not self._is_patient():
+            return super()._is_worth_it(key, is_new)
+        return not self.python_runs.others() and self.rare.one_pays(key, is_made_again=bool(self.programs.get(key)))
 
     def _call_of(self, current: _Round, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> FlatCall:
         given = (*arguments, *current.numbers.values(), current.form)
@@ -356,7 +399,8 @@ class Step(Hybrid):
         return found
 
     def _make_varying(self, call: FlatCall, tops: Shapes, asked: AskedSizes) -> tuple[Traced, Guarded[Program] | None]:
-        traced, found = super()._make_varying(call, tops, asked)
+        with self.rare.making_many():
+            traced, found = super()._make_varying(call, tops, asked)
         if found is not None:
             self._updated[found] = self._gradients_there
         return traced, found

@@ -155,6 +155,18 @@ def update(
             kept[name].copy_(tensor)
 
 
+def count_nodes(roots: Sequence[torch.Tensor]) -> int:
+    """How many nodes autograd's graph of some tensors has."""
+    found: set[Any] = set()
+    waiting = [root.grad_fn for root in roots]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return len(found)
+
+
 def number_dtype(parameter: torch.Tensor) -> torch.dtype:
     """In which precision a parameter is updated: its own, but float32 for the narrow ones."""
     return torch.float32 if parameter.dtype in NARROW else parameter.dtype
@@ -162,28 +174,33 @@ def number_dtype(parameter: torch.Tensor) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsualLoop:
-    """What the loop trains, how many calls it has added up since its last update, and its parameters."""
+    """What the loop trains, its parameters, how many calls it has added up since its last update."""
 
     task: TrainingTask
     optimizer: torch.optim.Optimizer
     parameters: Sequence[torch.Tensor]
     calls: int
+    note: Callable[[Sequence[torch.Tensor]], None] | None = None  # is given losses with their graph
 
     def run(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Make a step; gives the losses, without a gradient."""
-        if self.calls + 1 < self.task.accumulate:
-            return self._differentiate(arguments, keywords)
+        if not self.updates:
+            return self.differentiate(arguments, keywords)
+        return by_library(self.optimizer, lambda: self.differentiate(arguments, keywords))
 
-        def differentiate() -> Any:
-            losses = self._differentiate(arguments, keywords)
-            clipping = self.task.clipping
-            if clipping.norm is not None:
-                torch.nn.utils.clip_grad_norm_(self.parameters, clipping.norm)
-            if clipping.value is not None:
-                torch.nn.utils.clip_grad_value_(self.parameters, clipping.value)
-            return losses
+    @property
+    def updates(self) -> bool:
+        """Whether the next call is the last one before an update."""
+        return self.calls + 1 >= self.task.accumulate
 
-        return by_library(self.optimizer, differentiate)
+    def differentiate(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Leave gradients in parameters, limited before an update; gives the losses, without a gradient."""
+        losses, clipping = self._differentiate(arguments, keywords), self.task.clipping
+        if self.updates and clipping.norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, clipping.norm)
+        if self.updates and clipping.value is not None:
+            torch.nn.utils.clip_grad_value_(self.parameters, clipping.value)
+        return losses
 
     def _differentiate(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         if not self.calls:
@@ -192,6 +209,8 @@ class UsualLoop:
             losses = losses_of(self.task, arguments, keywords)
             roots = [leaf for leaf in tree_flatten(losses)[0] if isinstance(leaf, torch.Tensor)]
             carrying = [root for root in roots if root.requires_grad] or roots
+            if self.note is not None:
+                self.note(carrying)
             weights = [torch.full_like(root, 1 / self.task.accumulate) for root in carrying]
             torch.autograd.backward(carrying, weights, inputs=[one for one in self.parameters if one.requires_grad])
         return tree_map_only(torch.Tensor, torch.Tensor.detach, losses)

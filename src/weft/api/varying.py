@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
+from math import log2, prod
 from time import perf_counter
 from typing import Any
 
@@ -39,6 +39,7 @@ MOST_AHEAD = 2  # times the next power of two: the largest size of what grows by
 LEAST_AHEAD = 256
 LEAST_SHARE = 0.4  # of what a program computes; a call that needs less is not run by it
 LARGEST = 2**62  # where no largest size is promised
+MOST_HALVINGS = 4  # of what a program computes, of calls whose pace is one of their own
 MOST_PROGRAMS = 16  # of one kind of call
 MOST_SEEN = 8  # calls that are looked at for which sizes are the same
 MOST_SIZES = 4096  # of which it is remembered whether a program takes them
@@ -78,7 +79,7 @@ class VaryingProgram:
     wasted: dict[tuple[int, ...], float] = field(default_factory=dict)  # seconds, by the sizes that would have sufficed
     _known: dict[tuple[int, ...], bool] = field(default_factory=dict)
     _shares: dict[tuple[int, ...], float] = field(default_factory=dict)
-    pace: Pace = field(default_factory=lambda: Pace(with_gradients=False))
+    _paces: dict[int, Pace] = field(default_factory=dict)
     calls: SizedCalls = field(init=False)
 
     def __post_init__(self) -> None:
@@ -165,6 +166,14 @@ class VaryingProgram:
         """How much a call has to compute, compared with others."""
         return float(self.guarded.program.work_for(self._sizes(leaves)))
 
+    def pace_of(self, leaves: Sequence[Any]) -> Pace:
+        """The pace of calls that need about as much of what the program computes as this one does."""
+        halvings = min(round(-log2(self._share(self._sizes(leaves)))), MOST_HALVINGS)
+        pace = self._paces.get(halvings)
+        if pace is None:
+            pace = self._paces.setdefault(halvings, Pace(with_gradients=False, warm=2))
+        return pace
+
     def _share(self, sizes: tuple[int, ...]) -> float:
         """How much of what the program computes these sizes need."""
         found = self._shares.get(sizes)
@@ -185,11 +194,21 @@ class _Kind:
     """What is known of calls that differ in nothing but sizes."""
 
     seen: list[Shapes]  # of calls for which there was no program
+    largest: dict[int, tuple[int, ...]] = field(default_factory=dict)  # of calls that wait for a program
     varying: Sizes = field(default_factory=dict)
     fixed: set[tuple[int, int]] = field(default_factory=set)
     programs: tuple[VaryingProgram, ...] = ()  # the smallest first
     is_refused: bool = False
     grows: bool = True  # sizes that are one more than in the call before will be so again, and it costs little
+
+    def largest_beside(self, shapes: Shapes, varying: Sizes) -> Shapes:
+        """The sizes of a call, where they vary the largest ones of those that wait for a program."""
+
+        def size(place: int, at: int) -> int:
+            waits = place in self.largest and at in varying.get(place, ())
+            return max(shapes[place][at], self.largest[place][at] if waits else 0)
+
+        return {place: tuple(size(place, at) for at in range(len(shape))) for place, shape in shapes.items()}
 
     def growing(self, groups: Sequence[Group]) -> dict[Group, int]:
         """Sizes that have been one more than in the call before, with a largest size that will do for long."""
@@ -245,12 +264,9 @@ class VaryingPrograms:
 
     def learn(self, key: Key, leaves: Sequence[Any], request: SizeRequest) -> VaryingProgram | None:
         """Note a call for which there is no program; make one that takes it and others, where sizes vary."""
-        shapes = {place: shape_of(leaf) for place, leaf in enumerate(leaves) if _has_size(leaf, key[1][place])}
-        kind = self._kinds.setdefault(without_numbers(key), _Kind([]))
+        kind, shapes = self._noted(key, leaves, request.declared)
         if kind.is_refused or len(kind.programs) >= MOST_PROGRAMS:
             return None
-        kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
-        kind.varying = _without(_with(_differing(kind, shapes), request.declared.free), kind.fixed)
         varying = _large(_without(kind.varying, request.declared.fixed), shapes)
         numbers = {place for place in varying if not isinstance(leaves[place], torch.Tensor)}
         if numbers.issuperset(varying) or not all(_is_plain(leaves[place]) for place in varying.keys() - numbers):
@@ -284,8 +300,9 @@ class VaryingPrograms:
             groups, ties = related
             ahead = {} if request.is_close or lowered else kind.growing(groups)
             most = {group: top for group in groups if (top := request.declared.most(group)) is not None}
+            largest = shapes if request.is_close else kind.largest_beside(shapes, varying)
             tops = lowered or _tops(
-                shapes, (groups, ties), _top_of(_close_top if request.is_close else _top, ahead, most)
+                largest, (groups, ties), _top_of(_close_top if request.is_close else _top, ahead, most)
             )
             named = {spot: names[known] for group in groups for known in group if known in names for spot in group}
             traced, guarded = request.make(tops, AskedSizes(varying, ties, named))
@@ -334,6 +351,19 @@ class VaryingPrograms:
         if changed is not None:
             self._refuse(kind, changed)
         return program if changed is None and program.fits(leaves) else None
+
+    def note(self, key: Key, leaves: Sequence[Any]) -> None:
+        """Note a call that Python runs until a program is worth what it costs: one that takes all such calls."""
+        kind, shapes = self._noted(key, leaves)
+        for place, shape in shapes.items():
+            kind.largest[place] = tuple(map(max, shape, kind.largest.get(place, shape)))
+
+    def _noted(self, key: Key, leaves: Sequence[Any], declared: CallSizes = NONE_DECLARED) -> tuple[_Kind, Shapes]:
+        shapes = {place: shape_of(leaf) for place, leaf in enumerate(leaves) if _has_size(leaf, key[1][place])}
+        kind = self._kinds.setdefault(without_numbers(key), _Kind([]))
+        kind.seen = [*kind.seen[-MOST_SEEN:], shapes]
+        kind.varying = _without(_with(_differing(kind, shapes), declared.free), kind.fixed)
+        return kind, shapes
 
     def _refuse(self, kind: _Kind, reason: str) -> None:
         if len(kind.seen) == 1:

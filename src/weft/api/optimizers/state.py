@@ -157,6 +157,14 @@ class OptimizerState:
         """Expect a gradient for every parameter again."""
         self._idle.clear()
 
+    def stepped(self) -> None:
+        """Note that the optimizer itself has made a step: which keeps what was made for that now."""
+        for parameter in [*self._fresh]:
+            if self.optimizer.state.get(parameter):
+                del self._fresh[parameter]
+            else:
+                self._idle.add(parameter)
+
     def commit(self, parameters: Sequence[torch.Tensor], updated: Sequence[bool]) -> None:
         """Note which parameters were updated once more."""
         counts: list[torch.Tensor] = []
