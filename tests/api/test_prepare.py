@@ -97,6 +97,24 @@ def test_examples_of_two_sizes_prepare_all_sizes_between_them(made: Counter[str]
     assert "ran imperatively" not in weft.explain(net)
 
 
+@pytest.mark.slow
+def test_sizes_that_are_named_are_prepared_in_their_ranges(made: Counter[str]) -> None:
+    net = Texts().eval()
+    inputs = {
+        (many, length): tokens(many * length).view(many, length) for many in (1, 2, 5) for length in (1, 2, 9, 33, 40)
+    }
+    with torch.no_grad():
+        expected = {sizes: net(x) for sizes, x in inputs.items()}
+    sizes = {"tokens": {0: ("batch", 1, 5), 1: ("length", 1, 40)}}
+    weft.prepare(weft.hybridize(net), tokens(8).repeat(3, 1), sizes=sizes)
+    made.clear()
+    for place, x in inputs.items():
+        call_in_all_modes(net, x, expected[place])
+    assert not made, made
+    with pytest.raises(weft.UsageError, match="length is 41"):
+        net(tokens(41))
+
+
 def test_other_signatures_are_run_by_python_and_counted(made: Counter[str]) -> None:
     net = weft.hybridize(nn.Linear(4, 2))
     weft.prepare(net, torch.ones(3, 4))
@@ -157,6 +175,13 @@ def test_code_that_no_program_can_be_made_of_is_named() -> None:
         return x * len(str(x.numpy()))
 
     assert "runs by Python at each call" in weft.prepare(listed, torch.ones(2))
+
+
+def test_sizes_of_parts_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+    weft.hybridize(net[0])
+    with pytest.raises(weft.UsageError, match="sizes of parts"):
+        weft.prepare(net, torch.ones(3, 2), sizes={"input": {0: ("batch", 1, 8)}})
 
 
 @pytest.mark.parametrize(

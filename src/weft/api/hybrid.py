@@ -10,7 +10,7 @@ import logging
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from threading import RLock
@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from weft.api.checks.check import Check, Work, call_and_undo
-from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked
+from weft.api.declared_sizes import NONE_DECLARED, CallSizes, DeclaredSizes, marked, refuse_unknown
 from weft.api.hybrid_errors import first_line, many_programs, show_less, too_many_paths
 from weft.api.hybrid_options import DEFAULTS, HybridOptions
 from weft.api.next_paths import NextPaths
@@ -329,6 +329,12 @@ class Hybrid:
             return NONE_DECLARED
         flat = FlatArguments(call.arguments, call.keywords, self.apart)
         return self._declared.of(call.structure, flat.with_nodes, call.leaves, self._names_of_arguments(call.structure))
+
+    def declare(self, sizes: Mapping[Any, Any]) -> None:
+        """Take from now on what `sizes=` says, instead of what was said before."""
+        self.options = replace(self.options, sizes=sizes)
+        refuse_unknown(self.options.sizes, self.function)
+        self._declared = DeclaredSizes(self.options.sizes)
 
     def _check_sizes(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Raise UsageError where a call that Python runs breaks what users promised of its sizes."""

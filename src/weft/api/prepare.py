@@ -34,20 +34,30 @@ Mode = Callable[[], AbstractContextManager[Any]]
 MODES: tuple[Mode, ...] = (torch.inference_mode, torch.no_grad, nullcontext)
 
 
-def prepare(thing: Callable[..., Any], *examples: Any) -> Explanation:
+def prepare(thing: Callable[..., Any], *examples: Any, sizes: Mapping[Any, Any] | None = None) -> Explanation:
     """Compile all that calls like the examples need, and return when it is done; a server does so before it listens.
 
     An example is the one argument of a call, a tuple of all of them, or a dictionary of arguments by name. Examples
-    that differ in sizes give programs for all sizes between them. They are called in this thread, with gradients,
-    without, and in inference mode; what that changes (counters, running averages, random streams) is put back. From
-    then on nothing is compiled in a call: other signatures are run by Python, and `weft.explain` counts them. Gives
-    what `weft.explain(thing)` says. Backwards are compiled by the first backward, as ever.
+    that differ in sizes give programs for all sizes between them, and so does `sizes`, which names sizes that vary and
+    their ranges as in `weft.hybridize`: `weft.prepare(net, x, sizes={"x": {1: ("length", 1, 512)}})`. They are called
+    in this thread, with gradients, without, and in inference mode; what that changes (counters, running averages,
+    random streams) is put back. From then on nothing is compiled in a call: other signatures are run by Python, and
+    `weft.explain` counts them. Gives what `weft.explain(thing)` says. Backwards are compiled by the first backward.
     """
     if not examples:
         raise UsageError(
             "weft.prepare has no example", fix="give an argument like those of calls: weft.prepare(net, x)"
         )
     hybrids = _hybrids(thing)
+    if sizes is not None:
+        whole = _whole(thing)
+        if whole is None:
+            raise UsageError(
+                "sizes of parts",
+                why="sizes= names arguments of the whole",
+                fix="hybridize the whole, or each part with sizes=",
+            )
+        whole.declare(sizes)
     calls = [_arguments(example) for example in examples]
     roots = {"thing": thing, **{f"example {number}": example for number, example in enumerate(examples)}}
     before, streams = Snapshot(roots), Streams()
@@ -65,7 +75,7 @@ def prepare(thing: Callable[..., Any], *examples: Any) -> Explanation:
     for hybrid in hybrids:
         if not hybrid.programs and not [*hybrid.varying]:
             hybrid.rare.open()  # it is part of another, or was not called
-    return _explained(thing, hybrids)
+    return _explained(hybrids)
 
 
 def _hybrids(thing: Any) -> list[Hybrid]:
@@ -127,46 +137,52 @@ def _copied(call: Call) -> Call:
     return found
 
 
-def _between(thing: Any, calls: Sequence[Call]) -> list[Call]:
-    """Calls of sizes between those of examples, the largest first, where programs are for a range of them.
+def _whole(thing: Any) -> Hybrid | None:
+    """What runs the programs of a thing as a whole, if it is hybridized, and not only parts of it."""
+    found = thing if isinstance(thing, Hybrid) else thing.__dict__.get("forward")
+    return found if isinstance(found, Hybrid) else None
 
-    They are parts of the largest example, in steps so close that each size has a program that computes little more.
+
+def _between(thing: Any, calls: Sequence[Call]) -> list[Call]:
+    """Calls of sizes between those of examples, or in the ranges of `sizes`, the largest first.
+
+    They are made of an example, in steps so close that each size has a program that computes little more.
     """
-    hybrid = thing if isinstance(thing, Hybrid) else thing.__dict__.get("forward")
-    if not isinstance(hybrid, Hybrid):
+    hybrid = _whole(thing)
+    if hybrid is None:
         return []
-    cuts = []
+    made: list[Call] = []
     flat = [hybrid.flat_call(arguments, dict(keywords)) for arguments, keywords in calls]
     for call in flat:
         found = hybrid.varying_program(call)
         if found is None or found.ties:
             continue
         alike = [other for other in flat if other.structure == call.structure]
+        declared = hybrid._sizes_of(call).free
         steps = []
         for place, at in found.places:
-            least = min(shape_of(other.leaves[place])[at] for other in alike)
-            steps.append(tops_between(least, call.leaves[place].shape[at]))
+            there = [shape_of(other.leaves[place])[at] for other in alike]
+            size = declared.get((place, at))
+            least, most = (min(there), max(there)) if size is None or size.most is None else (size.least, size.most)
+            steps.append([*tops_between(least, most), *([1] if least <= 1 < most else ())])
         chosen = (dict(zip(found.places, sizes, strict=True)) for sizes in islice(product(*steps), MOST_BETWEEN))
-        cuts += [_cut(call, sizes, found.alike) for sizes in chosen]
-    return cuts
+        made += [_resized(call, sizes, found.alike) for sizes in chosen]
+    return made
 
 
-def _cut(call: FlatCall, sizes: Mapping[SizeSpot, int], alike: Sequence[Sequence[SizeSpot]]) -> Call:
-    """The arguments of a call, cut to sizes; some are the same in several places. They are inference's as those are."""
-    leaves, cut = list(call.leaves), set()
+def _resized(call: FlatCall, sizes: Mapping[SizeSpot, int], alike: Sequence[Sequence[SizeSpot]]) -> Call:
+    """The arguments of a call in other sizes: cut, or repeated; some sizes are the same in several places."""
+    leaves = list(call.leaves)
     for spot, size in sizes.items():
         for place, at in next((group for group in alike if spot in group), (spot,)):
-            leaves[place] = leaves[place].narrow(at, 0, size)
-            cut.add(place)
-    for place in cut:  # in rows: a tensor of one row may lie otherwise and call itself contiguous
-        given = call.leaves[place]
-        with torch.inference_mode(given.is_inference()), torch.no_grad():
-            leaves[place] = leaves[place].clone(memory_format=torch.contiguous_format)
-        leaves[place].requires_grad_(given.requires_grad)
+            given = leaves[place]
+            with torch.inference_mode(given.is_inference()), torch.no_grad():
+                places = torch.arange(size, device=given.device) % given.shape[at]
+                leaves[place] = given.index_select(at, places)
+            leaves[place].requires_grad_(given.requires_grad)
     arguments, keywords = tree_unflatten(leaves, call.structure)
     return arguments, keywords
 
 
-def _explained(thing: Any, hybrids: list[Hybrid]) -> Explanation:
-    wholes = [thing] if isinstance(thing, Hybrid) else hybrids
-    return Explanation("\n".join(explain(hybrid) for hybrid in wholes if hybrid.traces or hybrid.refused))
+def _explained(hybrids: list[Hybrid]) -> Explanation:
+    return Explanation("\n".join(explain(hybrid) for hybrid in hybrids if hybrid.traces or hybrid.refused))

@@ -270,11 +270,13 @@ COMMANDS = (
         (
             ("weft devices", "a row per device"),
             ("weft devices --no-speed", "without measuring"),
+            ("weft devices --probe", "caches, memory, cores and the disk beside the chapter's table"),
         ),
         (
             Argument("--once", "print once and end: what it does anyway where nobody watches"),
             Argument("--watch", "print again every two seconds, until Ctrl-C"),
             Argument("--no-speed", "do not measure how fast each device is"),
+            Argument("--probe", "also measure latencies and rates of caches, memory, cores and the disk"),
         ),
     ),
     Command(

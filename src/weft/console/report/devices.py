@@ -20,6 +20,7 @@ import torch
 
 from weft.console.outcome import Outcome
 from weft.console.report.environment import bytes_text
+from weft.console.report.hardware import probe
 from weft.console.terminal import Progress, show, style_of
 from weft.devices import Device, all_devices
 from weft.document.blocks import Document, Paragraph, Table
@@ -180,11 +181,16 @@ def devices_call(given: Namespace) -> str:
     if given.watch:
         again = f"while True:\n    {call}\n    time.sleep({SECONDS})"
         return f"import time\n\nfrom weft.console.report.devices import survey\n\n{again}"
+    if given.probe:
+        hardware = "from weft.console.report.hardware import probe"
+        return f"from weft.console.report.devices import survey\n{hardware}\n\n{call}\nprint(probe())"
     return f"from weft.console.report.devices import survey\n\n{call}"
 
 
 def devices_run(given: Namespace, progress: Progress) -> Outcome:
     """Survey the devices; while somebody watches, again and again until Ctrl-C."""
+    if given.probe and (given.watch or given.no_speed):
+        raise UsageError("--probe measures once", fix="leave out --watch and --no-speed")
     if given.watch and (given.once or given.json):
         raise UsageError("--watch goes on, --once and --json give one result", fix="leave one of them out")
     progress.stage("looking at the devices" if given.no_speed else "measuring the devices")
@@ -199,4 +205,9 @@ def devices_run(given: Namespace, progress: Progress) -> Outcome:
         nobody.wait(SECONDS)
         # Speed does not change; what is measured again would disturb what is watched.
         found = survey(speed=not given.no_speed)
-    return Outcome(found.document(), found.as_dict())
+    if not given.probe:
+        return Outcome(found.document(), found.as_dict())
+    progress.stage("measuring caches, memory and the disk")
+    hardware = probe()
+    blocks = (*found.document().blocks, *hardware.document().blocks)
+    return Outcome(Document(blocks), {**found.as_dict(), **hardware.as_dict()})
