@@ -60,7 +60,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep compiled code of the tests out of the user's cache, and the user's out of the tests."""
     # Tests of sizes are about programs; whether those are worth it is the business of tests/api/test_rare_calls.py.
     # What is refused is an error, else eager PyTorch would be tested: tests/api/test_values.py is about that.
-    with overrides(cache_dir=tmp_path_factory.mktemp("cache"), programs_at_once=64, whole="on"):
+    # Whether kernels or operators run by the clock is the business of tests/compile/test_clock.py.
+    cache = tmp_path_factory.mktemp("cache")
+    with overrides(cache_dir=cache, programs_at_once=64, whole="on", clock="off"):
         yield
 
 

@@ -62,7 +62,7 @@ def test_a_misspelt_option_is_a_warning_that_guesses_what_was_meant() -> None:
     assert str(warned[0].message) == (
         "WEFT_THREAD is set in the environment, but Weft has no such option\n"
         "  why   the options are WEFT_TARGET, WEFT_CACHE_DIR, WEFT_ENGINE, WEFT_THREADS, WEFT_CODEGEN, "
-        "WEFT_CUDA_GRAPHS, WEFT_KEPT_MEMORY, WEFT_PROGRAMS_AT_ONCE, WEFT_WHOLE, WEFT_LOG\n"
+        "WEFT_CUDA_GRAPHS, WEFT_KEPT_MEMORY, WEFT_PROGRAMS_AT_ONCE, WEFT_WHOLE, WEFT_CLOCK, WEFT_LOG\n"
         "  fix   did you mean WEFT_THREADS?"
     )
 

@@ -31,6 +31,7 @@ class Config:
     kept_memory: int = 256
     programs_at_once: int = 2
     whole: str = "off"
+    clock: str = "on"
     log: str = "quiet"
 
 
@@ -98,6 +99,13 @@ OPTIONS = (
         one_of(*SWITCHES),
         " | ".join(SWITCHES),
         "on: code that no program can be made of is an error, as with hybridize(..., whole=True)",
+    ),
+    Option(
+        "WEFT_CLOCK",
+        "clock",
+        one_of(*SWITCHES),
+        " | ".join(SWITCHES),
+        "on: small programs are timed beside PyTorch's operators, and what is faster runs",
     ),
     Option("WEFT_LOG", "log", one_of(*LOG_LEVELS), " | ".join(LOG_LEVELS), "how much Weft says on standard error"),
 )

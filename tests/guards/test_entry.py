@@ -288,19 +288,40 @@ def test_a_list_of_one_is_a_list(x):
         lambda x: [x, x + 1],
         lambda x: (x + 1, 3),
         lambda x: (y := x + 1, y.t()),
-        lambda x: {"one": x + 1, "two": x + 2},
-        lambda x: [x + 1, (x + 2, x + 3)],
         lambda x: [],
-        lambda x: torch.max(x, 1),
     ],
 )
 def test_other_results_go_the_longer_way(x, function):
+    assert not is_bound_with_the_same_results(function, x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: {"one": x + 1, "two": x + 2},
+        lambda x: [x + 1, (x + 2, x + 3)],
+        lambda x: torch.max(x, 1),
+        lambda x: torch.topk(x, 2),
+    ],
+)
+def test_new_tensors_are_given_however_they_are_nested_and_ordered(x, function):
+    assert is_bound_with_the_same_results(function, x)
+
+
+def is_bound_with_the_same_results(function, x):
     hybrid = weft.hybridize(function)
-    for _ in range(4):
+    for _ in range(6):
         given, expected = hybrid(x), function(x)
         torch.testing.assert_close(given, expected)
         assert type(given) is type(expected)
-    assert not latest(hybrid).is_bound
+    return latest(hybrid).is_bound
+
+
+@pytest.mark.parametrize("given", [torch.Size([2, 3]), torch.channels_last, torch.strided], ids=str)
+def test_sizes_and_formats_among_the_arguments_are_told_by_words(x, given):
+    entry = warm(weft.hybridize(lambda x, _: x + 1), x, given)
+    assert torch.equal(entry(x, given), x + 1)
+    assert entry(x, torch.Size([3, 2]) if isinstance(given, torch.Size) else None) is MISSED
 
 
 WITHOUT_MEMORY = """

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.api.hybrids import hybrid_of
 from weft.errors import counted
+from weft.runtime.lane_choice import seconds_text
 from weft.trace.signature import Key, leaf_text
 
 
@@ -34,6 +35,9 @@ def explain(thing: Callable[..., Any]) -> Explanation:
         lines.append(f"  program {number}: {_signature(key, hybrid.leaf_names(key[0]))}")
         lines.append(f"    {guarded.program.summary()}")
         lines += [f"    {choice}" for choice in guarded.program.lane_choices]
+        if guarded.program.clocked is not None:
+            kernels, operators = map(seconds_text, guarded.program.clocked)
+            lines.append(f"    by the clock PyTorch's operators take {operators}, kernels {kernels}: operators run")
     for structure, varying in hybrid.varying.with_structures():
         lines.append(f"  for sizes {varying.describe(hybrid.leaf_names(structure))}")
     lines += [f"  {sentence}" for sentence in hybrid.varying.refusals]

@@ -148,13 +148,13 @@ class Hybrid:
             return self.function(*arguments, **keywords)  # torch.compile and torch.export see what it is made of
         other: OtherOutcome | None = None
         try:
+            if self.refused.unseen and self.refused.is_next():  # there are no programs, and no entry
+                self._check_sizes(arguments, keywords)
+                return self._by_python(arguments, keywords)
             result = self._entry(*arguments, **keywords) if keywords else self._entry(*arguments)
             if result is not MISSED:
                 return result
             result = self._known_calls.run(arguments, keywords)
-            if result is MISSED and self.refused.is_next():
-                self._check_sizes(arguments, keywords)
-                return self._by_python(arguments, keywords)
             if result is MISSED:
                 result = self._call(arguments, keywords)
         except OtherOutcome as met:
@@ -204,7 +204,7 @@ class Hybrid:
         if found is not None:
             return (
                 self._run(found, arguments, keywords, leaves)
-                if not found.outcomes
+                if not self._next_paths.is_timed(found)
                 else self._next_paths.run(self, found, call, key)
             )
         if self.refused.error(key) is not None:

@@ -1,4 +1,8 @@
-"""Go on by another path where values have decided otherwise: by one that is known, else by one that is traced now."""
+"""Go on by another path where values have decided otherwise: by one that is known, else by one that is traced now.
+
+The clock settles between paths and Python, and between Python and programs that call PyTorch's operators alone, whose
+bits are the same: to enter such a program may take longer than what it spares.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, Protocol
 from weft.api.pace import Paces
 from weft.api.rare_calls import RareCalls
 from weft.api.refused_calls import RefusedCalls
+from weft.config import config
 from weft.guards.entry import MISSED
 from weft.guards.guarded import Guarded
 from weft.guards.known_calls import KnownCalls
@@ -52,15 +57,19 @@ class NextPaths:
         self._found: dict[tuple[PathGraph, int, Any], Guarded[Any]] = {}
         self._paces = Paces()
 
+    def is_timed(self, found: Guarded[Any]) -> bool:
+        """Whether the clock settles who runs the calls of a program."""
+        return bool(found.outcomes) or (found.program.is_of_operators and config().clock == "on")
+
     def is_steady(self, found: Guarded[Any]) -> bool:
-        """Whether an entry may lead calls to a program: to a path past the clock alone."""
-        if not found.outcomes:
+        """Whether an entry may lead calls to a program: where the clock settles that, past it alone."""
+        if not self.is_timed(found):
             return True
         pace = self._paces.get(found)
         return pace is not None and pace.is_settled
 
     def run(self, owner: RunsPaths, found: Guarded[Any], call: Any, key: Key) -> Any:
-        """Run a call by paths, the first of which is `found`, or by Python where that is faster."""
+        """Run a call by a program, or paths the first of which it is, or by Python where that is faster."""
         pace = self._paces.of(key, found)
         by_python = pace.is_for_python()
         if pace.by_python:

@@ -22,7 +22,7 @@ class RefusedCalls:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._errors: OrderedDict[Key, WeftError] = OrderedDict()
-        self._unseen = 0  # calls that are still to go by
+        self.unseen = 0  # calls that are still to go by
         self._next_unseen = 1
         self._training: Any = None
 
@@ -35,9 +35,9 @@ class RefusedCalls:
 
     def is_next(self) -> bool:
         """Whether the next call goes by unseen."""
-        if self._unseen <= 0:
+        if self.unseen <= 0:
             return False
-        self._unseen -= 1
+        self.unseen -= 1
         return getattr(self._root, "training", None) is self._training
 
     def came_again(self, *, alone: bool) -> None:
@@ -45,7 +45,7 @@ class RefusedCalls:
         if not alone:
             return
         self._training = getattr(self._root, "training", None)
-        self._unseen, self._next_unseen = self._next_unseen, min(2 * self._next_unseen, MOST_UNSEEN)
+        self.unseen, self._next_unseen = self._next_unseen, min(2 * self._next_unseen, MOST_UNSEEN)
 
     def add(self, key: Key, error: WeftError) -> None:
         """Note that there is no program for calls of this signature, whatever their sizes."""

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any
 
+import torch
+
 from weft.compile.ahead import KernelsAhead
+from weft.compile.clock import compared, may_be_slower, operators_are_faster
 from weft.compile.paths import CompiledSegments, compile_path
 from weft.compile.plan_cache import Machine, Question, kept_plan
 from weft.compile.precision import FULL, lowered
@@ -86,7 +89,8 @@ def compile_traced(
         if traced.precision != FULL and not traced.decisions:
             graph = run_pipeline(lowered(lift(graph), rarely_changing(traced), traced.precision, host_target()))
         forward = _first_values(graph, traced, forward_results)
-        return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward))
+        asked = {} if traced.decisions else {"by_clock": config().clock == "on" and traced.precision == FULL}
+        return Compiled(graph, compile_forward(graph, rarely_changing(traced), forward=forward, **asked))
     gradient = traced.gradient
 
     whole = _forward(traced, gradient, simplified(gradient.graph))
@@ -202,11 +206,13 @@ def compile_graph(  # noqa: PLR0913 - what is known of a graph, by keyword
     forward: Collection[Value] = (),
     strides: SavedStrides = PYTORCHS,
     varying: VaryingSizes | None = None,
+    by_clock: bool = False,
 ) -> CompiledGraph:
     """Compile a simplified graph: lift and plan it, or find its plan on disk, and generate its machine code.
 
     With `forward`, the values that end the forward of a step, the backward computes anew what saves memory. With
     `strides`, some tensors have other strides than the graph says. Strides of inputs are checked unless `trusted`.
+    `by_clock`: where it is small and PyTorch's operators are faster, these run.
     """
     if config().codegen != "native":
         return CompiledGraph(graph, weights, PlannedGraph(graph, plan_library(graph), ()), (), strides)
@@ -214,19 +220,45 @@ def compile_graph(  # noqa: PLR0913 - what is known of a graph, by keyword
     underway(f"planning {graph.name}")
     target = host_target()
     machine = Machine(target, cpu_count(), machine_model(target))
-    question = Question(strides.with_given(graph), weights, tuple(forward), strides.loose, machine, varying)
+    threads = torch.get_num_threads() if by_clock and not forward else 0
+    question = Question(strides.with_given(graph), weights, tuple(forward), strides.loose, machine, varying, threads)
     with KernelsAhead(target) as ahead:
-        planned = kept_plan(question, lambda is_new: plan_graph(question, ahead if is_new else None))
-        underway(f"compiling {graph.name}")
-        regions = tuple(
-            NativeRegion(
-                region,
-                unsure_inputs(region.region, planned.compiled, trusted=trusted),
-                ahead.take(region.plan),
+        made: list[CompiledGraph] = []
+
+        def compiled(planned: PlannedGraph) -> CompiledGraph:
+            underway(f"compiling {graph.name}")
+            regions = tuple(
+                NativeRegion(
+                    region,
+                    unsure_inputs(region.region, planned.compiled, trusted=trusted),
+                    ahead.take(region.plan),
+                )
+                for region in planned.regions
             )
-            for region in planned.regions
-        )
-    return CompiledGraph(graph, weights, planned, regions, strides)
+            return CompiledGraph(graph, weights, planned, regions, strides)
+
+        def plan(is_new: bool) -> PlannedGraph:
+            planned = plan_graph(question, ahead if is_new else None)
+            made.append(compiled(planned))
+            if threads:
+                made.append(_faster(made[0], question, planned))
+            return made[-1].planned
+
+        planned = kept_plan(question, plan)
+        return made[-1] if made else compiled(planned)
+
+
+def _faster(kernels: CompiledGraph, question: Question, planned: PlannedGraph) -> CompiledGraph:
+    """Give what runs a graph sooner by the clock: its kernels, or PyTorch's operators where it has a few of them."""
+    graph, alone = question.graph, kernels.is_one_region
+    if not may_be_slower(graph, planned, alone=alone):
+        return kernels
+    library = PlannedGraph(graph, plan_library(graph), ())
+    operators = CompiledGraph(graph, question.weights, library, ())
+    seconds = compared(graph, kernels, operators, alone=alone)
+    if not operators_are_faster(seconds):
+        return kernels
+    return CompiledGraph(graph, question.weights, replace(library, clocked=seconds), ())
 
 
 def plan_graph(question: Question, ahead: KernelsAhead | None) -> PlannedGraph:

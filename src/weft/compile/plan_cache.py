@@ -38,6 +38,7 @@ SOURCES = (
     "passes/**/*.py",
     "trace/**/*.py",
     "compile/pipeline.py",
+    "compile/clock.py",
     "compile/plan_cache.py",
     "runtime/saved_strides.py",
 )
@@ -58,7 +59,8 @@ class Machine:
 class Question:
     """What is to be planned: a graph, its inputs that change rarely, what ends its forward, and for what machine.
 
-    `loose` are roots whose strides are free; `varying` says which sizes vary.
+    `loose` are roots whose strides are free; `varying` says which sizes vary. `threads` are those of PyTorch's
+    operators where the clock compares these with kernels; else 0.
     """
 
     graph: Graph
@@ -67,6 +69,7 @@ class Question:
     loose: frozenset[Value]
     machine: Machine
     varying: VaryingSizes | None = None
+    threads: int = 0
 
 
 def kept_plan(question: Question, make: Callable[[bool], PlannedGraph]) -> PlannedGraph:
@@ -123,6 +126,7 @@ def _key(question: Question) -> str | None:
         question.machine.target,
         question.machine.lanes,
         str(question.machine.model),
+        question.threads,
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

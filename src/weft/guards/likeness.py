@@ -31,8 +31,9 @@ from weft.trace.interception.modes import forward_levels, has_function_modes
 from weft.trace.signature import autocast_key, same_tensors
 
 PLAIN_ARGUMENTS = (torch.Tensor, torch.nn.Parameter)
-CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
-CONTAINERS = (tuple, list, dict)
+CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.memory_format, torch.layout)
+ROWS = (tuple, torch.Size)  # whose items stay
+CONTAINERS = (*ROWS, list, dict)
 MOST_ITEMS = 1 << 10
 MOST_COMPARED = 32  # tensors of which each two are compared natively
 SMALLEST = 2  # of a size that varies
@@ -155,7 +156,7 @@ class CallItems:
 
     def may_change(self, place: int) -> bool:
         """Whether code can put other things in a container."""
-        return type(self.things[place]) is not tuple
+        return type(self.things[place]) not in ROWS
 
     def have_words(self) -> bool:
         """Whether native code can tell such a call: plain tensors, constants, containers that are different ones."""

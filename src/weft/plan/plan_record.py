@@ -153,6 +153,7 @@ def write_planned(planned: PlannedGraph, graph: Graph) -> bytes | None:
         "places": [numbers.get(value.place) for value in compiled.values],
         "regions": regions,
         "constants": [str(type_of(tensor)) for tensor in constants.tensors],
+        "clocked": planned.clocked,
     }
     encoded = json.dumps(head).encode()
     return b"".join([len(encoded).to_bytes(LENGTH_BYTES, "little"), encoded, *map(bytes_of, constants.tensors)])
@@ -170,9 +171,10 @@ def read_planned(body: bytes, graph: Graph, weights: frozenset[Value]) -> Planne
         regions = tuple(
             _region(row, natives[number], compiled, weights, constants) for number, row in enumerate(head["regions"])
         )
+        clocked = head["clocked"] and (float(head["clocked"][0]), float(head["clocked"][1]))
     except DAMAGE as error:
         raise UsageError("these are not the bytes of a planned graph", why=str(error)) from error
-    return PlannedGraph(compiled, plan_library(compiled), regions)
+    return PlannedGraph(compiled, plan_library(compiled), regions, clocked)
 
 
 class _Constants:

@@ -31,11 +31,15 @@ class PlannedRegion:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedGraph:
-    """A lifted graph with one value for each region, its plan, and those of its regions."""
+    """A lifted graph with one value for each region, its plan, and those of its regions.
+
+    `clocked` are the seconds that its kernels and that PyTorch's operators take, where the clock has compared them.
+    """
 
     compiled: Graph
     library: LibraryPlan
     regions: tuple[PlannedRegion, ...]
+    clocked: tuple[float, float] | None = None
 
     @property
     def peak_bytes(self) -> int:

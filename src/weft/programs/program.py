@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from weft.errors import UsageError, counted
 from weft.files import given_file
 from weft.guards.guarded import NewResults
 from weft.ir.graph import Graph
+from weft.ir.types import CPU, TensorType
 from weft.programs.boundary import Boundary
 from weft.programs.description import Example, describe_program, named_graph, state_names
 from weft.programs.drawing import draw
@@ -26,7 +27,7 @@ from weft.programs.file import save_program
 from weft.programs.listing import ProgramPlan, listing
 from weft.programs.parts import ProgramParts
 from weft.programs.picture import program_card
-from weft.programs.results import Returned, RunModes, flat_kind, keep, places
+from weft.programs.results import Build, Returned, RunModes, builder, flat_kind, keep, places
 from weft.programs.timeline import CALL, CallTimeline, measure_timeline
 from weft.runtime.binding import BoundProgram
 from weft.runtime.compiled_graph import CompiledGraph
@@ -69,6 +70,7 @@ class Program:
         self._is_new = self._is_new and not (self._modes or self._flags or self._data)
         self._bare = self._is_new and traced.structure.is_leaf()
         self._row = flat_kind(traced.structure)
+        self._build = builder(traced.structure)
         self.needs_containers = traced.needs_containers  # a run has to be given those of its call
         self._returned = Returned(traced)
         self._first_number = len(traced.inputs)
@@ -76,6 +78,7 @@ class Program:
         self._sizes = [(at[entry.argument], entry.dimension) for entry in traced.sizes]
         self._reads = any(decision.read is not None for decision in traced.decisions)
         self._boundary = Boundary(shown, [by_index[index] for index in range(len(shown.results))])
+        self.is_of_operators = _is_of_operators(traced, self.graph, self._execute)
 
     def __str__(self) -> str:
         return listing(self._named())
@@ -111,6 +114,12 @@ class Program:
         """What the clock has decided of lanes and one lane, a region of the forward each."""
         found = (region.lane_choice for region in self._forward().regions)
         return tuple(choice for choice in found if choice is not None)
+
+    @property
+    def clocked(self) -> tuple[float, float] | None:
+        """The seconds that kernels and PyTorch's operators take, where these run by the clock."""
+        forward = self._forward()
+        return None if isinstance(forward, PathGraph) else forward.planned.clocked
 
     def made_for(self, example: Example) -> Program:
         """The same program with the call that it was asked for by: that is what a saved file can be called like."""
@@ -248,10 +257,9 @@ class Program:
 
     @property
     def may_be_bound(self) -> bool:
-        """Whether it is native code from end to end that gives new tensors alone, one or a list or tuple of them."""
+        """Whether it is native code from end to end that gives new tensors alone, however they are nested."""
         execute = self._execute
-        is_one = self._is_new and bool(self._bare or self._row)
-        return is_one and not isinstance(execute, VaryingExecutable) and execute.is_one_region
+        return self._is_new and not isinstance(execute, VaryingExecutable) and execute.is_one_region
 
     def bound(self, arguments: Sequence[int]) -> tuple[BoundProgram, NewResults] | None:
         """Give what runs it as it is bound now, where it may be; its first inputs are in these places of a call."""
@@ -259,10 +267,36 @@ class Program:
         if not self.may_be_bound or isinstance(execute, VaryingExecutable):
             return None
         if isinstance(execute, CompiledGraph):
-            found = execute.bound(arguments) if execute.order is None else None
-            return None if found is None else (found[0], NewResults(found[1], self._row))
+            found = execute.bound(arguments)
+            return None if found is None else (found[0], NewResults(found[1], *self._nesting(execute.order)))
         bound = execute.bound(arguments)
-        return None if bound is None else (bound.run, NewResults(bound.types, tuple, _finish(bound.connect, self._row)))
+        if bound is None:
+            return None
+        return bound.run, NewResults(bound.types, tuple, _finish(bound.connect, self._row, self._build))
+
+    def _nesting(self, order: Sequence[int] | None) -> tuple[type | None, Callable[[Any, Sequence[Any]], Any] | None]:
+        """In what new tensors are given: a list, a tuple or nothing, and what makes something else of a tuple.
+
+        `order` says where the results are among the new tensors, if in another order.
+        """
+        build = self._build
+        if order is not None:
+            return tuple, lambda outputs, _: build(tuple([outputs[index] for index in order]))
+        if self._bare or self._row is not None:
+            return self._row, None
+        return tuple, lambda outputs, _: build(outputs)
+
+
+def _is_of_operators(traced: Traced, graph: Graph, execute: Any) -> bool:
+    """Whether PyTorch's operators compute all of a program, on the CPU: Python would call them to the same bits.
+
+    What prints, prints once in a program.
+    """
+    if not isinstance(execute, CompiledGraph) or execute.regions or execute.capture:
+        return False
+    kinds = (value.type for value in (*graph.inputs, *graph.values))
+    on_cpu = all(kind.device == CPU for kind in kinds if isinstance(kind, TensorType))
+    return on_cpu and not (traced.printed.texts or traced.decisions)
 
 
 def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
@@ -277,13 +311,11 @@ def _are_new(graph: Graph, leaves: Sequence[Any]) -> bool:
     )
 
 
-def _finish(connected: Connect, row: type | None) -> Connect:
+def _finish(connected: Connect, row: type | None, build: Build) -> Connect:
     """Give what makes of all that a forward computes, and of its inputs, what a call gives."""
     if row is tuple:
         return connected
-    if row is list:
-        return lambda outputs, inputs: [*connected(outputs, inputs)]
-    return lambda outputs, inputs: connected(outputs, inputs)[0]
+    return lambda outputs, inputs: build(connected(outputs, inputs))
 
 
 def _without_tensor(entry: TracedInput) -> TracedInput:

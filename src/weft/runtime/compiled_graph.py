@@ -161,6 +161,7 @@ class CompiledGraph:
         self._given = strides.given
         self.roots = tuple(dict.fromkeys(graph.roots()))
         self.regions = regions
+        self.planned = planned
         compiled = planned.compiled
         self._region_inputs = tuple(one.region.inputs for one in planned.regions)
         self.peak_bytes = planned.peak_bytes

@@ -37,11 +37,12 @@ class LaneChoice:
 
     def __str__(self) -> str:
         chosen = "one lane runs" if self.alone else f"{self.lanes} lanes run"
-        times = (_text(self.on_lanes), _text(self.single))
+        times = (seconds_text(self.on_lanes), seconds_text(self.single))
         return f"by the clock {self.lanes} lanes take {times[0]}, one takes {times[1]}: {chosen}"
 
 
-def _text(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
+    """Say a time in milliseconds or microseconds."""
     return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
 
 
